@@ -8,7 +8,7 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all gpu check docs reference format clean
+.PHONY: help demo test test-all gpu check docs reference format weigh clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ reference: $(READY) ## Write docs/commands.md from the help of the commands
 format: $(READY) reference ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+weigh: $(READY) ## Code lines and files of each room and of the tests
+	@$(BIN)/python tests/weigh.py
 
 clean: ## Remove what the demo, the tests and the build left (not .venv)
 	@rm -rf demo build dist site .cache .coverage .*_cache src/*.egg-info

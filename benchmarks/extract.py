@@ -23,14 +23,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from extract_contenders import CONTENDERS
 from extract_images import QUALITY, SIZES, write_images
-from rich.table import Table
-from turns import CONSOLE, Process, processor
+from harness import CONSOLE, Process, command, machine, markdown, show, versions, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,8 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
     """Return what bfloat16 costs the stored head of ViT-tiny on real photographs, as lines."""
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.scan import scan
     from clinit.extract.work.run import ExtractConfig, extract
 
     root = realdata / "imagenet_mini"
@@ -182,38 +180,21 @@ def top1_cost(realdata: Path, folder: Path) -> list[str]:
 
 def report(
     bound: Bound, tables: Mapping[str, list[list[str]]], real: Sequence[str], load: float
-) -> str:
+) -> list[str]:
     """Return the dated text with the tables."""
-    names = ("torch", "torchvision", "torchcodec", "timm", "pillow")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
-    # No places of this machine.
-    words = " ".join(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])
     lines = [
         f"# Extraction with {bound.backbone} at {bound.input_size} pixels, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores; load average {load:.2f} before the first run."
-        f" {versions}.",
-        f"Command: `python benchmarks/extract.py {words}`.",
+        f"{machine(load)}. {versions('torch', 'torchvision', 'torchcodec', 'timm', 'pillow')}.",
+        command(),
         "",
         NOTE,
     ]
     for title, rows in tables.items():
-        lines += ["", f"## {title}", "", "| " + " | ".join(HEADINGS) + " |"]
-        lines += ["|---|" + "---:|" * (len(HEADINGS) - 1)]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines += ["", f"## {title}", "", *markdown(HEADINGS, rows)]
     if real:
         lines += ["", "## Real photographs and weights", "", *(f"* {line}" for line in real)]
-    return "\n".join(lines) + "\n"
-
-
-def show(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Print a table."""
-    table = Table(*HEADINGS, title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*row)
-    CONSOLE.print(table)
+    return lines
 
 
 def prepared(bound: Bound, size: str, images: int, folder: Path) -> tuple[dict[str, Any], float]:
@@ -259,15 +240,11 @@ def main() -> None:
             CONSOLE.print(title)
             found = compete({**job, "autocast": case.autocast}, options.rounds, chosen, folder)
             tables[title] = rows_of(found)
-            show(title, tables[title])
+            show(title, HEADINGS, tables[title])
         real = top1_cost(options.realdata, folder) if options.realdata else []
     for line in real:
         CONSOLE.print(line)
-    if options.out is not None:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        path = options.out / f"extract-{options.bound}_{machine}_{datetime.date.today()}.md"
-        path.write_text(report(bound, tables, real, load), encoding="utf-8")
-        CONSOLE.print(f"Written to {path}")
+    write(options.out, f"extract-{options.bound}", report(bound, tables, real, load))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from types import FrameType
 
 import torch
 from gpu_setting import SCALES, Lines, Setting
-from turns import processor
+from harness import processor
 
 NO_GPU = """\
 PyTorch {version} finds no CUDA device, so there is nothing to measure.

@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from answers import settle
 from gpu_setting import Lines, Setting
+from harness import settle
 from heads_contenders import Pace, clinit, products, protocol
 from heads_workload import HeadsWorkload, make_workload
 

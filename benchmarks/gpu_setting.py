@@ -12,7 +12,7 @@ from typing import Any
 import heads_workload
 import top_blocks_workload
 import torch
-from answers import settle
+from harness import settle
 
 Lines = Iterator[list[str]]
 

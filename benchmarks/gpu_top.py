@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from answers import settle
 from gpu_setting import Lines, Setting, peak_gigabytes
+from harness import settle
 from top_blocks_clinit import clinit
 from top_blocks_contenders import limits
 from top_blocks_workload import TopBlocksWorkload, make_workload

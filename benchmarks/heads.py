@@ -14,15 +14,31 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import statistics
 import sys
 import tempfile
-from importlib.metadata import version
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from heads_turns import Contender, compete, measure_protocol
+from harness import (
+    AVALANCHE,
+    CONSOLE,
+    PEERS,
+    Process,
+    command,
+    has_bf16,
+    machine,
+    markdown,
+    peer_python,
+    show,
+    versions,
+    write,
+)
 from heads_workload import (
     BASE,
     CLASSES,
@@ -35,8 +51,97 @@ from heads_workload import (
     Size,
     make_workload,
 )
-from rich.table import Table
-from turns import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
+
+
+@dataclass(slots=True)
+class Contender:
+    """A process that takes turns, and what it answered."""
+
+    name: str
+    kind: str
+    options: dict[str, Any]
+    python: str = sys.executable
+    heads: int = 1
+    seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Of a step, by task, a value a block."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    process: Process | None = None
+
+    def start(self, folder: Path, threads: int) -> None:
+        """Start the process and wait until it has read the workload."""
+        arguments = (self.kind, str(folder), json.dumps(self.options))
+        self.process = Process(
+            self.name, self.python, "heads_contenders.py", *arguments, threads=threads
+        )
+        self.facts |= self.process.answer()
+
+    def go(self) -> dict[str, Any]:
+        """Let it go on, and return its answer."""
+        assert self.process is not None
+        return self.process.tell("go")
+
+    def turn(self) -> None:
+        """Let it do a block of steps."""
+        answer = self.go()
+        self.seconds[answer["task"]].append(answer["seconds"] / answer["steps"])
+
+    def finish(self) -> None:
+        """Let it do what comes after the last step, and end it."""
+        self.facts |= self.go()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.stop()
+            self.process = None
+
+    @property
+    def blocks(self) -> int:
+        """Turns that it takes."""
+        return TASKS * -(-int(self.options["iterations"]) // int(self.options["block"]))
+
+    def step_s(self, task: int | None = None) -> float:
+        """Return the mean seconds of a step, in one task or over all, of the whole protocol.
+
+        The first block of a task, in which loaders start, counts once in all its steps.
+        """
+        if task is None:
+            return statistics.mean(self.step_s(each) for each in self.seconds)
+        first, *rest = self.seconds[task]
+        if not rest:
+            return first
+        share = self.options["block"] / max(FULL_ITERATIONS, self.options["iterations"])
+        return float(share * first + (1 - share) * statistics.mean(rest))
+
+
+def compete(found: list[Contender], folder: Path, threads: int) -> None:
+    """Let all take turns, block by block."""
+    for contender in found:
+        CONSOLE.print(f"Starting {contender.name} …")
+        contender.start(folder, threads)
+    most = max(contender.blocks for contender in found)
+    for block in range(most):
+        task = block * TASKS // most
+        for contender in found:
+            per_task = contender.blocks // TASKS
+            if block % (most // TASKS) < per_task:
+                contender.turn()
+        CONSOLE.print(f"Round {block + 1} of {most}, task {task + 1}")
+    for contender in found:
+        contender.finish()
+        CONSOLE.print(f"{contender.name}: {contender.facts}")
+
+
+def measure_protocol(found: list[Contender], folder: Path, threads: int) -> None:
+    """Run single heads of clinit through the whole protocol, on the clock."""
+    for contender in found:
+        if contender.kind == "clinit" and contender.heads == 1:
+            run = Contender(contender.name, "protocol", contender.options)
+            run.start(folder, threads)
+            CONSOLE.print(f"The whole protocol with {run.name} …")
+            contender.facts |= run.go()
+            run.stop()
 
 
 def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Contender]:
@@ -132,16 +237,6 @@ def products_rate(contender: Contender) -> float:
     return statistics.mean(rates)
 
 
-def show(lines: list[list[str]]) -> None:
-    """Print the table."""
-    table = Table(*HEADINGS, title="Heads")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in lines:
-        table.add_row(*line)
-    CONSOLE.print(table)
-
-
 READING = f"""\
 * *products*: the two matrix products of a step and nothing else, in the same precision: the limit.
 * *steps/s*: of tasks of {FULL_ITERATIONS} steps, the first block of a task, in which loaders
@@ -155,30 +250,26 @@ READING = f"""\
 """
 
 
-def report(lines: list[list[str]], options: argparse.Namespace) -> str:
+def report(lines: list[list[str]], options: argparse.Namespace) -> list[str]:
     """Return the dated Markdown result."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy"))
     timed = "CPU seconds of the process" if options.threads == 1 else "wall seconds"
-    head = [
+    return [
         f"# Training heads, d = {DIM}, {CLASSES:,} classes, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores, {options.threads} thread(s) a contender; load"
-        f" {os.getloadavg()[0]:.1f} at the end. Times are {timed}. {versions}, {AVALANCHE}.",
-        f"Command: `python {' '.join(sys.argv)}`.",
+        f"{machine()}; {options.threads} thread(s) a contender. Times are {timed}."
+        f" {versions('torch', 'numpy')}, {AVALANCHE}.",
+        command(),
         "",
         f"{BASE:,} + {TASKS} x 73 classes, 128 new + 128 buffered rows a step, buffer 24,000 rows,"
         " AdamW with lr 1e-3 and weight decay 0.05, random new rows, cross entropy.",
         f"{options.iterations} steps a task, in blocks of {options.block} that the contenders do"
         " in turn; banks of more than 9 heads do 25 steps a task, so their accuracy is left out.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(line) + " |" for line in lines),
+        *markdown(HEADINGS, lines),
         "",
         READING,
         "",
     ]
-    return "\n".join(head)
 
 
 def main() -> None:
@@ -193,16 +284,10 @@ def main() -> None:
     parser.add_argument("--banks", type=int, nargs="*", default=[1, 3, 9, 45], help="Bank sizes.")
     parser.add_argument("--per-class", type=int, default=500, help="Training rows a new class.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--peers",
-        type=Path,
-        default=Path(__file__).with_name(".peers"),
-        help="Folder of the environments of other packages.",
-    )
     parser.add_argument("--no-avalanche", action="store_true")
     parser.add_argument("--no-protocol", action="store_true", help="Extrapolate it only.")
     options = parser.parse_args()
-    avalanche = None if options.no_avalanche else peer_python(options.peers / "avalanche")
+    avalanche = None if options.no_avalanche else peer_python(PEERS / "avalanche")
     found = contenders(options, avalanche)
     with tempfile.TemporaryDirectory() as folder:
         make_workload(Path(folder), Size(new_rows=options.per_class), options.seed)
@@ -214,12 +299,8 @@ def main() -> None:
             for contender in found:
                 contender.stop()
     lines = rows_of(found)
-    show(lines)
-    if options.out:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"heads_{machine}_{datetime.date.today()}.md"
-        path.write_text(report(lines, options))
+    show("Heads", HEADINGS, lines)
+    write(options.out, "heads", report(lines, options))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from answers import clock, divert_prints, say, settle
+from harness import clock, divert_prints, say, settle
 from heads_workload import HeadsWorkload, sides
 
 

@@ -21,13 +21,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from harness import CONSOLE, command, machine, markdown, show, versions, write
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
-from rich.table import Table
-from turns import CONSOLE, processor
 
 DIM = 384
 CLASSES = 1000
@@ -216,29 +214,22 @@ def rows_of(pairs: Sequence[tuple[str, Cost, Cost]]) -> list[list[str]]:
     ]
 
 
-def report(lines: Sequence[Sequence[str]], size: Size, load: float) -> str:
+def report(lines: Sequence[Sequence[str]], size: Size, load: float) -> list[str]:
     """Return the dated text with the table."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "h5py", "polars"))
-    return "\n".join(
-        [
-            f"# {size.rows:,} rows, {datetime.date.today()}",
-            "",
-            f"{processor()}, {os.cpu_count()} cores; load average {load:.2f} before the first run."
-            f" {versions}.",
-            f"Command: `python benchmarks/large.py {' '.join(sys.argv[1:])}`.",
-            "",
-            f"Whole processes, each once. Base: {CLASSES:,} classes in {size.rows:,} rows of {DIM}"
-            f" numbers in float16; new: {NEW_CLASSES} classes with {NEW_ROWS} rows each, five"
-            " tasks. *a quarter*: a quarter of the base rows, or of the runs. *times*: CPU seconds"
-            " (user and system) of the full size over those of the quarter; what is quadratic"
-            " would take 16 times as much.",
-            "",
-            "| " + " | ".join(HEADINGS) + " |",
-            "|---|" + "---:|" * (len(HEADINGS) - 1),
-            *("| " + " | ".join(line) + " |" for line in lines),
-            "",
-        ]
-    )
+    return [
+        f"# {size.rows:,} rows, {datetime.date.today()}",
+        "",
+        f"{machine(load)}. {versions('torch', 'h5py', 'polars')}.",
+        command(),
+        "",
+        f"Whole processes, each once. Base: {CLASSES:,} classes in {size.rows:,} rows of {DIM}"
+        f" numbers in float16; new: {NEW_CLASSES} classes with {NEW_ROWS} rows each, five"
+        " tasks. *a quarter*: a quarter of the base rows, or of the runs. *times*: CPU seconds"
+        " (user and system) of the full size over those of the quarter; what is quadratic"
+        " would take 16 times as much.",
+        "",
+        *markdown(HEADINGS, lines),
+    ]
 
 
 def check_room(rows: int) -> None:
@@ -279,15 +270,8 @@ def main() -> None:
                 shutil.rmtree(folder)
     together = zip(found[full], found[part], strict=True)
     lines = rows_of([(title, cost, quarter) for (title, cost), (_, quarter) in together])
-    table = Table(*HEADINGS, title=f"{full.rows:,} rows")
-    for line in lines:
-        table.add_row(*line)
-    CONSOLE.print(table)
-    if options.out is not None:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        path = options.out / f"large_{machine}_{datetime.date.today()}.md"
-        path.write_text(report(lines, full, load), encoding="utf-8")
-        CONSOLE.print(f"Written to {path}")
+    show(f"{full.rows:,} rows", HEADINGS, lines)
+    write(options.out, "large", report(lines, full, load))
 
 
 if __name__ == "__main__":

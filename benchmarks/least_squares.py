@@ -14,7 +14,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -24,6 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from harness import command, machine, versions, write
 
 CLASSES = 1365
 LAM = 0.05
@@ -60,9 +61,9 @@ def measure(method: str, rows: int, dim: int, repeats: int, out: Path) -> dict[s
     before = resident_bytes()
     seconds = []
     for _ in range(repeats):
-        started = clock()
+        started = _clock()
         weight = solve(features, labels, weights)
-        seconds.append(clock() - started)
+        seconds.append(_clock() - started)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     np.save(out, weight)
     return {
@@ -126,9 +127,9 @@ def product_rates(dim: int) -> tuple[float, float]:
         product()
         times = []
         for _ in range(7):
-            started = clock()
+            started = _clock()
             product()
-            times.append(clock() - started)
+            times.append(_clock() - started)
         return work / statistics.median(times)
 
     return (
@@ -137,11 +138,8 @@ def product_rates(dim: int) -> tuple[float, float]:
     )
 
 
-def clock() -> float:
-    """Return seconds: of the process where it has one thread, of the wall where it has more.
-
-    The time of a process does not count what other users of the machine take.
-    """
+def _clock() -> float:
+    # Not PyTorch's threads: NumPy computes here.
     return time.process_time() if os.environ["OMP_NUM_THREADS"] == "1" else time.perf_counter()
 
 
@@ -212,33 +210,23 @@ def compare(sizes: list[tuple[int, int]], repeats: int, threads: int) -> list[st
     return lines
 
 
-def processor() -> str:
-    """Return the name of the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def report(lines: list[str], threads: int) -> str:
+def report(lines: list[str], threads: int) -> list[str]:
     """Return the dated Markdown result."""
-    from importlib.metadata import version
-
-    versions = ", ".join(f"{n} {version(n)}" for n in ("numpy", "scipy", "scikit-learn", "torch"))
-    head = [
+    return [
         f"# Least squares, {CLASSES:,} classes, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores, {threads} thread(s) a method; load"
-        f" {os.getloadavg()[0]:.1f} at the end (a shared machine: read the ratios). Times are"
-        f" {'CPU seconds of the process' if threads == 1 else 'wall seconds'}. {versions}.",
-        f"float16 features, random class order, class-balanced weights, lambda {LAM}. Command:"
-        f" `python {' '.join(sys.argv)}`.",
+        f"{machine()}; {threads} thread(s) a method. Times are"
+        f" {'CPU seconds of the process' if threads == 1 else 'wall seconds'}."
+        f" {versions('numpy', 'scipy', 'scikit-learn', 'torch')}.",
+        f"float16 features, random class order, class-balanced weights, lambda {LAM}.",
+        command(),
         "",
         "*GEMM limit*: N d^2 multiply-adds at the rate of the machine's float64 product, measured"
         " in the same process; syrk does half of them, so more than 100 % is possible. The time is"
         " that of the whole call, with the solution of the system: Cholesky and 1,365 right sides.",
         "",
+        *lines,
     ]
-    return "\n".join([*head, *lines, ""])
 
 
 def main() -> None:
@@ -254,12 +242,9 @@ def main() -> None:
     parser.add_argument("--max-elements", type=float, default=3e9, help="Largest N d.")
     options = parser.parse_args()
     sizes = [size for size in SIZES if size[0] * size[1] <= options.max_elements]
-    text = report(compare(sizes, options.repeats, options.threads), options.threads)
-    print(text)
-    if options.out:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        path = options.out / f"least_squares_{machine}_{datetime.date.today()}.md"
-        path.write_text(text)
+    lines = report(compare(sizes, options.repeats, options.threads), options.threads)
+    print("\n".join(lines))
+    write(options.out, "least_squares", lines)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@
 Two nodes of one processor each, in a network namespace that has nothing but loopback. At each
 moment one extraction runs, and in turn a worker gets SIGKILL or a node loses all its processes:
 before the first shard is there at the first moment, near the end at the last. What is written must
-be, to the bit, what one process writes; no shard may be done twice, and for each thing killed at
-most the shard that was in flight is given out again.
+be, to the bit, what one process writes.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,39 +49,12 @@ def why_not() -> str | None:
     return None if tried.returncode == 0 else "may not make a network namespace"
 
 
-@dataclass(slots=True)
-class Told:
-    """What an extraction did, as the process that hands out the shards saw it."""
-
-    done: Counter[int] = field(default_factory=Counter)
-    """How often each shard was said to be done."""
-    lost: int = 0
-    """Calls whose worker was lost."""
-
-
-def listen(told: list[Told]) -> None:
-    """Let the last one of `told` hear what becomes of each shard."""
-    from clinit.extract import cluster
-
-    landed = cluster._SplitCrew._landed
-
-    def heard(crew: Any, reference: Any) -> Any:
-        result = landed(crew, reference)
-        if result is None:
-            told[-1].lost += 1
-        else:
-            told[-1].done[result.shard] += 1
-        return result
-
-    setattr(cluster._SplitCrew, "_landed", heard)  # noqa: B010 - of another type
-
-
 def workers() -> list[int]:
     """Return the processes of clinit's workers on this machine, in ascending order."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(b"ray::ShardWorker"):
+            if path.read_bytes().startswith(b"ray::_extract_on_node"):
                 found.append(int(path.parent.name))
         except OSError:  # it has just ended
             pass
@@ -137,15 +107,13 @@ def moments(arguments: list[str], alone: Path, folder: Path, count: int) -> list
 
     from clinit.cli.main import app
 
-    wanted, wrong, told = contents(alone), [], list[Told]()
-    listen(told)
+    wanted, wrong = contents(alone), []
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     second = cluster.add_node(num_cpus=1)
     try:
         for number in range(count):
             victim, at = VICTIMS[number % 2], round(number * (SHARDS - 4) / max(count - 1, 1))
             out = folder / f"moment-{number}"
-            told.append(Told())
             trouble = Trouble(cluster, second, out, victim, at)
             trouble.start()
             began = time.perf_counter()
@@ -153,10 +121,10 @@ def moments(arguments: list[str], alone: Path, folder: Path, count: int) -> list
             result = CliRunner().invoke(app, asked)
             trouble.is_over.set()
             trouble.join()
-            bad = verdict(result, trouble.when, told[-1], contents(out) == wanted)
+            bad = verdict(result, trouble.when, contents(out) == wanted)
             line = (
                 f"{number + 1:2d}: {victim} killed with {trouble.when} of {SHARDS} shards there,"
-                f" {told[-1].lost} given out again, {time.perf_counter() - began:.0f} s"
+                f" {time.perf_counter() - began:.0f} s"
             )
             print(line + "".join(f"\n    WRONG: {each}" for each in bad), flush=True)
             wrong += [f"{line}: {each}" for each in bad]
@@ -168,7 +136,7 @@ def moments(arguments: list[str], alone: Path, folder: Path, count: int) -> list
     return wrong
 
 
-def verdict(result: Any, when: int | None, told: Told, is_same: bool) -> list[str]:
+def verdict(result: Any, when: int | None, is_same: bool) -> list[str]:
     """Return what is wrong with an extraction."""
     wrong = []
     if result.exit_code != 0:
@@ -177,10 +145,6 @@ def verdict(result: Any, when: int | None, told: Told, is_same: bool) -> list[st
         wrong.append("nothing was killed within the run")
     if not is_same:
         wrong.append("the features differ from those of one process")
-    if twice := [shard for shard, times in told.done.items() if times > 1]:
-        wrong.append(f"shards {twice} were computed twice")
-    if told.lost > 1:
-        wrong.append(f"{told.lost} shards were given out again")
     return wrong
 
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from harness import CONSOLE, markdown, processor, versions, write
 from jaxtyping import Float
 from scipy.stats import t as student
-from turns import CONSOLE, processor
 
 import clinit
 
@@ -93,17 +92,18 @@ def main() -> None:
         words += [f"{mean:+.1f} ± {half:.1f}" for mean, half in found.values()]
         seconds = rows.filter(pl.col("start") == DEFAULT)["start_s"].to_numpy()
         words.append(f"{seconds.mean():.2f}")
-        lines.append((*cell, "| " + " | ".join(words) + " |"))
+        lines.append((*cell, words))
         for name, (mean, half) in found.items():
             better[name] += mean > half
             worse[name] += mean < -half
         best += all(mean <= 0 for mean, _ in found.values())
         ties += all(mean <= half for mean, half in found.values())
+    lines.sort(key=lambda line: (-line[0], *line[1:3]))
     headings = ["buffer", "images", "iterations", DEFAULT, *others, "seconds"]
     text = [
         f"# Starts of new rows on {options.name}, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores. torch {version('torch')}."
+        f"{processor()}, {os.cpu_count()} cores. {versions('torch')}."
         f" {runs['seed'].n_unique()} seeds: orders, images and batches. Average incremental"
         " accuracy in %; of the others, the difference from the default with its 95 % interval"
         " over seeds. Seconds: all starts of a run of the default.",
@@ -112,15 +112,13 @@ def main() -> None:
         f" interval of the best in {ties}. Lines in which others are better, and worse, beyond the"
         " interval: " + ", ".join(f"{name} {better[name]}, {worse[name]}" for name in others) + ".",
         "",
-        "| " + " | ".join(headings) + " |",
-        "|" + "---:|" * len(headings),
-        *(line for *_, line in sorted(lines, key=lambda line: (-line[0], *line[1:3]))),
+        *markdown(
+            headings,
+            [words for *_, words in sorted(lines, key=lambda line: (-line[0], *line[1:3]))],
+        ),
     ]
     CONSOLE.print("\n".join(text), soft_wrap=True)
-    if options.out is not None:
-        path = options.out / f"starts_{options.name}_{datetime.date.today()}.md"
-        path.write_text("\n".join(text) + "\n", encoding="utf-8")
-        CONSOLE.print(f"Written to {path}")
+    write(options.out, f"starts_{options.name}", text)
 
 
 if __name__ == "__main__":

@@ -28,13 +28,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
-from turns import CONSOLE, processor
+from harness import CONSOLE, command, machine, markdown, show, versions, write
 
 _LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {
@@ -165,7 +163,7 @@ class CommandsWorkload:
     def _make_features(self) -> None:
         from safetensors.numpy import save_file
 
-        from clinit.extract.import_features import ImportConfig, import_features
+        from clinit.extract.arrays.import_features import ImportConfig, import_features
 
         size, rng = self.size, np.random.default_rng(0)
         means = rng.standard_normal((size.base + size.new, size.dim), dtype=np.float32)
@@ -327,49 +325,32 @@ def median_wall_s(runs: Sequence[ProcessCost]) -> float:
     return statistics.median(run.wall_s for run in runs)
 
 
-def show(lines: list[list[str]]) -> None:
-    """Print the table."""
-    table = Table(*HEADINGS, title="Threads")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for line in lines:
-        table.add_row(*line)
-    CONSOLE.print(table)
-
-
-def report(lines: list[list[str]], options: argparse.Namespace, load: float) -> str:
+def report(lines: list[list[str]], options: argparse.Namespace, load: float) -> list[str]:
     """Return the dated Markdown result."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy"))
     told = [f"`{name}`: {given(SETTINGS[name])}" for name in options.settings]
     size = options.size
-    return "\n".join(
-        [
-            f"# Waiting threads, {datetime.date.today()}",
-            "",
-            f"{processor()}, {os.cpu_count()} cores,"
-            f" OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}; load average"
-            f" {load:.2f} before the first run. {versions}.",
-            f"Command: `python {' '.join(sys.argv)}`.",
-            "",
-            f"Whole processes, wall and CPU seconds, medians of {options.repeats}"
-            f" (demo: {options.demo_repeats}); *busy*: beside {options.busy} endless loops."
-            f" */ default*: wall seconds over those of `{options.settings[0]}`."
-            f" A run is stopped after {options.limit:.0f} s: *>*.",
-            "",
-            "; ".join(told) + ".",
-            "",
-            f"*train-head*: {size.base:,} + {size.new:,} classes, d = {size.dim}, two tasks of"
-            f" {size.head_iterations} iterations, three heads. *extract*: {size.backbone} on"
-            f" {size.images} images a digit and split, {size.input_size} pixels. *train-top*: two"
-            f" tasks of {size.top_iterations} iterations on them, batches of {size.batch_size}."
-            " *demo*: `clinit demo`.",
-            "",
-            "| " + " | ".join(HEADINGS) + " |",
-            "|---|---|" + "---:|" * (len(HEADINGS) - 2),
-            *("| " + " | ".join(line) + " |" for line in lines),
-            "",
-        ]
-    )
+    return [
+        f"# Waiting threads, {datetime.date.today()}",
+        "",
+        f"{machine(load)}; OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}."
+        f" {versions('torch', 'numpy', 'scipy')}.",
+        command(),
+        "",
+        f"Whole processes, wall and CPU seconds, medians of {options.repeats}"
+        f" (demo: {options.demo_repeats}); *busy*: beside {options.busy} endless loops."
+        f" */ default*: wall seconds over those of `{options.settings[0]}`."
+        f" A run is stopped after {options.limit:.0f} s: *>*.",
+        "",
+        "; ".join(told) + ".",
+        "",
+        f"*train-head*: {size.base:,} + {size.new:,} classes, d = {size.dim}, two tasks of"
+        f" {size.head_iterations} iterations, three heads. *extract*: {size.backbone} on"
+        f" {size.images} images a digit and split, {size.input_size} pixels. *train-top*: two"
+        f" tasks of {size.top_iterations} iterations on them, batches of {size.batch_size}."
+        " *demo*: `clinit demo`.",
+        "",
+        *markdown(HEADINGS, lines),
+    ]
 
 
 def given(setting: Mapping[str, str]) -> str:
@@ -413,14 +394,9 @@ def main() -> None:
         work.make(options.commands)
         found = compete(work, options)
     lines = rows_of(found, options)
-    show(lines)
+    show("Threads", HEADINGS, lines)
     CONSOLE.print(f"{time.perf_counter() - started:.0f} s in all")
-    if options.out:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"threads_{machine}_{datetime.date.today()}.md"
-        path.write_text(report(lines, options, load), encoding="utf-8")
-        CONSOLE.print(f"Written to {path}")
+    write(options.out, "threads", report(lines, options, load))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,24 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from harness import (
+    AVALANCHE,
+    CONSOLE,
+    PEERS,
+    Process,
+    command,
+    has_bf16,
+    machine,
+    markdown,
+    peer_python,
+    show,
+    versions,
+    write,
+)
 from top_blocks_workload import SIZE
-from turns import AVALANCHE, CONSOLE, Process, has_bf16, peer_python, processor
 
 IMAGE_PATH = {"trunk": 1.0}
 TURNS = ("train", "evaluate")
@@ -219,35 +230,22 @@ def limit_lines(limits: Racer) -> list[str]:
     return lines
 
 
-def show(lines: list[list[str]]) -> None:
-    """Print the table."""
-    table = Table(*HEADINGS, title="Top blocks")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for line in lines:
-        table.add_row(*line)
-    CONSOLE.print(table)
-
-
-def report(lines: list[list[str]], limits: list[str], options: argparse.Namespace) -> str:
+def report(lines: list[list[str]], limits: list[str], options: argparse.Namespace) -> list[str]:
     """Return the dated Markdown result."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "timm"))
     timed = "CPU seconds of the process" if options.threads == 1 else "wall seconds"
-    text = [
+    return [
         f"# Top blocks of {options.model}, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores, {options.threads} thread(s) a contender; load"
-        f" {os.getloadavg()[0]:.1f} at the end. Times are {timed}. {versions}, {AVALANCHE}.",
-        f"Command: `python {' '.join(sys.argv)}`.",
+        f"{machine()}; {options.threads} thread(s) a contender. Times are {timed}."
+        f" {versions('torch', 'timm')}, {AVALANCHE}.",
+        command(),
         "",
         f"The last {options.top_blocks} blocks and a head of {SIZE.base + SIZE.new} classes learn,"
         f" from batches of {options.batch} images (EWC: all new, others: half new, half old), with"
         f" AdamW. {options.rounds} rounds of {options.steps} steps and an evaluation of"
         f" {SIZE.tested} test images, that the contenders do in turn.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(line) + " |" for line in lines),
+        *markdown(HEADINGS, lines),
         "",
         *limits,
         "",
@@ -264,7 +262,6 @@ def report(lines: list[list[str]], limits: list[str], options: argparse.Namespac
         " networks that have some. *x Avalanche*: the same method, where the whole blocks learn.",
         "",
     ]
-    return "\n".join(text)
 
 
 def main() -> None:
@@ -280,15 +277,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="2 are a short run.")
     parser.add_argument("--steps", type=int, default=2, help="Steps a turn.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--peers",
-        type=Path,
-        default=Path(__file__).with_name(".peers"),
-        help="Folder of the environments of other packages.",
-    )
     parser.add_argument("--no-avalanche", action="store_true")
     options = parser.parse_args()
-    avalanche = None if options.no_avalanche else peer_python(options.peers / "avalanche")
+    avalanche = None if options.no_avalanche else peer_python(PEERS / "avalanche")
     found = racers(options, avalanche)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(__file__).with_name("top_blocks_workload.py")
@@ -296,12 +287,9 @@ def main() -> None:
         subprocess.run([sys.executable, script, folder, *map(str, asked)], check=True)
         compete(found, avalanche, Path(folder), options.rounds)
     lines, limits = lines_of(found, options), limit_lines(found[-1])
-    show(lines)
+    show("Top blocks", HEADINGS, lines)
     CONSOLE.print("\n".join(limits))
-    if options.out:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        path = options.out / f"top-blocks_{options.model}_{machine}_{datetime.date.today()}.md"
-        path.write_text(report(lines, limits, options))
+    write(options.out, f"top-blocks_{options.model}", report(lines, limits, options))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from answers import Taker
+from harness import Taker
 from top_blocks_workload import TopBlocksWorkload
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study import Study
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
@@ -27,14 +26,12 @@ from clinit.headtrain.top.inputs import (
     prepare_inputs,
     reload_backbone,
 )
-from clinit.headtrain.top.network import PlasticModel
-from clinit.headtrain.top.training import Watchers, top_optimizer, train_top
+from clinit.headtrain.top.network import PlasticModel, cut_network
+from clinit.headtrain.top.training import top_optimizer, train_span
 from clinit.headtrain.train.evaluate import count_correct
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
-
-SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)
 
 
 class DecodedRows:
@@ -67,7 +64,7 @@ def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
     inputs = prepare_inputs(base, new, head, backbone, transform, study, storage)
     if source != "decoded":
         return inputs
-    trunk = Trunk(backbone.config, cut(backbone.network, inputs.top.top_blocks), transform)
+    trunk = Trunk(backbone.config, cut_network(backbone.network, inputs.top.top_blocks), transform)
     train, val = (
         PoolActivations(
             [DecodedRows(torch.from_numpy(np.load(work.folder / f"{split}_x.npy")), trunk)],
@@ -101,7 +98,7 @@ def clinit(work: TopBlocksWorkload) -> Taker:
     inputs = inputs_of(work, study)
     (task,) = inputs.scenario.tasks
     network, old_rows = copy.deepcopy(inputs.network), Rows.of_head(inputs.initial_head)
-    model = PlasticModel(network, cut(network, inputs.top.top_blocks), old_rows, study)
+    model = PlasticModel(network, cut_network(network, inputs.top.top_blocks), old_rows, study)
     model.grow(random_task_rows(study.stream.seed, task, model.dim))
     method = top_method(study)
     rows = inputs.task_plan.rows(task)
@@ -119,7 +116,6 @@ def clinit(work: TopBlocksWorkload) -> Taker:
     optimizer, rates = top_optimizer(
         network, lr=study.training.rate, iterations=study.stream.iterations
     )
-    losses = np.empty((study.stream.iterations, 1, 2), dtype=np.float32)
     watch, done = Stopwatch(device), 0
 
     def train() -> None:
@@ -127,19 +123,11 @@ def clinit(work: TopBlocksWorkload) -> Taker:
         part = slice(done, done + work.steps)
         drawn = [rows.rows[batch] for batch in schedule.batches[part]]
         # Opened anew for each turn, so that nothing is decoded between two of them.
-        with closing(reader.stream(drawn, schedule.num_new[part].tolist())) as batches:
-            train_top(
-                model,
-                method,
-                zip(batches, repeat(None)),
-                optimizer,
-                rates,
-                losses,
-                replace(study.stream, iterations=part.stop),
-                first=done,
-                checkpoint_every=0,
-                watchers=SILENT,
-                watch=watch,
+        stream = reader.stream(drawn, schedule.num_new[part].tolist())
+        with closing(stream) as batches, watch.phase("train"):
+            train_span(
+                *(model, method, zip(batches, repeat(None)), optimizer, rates),
+                *(range(done, part.stop), lambda event: None),
             )
         done = part.stop
 

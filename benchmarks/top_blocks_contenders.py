@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from answers import Taker, clock, divert_prints, say, settle
+from harness import Taker, clock, divert_prints, say, settle
 from top_blocks_workload import TopBlocksWorkload
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -65,14 +65,14 @@ def limits(work: TopBlocksWorkload) -> Taker:
 
     The precision is that of the top; the frozen part and the product are in float32.
     """
-    from clinit.headtrain.top import network as cut
+    from clinit.headtrain.top.network import cut_network
 
     options, blocks, device = work.options, work.facts["blocks"], work.options["device"]
     low_precision = options["precision"] == "bf16"
     low, full = work.network(), work.network()
     learning_updates(low, blocks, options)
     learning_blocks(full, blocks)
-    halves = cut(full, len(blocks))
+    halves = cut_network(full, len(blocks))
     images = torch.randn(work.batch, 3, *work.facts["size"], device=device)
     labels = torch.arange(work.batch, device=device) % work.classes
     activations = halves.trunk(images)
@@ -82,7 +82,7 @@ def limits(work: TopBlocksWorkload) -> Taker:
     product = torch.empty(len(rows), len(matrix), device=device)
 
     def step(network: Any) -> Callable[[], Any]:
-        top = cut(network, len(blocks)).top
+        top = cut_network(network, len(blocks)).top
 
         def run() -> None:
             network.zero_grad()

@@ -1,4 +1,4 @@
-"""Options from a TOML file with sections by command and method.
+"""Options from a TOML file, as the defaults of a command; and the grids of a sweep in it.
 
     tasks = 5               # every command that has the option
 
@@ -8,29 +8,56 @@
     [train-top.ewc]         # one command with one method
     lr = 8e-4
 
+    [[sweep.grid]]          # what a sweep varies
+    seed = "0:5"
+
 The narrower section wins, and the command line over all.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from clinit.cli.completion import recipes_or_files
 from clinit.cli.context import Context
 from clinit.cli.recipe import open_text
-from clinit.errors import ConfigFileError
-from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS, Study, defaults, refusals, settings_of
-from clinit.words import closest, listed, visible
+from clinit.errors import ConfigFileError, ExperimentError
+from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS, settings_of
+from clinit.words import nearest
 
-Settings = Mapping[str, Any]
+if TYPE_CHECKING:
+    from clinit.headtrain.sweep.grid import Choice, Grid
+
+Commands = Mapping[str, Mapping[str, Any]]
+"""Command -> key -> parameter, of the commands that take a file."""
 GRID = "grid"
 """A section of a sweep that may stand outside of [sweep]."""
+RUNS, TOP_RUNS = "train-head", "train-top"
+"""The commands whose sections hold the defaults of a sweep's runs."""
+APART = ("add", "remember")
+"""Commands of a model in use: they read their own section alone, since `iterations` outside of
+all sections are those of a training."""
+OF_IMAGES = (
+    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
+    *("workers", "max-pixels", "checkpoint-every"),
+)
+"""What a sweep of train-top takes from its section, beside the places of the data."""
+_PLACES = ("base", "new", "head")
+_METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}
+_RIVALS = {
+    "buffer": "buffer-per-class",
+    "buffer-per-class": "buffer",
+    "dataset": "manifest",
+    "manifest": "dataset",
+}
+"""Options that exclude each other: the one of the narrower section leaves the other unset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,61 +68,8 @@ class ConfigFile:
     """The name that messages give it."""
     content: Mapping[str, Any]
 
-    @classmethod
-    def parse(cls, name: str, text: str) -> ConfigFile:
-        """Parse TOML.
-
-        Raises:
-            ConfigFileError: If the text is not TOML, or nests too deep.
-        """
-        try:
-            return cls(name, tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            problem = f"is not TOML: {error}"
-        except RecursionError:
-            problem = "nests lists or tables too deep, expected options of one value or a list"
-        except ValueError:
-            problem = "holds a number of thousands of digits"
-        raise ConfigFileError(
-            f"{name} {problem}",
-            remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
-        )
-
-    @property
-    def grids(self) -> list[Settings]:
-        """The grids of a sweep: the tables of [[sweep.grid]], or the table [grid].
-
-        Raises:
-            ConfigFileError: If there are both, or one is empty or not a table.
-        """
-        given = [
-            (name, where[GRID])
-            for name, where in (("[grid]", self.content), ("[[sweep.grid]]", self._of("sweep")))
-            if GRID in where
-        ]
-        if len(given) > 1:
-            raise ConfigFileError(
-                f"{self.name} has [grid] and [[sweep.grid]]",
-                remedy="Write each grid as a table [[sweep.grid]].",
-            )
-        for name, value in given:
-            tables: list[Settings] = value if isinstance(value, list) else [value]
-            wrong = [each for each in tables if not (isinstance(each, dict) and each)]
-            if wrong or not tables:
-                found = f"a {kind(wrong[0])}" if wrong and wrong[0] != {} else "empty"
-                raise ConfigFileError(
-                    f"{self.name} has a {name} that is {found}, expected fields and their values",
-                    remedy=f'Write {name} and below it lines such as lr = "1e-4..1e-2:log5".',
-                )
-            return tables
-        return []
-
-    def _of(self, command: str) -> Settings:
-        """Return a section.
-
-        Raises:
-            ConfigFileError: If it is not a table.
-        """
+    def section(self, command: str) -> Mapping[str, Any]:
+        """Return the section of a command, its sub-sections included."""
         section = self.content.get(command, {})
         if not isinstance(section, dict):
             raise ConfigFileError(
@@ -104,319 +78,77 @@ class ConfigFile:
             )
         return section
 
-    def own(self, command: str) -> Settings:
-        """Return the content of the section of a command with its sub-sections, without grids."""
-        section = self._of(command)
-        return {k: v for k, v in section.items() if (command, k) != ("sweep", GRID)}
+    def method(self, command: str) -> str:
+        """Return the method of a command, unless the command line names another."""
+        return str(self.options(command, "").get("method", "rehearsal"))
+
+    def options(self, command: str, method: str) -> dict[str, Any]:
+        """Return the options of a command with a method, the narrower section over the wider."""
+        own = self.section(command)
+        found: dict[str, Any] = {}
+        for section in ({} if command in APART else self.content, own, own.get(method, {})):
+            kept = {key: value for key, value in found.items() if _RIVALS.get(key) not in section}
+            found = kept | dict(section)
+        return found
+
+    def grids(self) -> list[Mapping[str, Any]]:
+        """Return the grids of a sweep: the tables of [[sweep.grid]], or the table [grid]."""
+        given = [where[GRID] for where in (self.content, self.section("sweep")) if GRID in where]
+        tables = [each for one in given for each in (one if isinstance(one, list) else [one])]
+        if len(given) > 1 or not all(isinstance(each, dict) and each for each in tables):
+            raise ConfigFileError(
+                f"{self.name} has a grid that is empty or no table, or both [grid] and"
+                " [[sweep.grid]]",
+                remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5".',
+            )
+        return tables
 
 
 def open_config(path: Path) -> ConfigFile:
-    """Read a file, or the recipe of that name where there is no such file.
+    """Read a file, or the recipe of that name if there is no such file.
 
     Raises:
         ConfigFileError: If there is neither, or it is not TOML.
     """
     name, text = open_text(path)
-    return ConfigFile.parse(name, text)
-
-
-def kind(value: object) -> str:
-    """Return the type of a TOML value in words."""
-    names: dict[type, str] = {
-        **{dict: "table", list: "list in a list", str: "string", bool: "true or false"},
-        **{int: "number", float: "number"},
-    }
-    return names.get(type(value), type(value).__name__)
-
-
-_DIGITS = 18
-"""Most digits of an integer."""
-
-
-def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:
-    """Return a value as on the command line, so that it is checked in the same way.
-
-    Raises:
-        ConfigFileError: If its type is one that no option takes, or it cannot be printed in the
-            help, which shows it as a default.
-    """
-    values = value if isinstance(value, list) else [value]
-    if not several and isinstance(value, list):
+    try:
+        return ConfigFile(name, tomllib.loads(text))
+    except (ValueError, RecursionError) as error:  # ValueError: also for thousands of digits
         raise ConfigFileError(
-            f"{file} gives {key!r} a list, but the option takes one value",
-            remedy=f"Write one value: `{key} = ...`.",
-        )
-    for each in values:
-        if not isinstance(each, str | int | float):
-            raise ConfigFileError(
-                f"{file} gives {key!r} a {kind(each)}, expected a string, a number, true or false",
-                remedy="Write one option per line, at the top of the file or in a section.",
-            )
-        if isinstance(each, int) and abs(each) >= 10**_DIGITS:
-            raise ConfigFileError(
-                f"{file} gives {key!r} a number of more than {_DIGITS} digits",
-                remedy="Write a number that the option takes; its help names the range.",
-            )
-        if isinstance(each, str) and visible(each) != each:
-            raise ConfigFileError(
-                f"{file} gives {key!r} a string with control characters: {visible(each)}",
-                remedy="Write the value without them.",
-            )
-    texts = [str(each) for each in values]
-    return texts if several else texts[0]
+            f"{name} is not TOML: {error}",
+            remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
+        ) from error
 
 
-Commands = Mapping[str, Mapping[str, Any]]
-"""Command -> key -> parameter, of the commands that take a file."""
-
-NOT_SHARED = frozenset({"batch-size", "head", "loss", "lr", "method", "out", "precision", "views"})
-"""Options that differ between the commands that have them, in their defaults, choices or files.
-They are refused outside of a section."""
-APART = ("add", "remember")
-"""Commands of a model in use. What a file says outside of its sections is for the study that it
-describes, and never reaches them: `iterations` of a training are not those of `clinit add`."""
-RIVALS = {
-    "buffer": "buffer-per-class",
-    "buffer-per-class": "buffer",
-    "dataset": "manifest",
-    "manifest": "dataset",
-}
-"""Options that exclude each other: the one that wins leaves the other unset."""
-_METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
-RUNS, TOP_RUNS = "train-head", "train-top"
-"""The commands whose sections hold the defaults of a sweep's runs."""
-_PLACES = ("base", "new", "head")
-"""Options that a sweep takes from such a section for itself."""
-OF_IMAGES = (
-    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
-    *("workers", "max-pixels", "checkpoint-every"),
-)
-"""What a sweep of train-top takes from its section."""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The options that a file gives to one command."""
-
-    file: str
-    command: str
-    plain: Settings
-    """Options at the top level and in the section of the command."""
-    by_method: Mapping[str, Settings]
-    """Options in the sub-sections, by method."""
-    places: Mapping[bool, Settings] = field(default_factory=dict)
-    """What a sweep has from the section of its runs: of heads (False), or of top blocks (True)."""
-
-    @property
-    def method(self) -> str:
-        """The method, unless the command line names another."""
-        return str(self.plain.get("method", "rehearsal"))
-
-    def get(self, key: str, method: str) -> Any:
-        """Return the value of an option with this method in force; None where there is none.
-
-        Raises:
-            ConfigFileError: If the value was written for a method with another default.
-        """
-        own = self.by_method.get(method, {})
-        if key in own or RIVALS.get(key) in own:
-            return own.get(key)
-        if key in self.plain:
-            own_default = _default(self.command, key, method)
-            if own_default != _default(self.command, key, self.method):
-                raise ConfigFileError(
-                    f"{self.file} sets {key!r} in [{self.command}] for {self.method}, but {method}"
-                    f" has a default of its own, {own_default}",
-                    remedy=f"Write it under [{self.command}.{method}], or give --{key}.",
-                )
-        return self.plain.get(key)
-
-    def keys(self, method: str) -> list[str]:
-        """Return the options that have a value with this method in force, or a rival with one."""
-        return list(dict.fromkeys([*self.plain, *self.by_method.get(method, {})]))
-
-
-def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
-    """Return the options that a file gives to a command.
+def check(file: ConfigFile, command: str, commands: Commands) -> None:
+    """Refuse what no command reads, and in the section of this command what it does not take.
 
     Raises:
-        ConfigFileError: If a section or a key is unknown or in the wrong place, or a value has
-            a type that no option takes.
+        ConfigFileError: If there is such a section or key; the nearest one is proposed.
     """
-    shared = _shared(file, command, commands)
-    if command == "sweep":
-        of_heads, of_tops = (section_of(file, runs, commands).plain for runs in (RUNS, TOP_RUNS))
-        places = {
-            False: {key: value for key, value in of_heads.items() if key in _PLACES},
-            True: {k: value for k, value in of_tops.items() if k in (*_PLACES, *OF_IMAGES)},
-        }
-    else:
-        places = {}
-    plain, by_method = {}, {}
-    methods = _METHODS.get(command, ())
-    for key, value in file.own(command).items():
-        if key in commands[command] or not methods or not isinstance(value, dict):
-            plain[key] = value
-        elif key in methods:
-            by_method[key] = value
-        else:
-            raise ConfigFileError(
-                f"{file.name} has a section [{command}.{key}], but {command} has no method {key!r}",
-                remedy=_nearest(key, methods, f"[{command}.{{}}]"),
-            )
-    _check(file, f"[{command}]", plain, command, commands)
-    for method, settings in by_method.items():
-        _check(file, f"[{command}.{method}]", settings, command, commands)
-        _check_method(file, command, method, settings, commands)
-    kept = {key: value for key, value in shared.items() if RIVALS.get(key) not in plain}
-    return Section(file.name, command, {**kept, **plain}, by_method, places)
-
-
-def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any]:
-    """Return the options outside of all sections that the command takes."""
-    found = {}
-    of_study = {name: options for name, options in commands.items() if name not in APART}
+    options, methods = commands[command], _METHODS.get(command, ())
+    every = [*options, *(key for each in commands.values() for key in each)]
     for key, value in file.content.items():
-        if key in (*commands, GRID):
-            continue
-        if not any(key in options for options in commands.values()):
-            raise _unknown(file, key, value, command, commands)
-        if command in APART and key in commands[command] and key not in file.own(command):
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} outside of a section, but {command} reads its own alone",
-                remedy=f"Write the value for {command} under [{command}].",
-            )
-        readers = [name for name, options in of_study.items() if key in options]
-        if key in OF_IMAGES and command != "sweep":  # a sweep has them for runs of train-top
-            readers = [name for name in readers if name != "sweep"]
-        if key in NOT_SHARED:
-            places = [f"[{each}]" for each in ([command] if command in readers else readers)]
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} outside of a section, but it is not the same option in"
-                f" {listed(readers)}",
-                remedy=f"Write it under {listed(places, 'or')}.",
-            )
-        if command in readers:
-            words(file.name, key, value, several=commands[command][key].multiple)
-            found[key] = value
-        elif command == "sweep" and readers in ([RUNS], [TOP_RUNS]):
-            continue  # of its runs
-        elif len(readers) < 2:
-            raise _of_few(file, key, readers or [name for name in APART if key in commands[name]])
-    return found
+        if isinstance(value, dict):
+            _check_known(file, key, [*commands, GRID], "a section that no command reads")
+        elif key != GRID:
+            _check_known(file, key, [*every, *commands], "no option of any command")
+    for key, value in file.section(command).items():
+        if key in methods and isinstance(value, dict):
+            for inner in value:
+                known = [each for each in options if each != "method"]
+                _check_known(file, inner, known, f"no option in [{command}.{key}]")
+        elif (command, key) != ("sweep", GRID):
+            known = [*methods] if isinstance(value, dict) and methods else [*options]
+            _check_known(file, key, known, f"no option or method in [{command}]")
 
 
-def _of_few(file: ConfigFile, key: str, names: Sequence[str]) -> ConfigFileError:
-    has = "has" if len(names) == 1 else "have"
-    return ConfigFileError(
-        f"{file.name} sets {key!r} outside of a section, but only {listed(names)} {has} it",
-        remedy=f"Write it under {listed([f'[{name}]' for name in names], 'or')}.",
-    )
-
-
-def _unknown(
-    file: ConfigFile, key: str, value: object, command: str, commands: Commands
-) -> ConfigFileError:
-    if isinstance(value, dict):
-        return ConfigFileError(
-            f"{file.name} has a section [{key}], but no command of that name reads it",
-            remedy=_nearest(key, [*commands, GRID], "[{}]"),
-        )
-    known = [*commands[command], *(each for options in commands.values() for each in options)]
-    return ConfigFileError(
-        f"{file.name} sets {key!r}, which is not an option",
-        remedy=_nearest(key, dict.fromkeys(known), "{!r}", shown=commands[command]),
-    )
-
-
-def _check(
-    file: ConfigFile, where: str, settings: Settings, command: str, commands: Commands
-) -> None:
-    """Refuse keys that are not options of the command, and types that these do not take."""
-    options = commands[command]
-    for key, value in settings.items():
-        if key not in options:
-            others = [name for name, its in commands.items() if key in its]
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} in {where}, which is not an option of {command}",
-                remedy=f"It is one of {listed(others)}."
-                if others
-                else _nearest(key, [*options, GRID] if command == "sweep" else options, "{!r}"),
-            )
-        words(file.name, key, value, several=options[key].multiple)
-
-
-def _default(command: str, key: str, method: str) -> Any:
-    """Return the default of an option that depends on the method; None for others."""
-    if method not in _METHODS.get(command, ()):
-        return None
-    study = Study.of({"method": method}, top=command == TOP_RUNS)
-    found = {settings_of()[name].key: value for name, value in defaults(study).items()}
-    return None if key == "buffer" else found.get(key)
-
-
-def _check_method(
-    file: ConfigFile, command: str, method: str, settings: Settings, commands: Commands
-) -> None:
-    """Refuse options of a sub-section that have no effect there."""
-    if "method" in settings:
+def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> None:
+    if key not in known:
         raise ConfigFileError(
-            f"{file.name} sets 'method' in [{command}.{method}], which says it already",
-            remedy="Remove it.",
+            f"{file.name} sets {key!r}, which is {what}",
+            remedy=nearest(key, dict.fromkeys(known)),
         )
-    # A buffer for initialisation alone, and an anchor that moves on, may be asked for on the
-    # command line.
-    said = {"method": method, "init_rows": "buffer"}
-    if method == "ewc":
-        said["ewc_mode"] = "online"
-    names = [str(commands[command][key].name) for key in settings]
-    study = Study.of(said, top=command == TOP_RUNS)
-    for text in refusals([name for name in names if name in settings_of(top=True)], [study]):
-        raise ConfigFileError(
-            f"{file.name} has a mistake in [{command}.{method}]: {text}",
-            remedy=f"Write it under [{command}], or remove it.",
-        )
-
-
-def _nearest(
-    key: str, known: Iterable[str], form: str, *, shown: Iterable[str] | None = None
-) -> str:
-    names = list(known)
-    if (found := closest(key, names)) is not None:
-        return f"Did you mean {form.format(found)}?"
-    return f"Known are: {', '.join(names if shown is None else shown)}."
-
-
-def read_config(context: Context, path: Path | None) -> Path | None:
-    """Take what the file says to the command as the defaults of its options.
-
-    For an eager option: the values are there before the other options are read, and are
-    checked like values from the command line.
-
-    Raises:
-        ConfigFileError: If the file is missing or not TOML, a section or a key is unknown or in
-            the wrong place, or a value has a type that no option takes.
-    """
-    if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
-        root = context.find_root().command
-        command, commands = str(context.command.name), commands_with_files(root)
-        section = section_of(open_config(path), command, commands)
-        context.default_map = cast(Any, Defaults(context, section, commands[command]))
-    return path
-
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE|RECIPE",
-        autocompletion=recipes_or_files,
-        is_eager=True,
-        callback=read_config,
-        help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
-        show_default=False,
-    ),
-]
 
 
 def commands_with_files(root: Any) -> Commands:
@@ -441,27 +173,141 @@ class Defaults(Mapping[str, Any]):
     method is known at every look-up, and an option that is on the command line has none.
     """
 
-    def __init__(self, context: Context, section: Section, options: Mapping[str, Any]) -> None:
-        self._context, self._section = context, section
+    def __init__(self, context: Context, file: ConfigFile, options: Mapping[str, Any]) -> None:
+        self._context, self._file = context, file
         self._options = {option.name: (key, option) for key, option in options.items()}
 
     @property
     def file(self) -> str:
         """The file that the defaults come from."""
-        return self._section.file
+        return self._file.name
 
     def __getitem__(self, name: str) -> str | list[str]:
         key, option = self._options[name]
-        method = self._context.params.get("method") or self._section.method
-        value = self._section.get(key, str(method))
-        if value is None:
-            value = self._section.places.get(bool(self._context.params.get("top")), {}).get(key)
-        if value is None:
-            raise KeyError(name)
-        return words(self._section.file, key, value, several=option.multiple)
+        value = self._values()[key]
+        several = option.multiple and isinstance(value, list)
+        values = value if several else [value]
+        if not all(isinstance(each, str | int | float) for each in values):
+            raise ConfigFileError(
+                f"{self.file} gives {key!r} {value!r}, expected one value"
+                + (" or a list of values" if option.multiple else ""),
+                remedy=f"Write a string, a number, true or false: `{key} = ...`.",
+            )
+        texts = [str(each) for each in values]  # checked like values from the command line
+        return texts if option.multiple else texts[0]
+
+    def _values(self) -> dict[str, Any]:
+        command, typed = str(self._context.command.name), self._context.params
+        own = self._file.options(command, str(typed.get("method") or self._file.method(command)))
+        if command != "sweep":
+            return own
+        kept = (*_PLACES, *OF_IMAGES) if typed.get("top") else _PLACES
+        runs = self._file.options(TOP_RUNS if typed.get("top") else RUNS, "")
+        return {key: value for key, value in runs.items() if key in kept} | own
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._options)
 
     def __len__(self) -> int:
         return len(self._options)
+
+
+def read_config(context: Context, path: Path | None) -> Path | None:
+    """Take what the file gives to the command as the defaults of its options.
+
+    For an eager option: the values are there before the other options are read.
+    """
+    if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
+        file, command = open_config(path), str(context.command.name)
+        commands = commands_with_files(context.find_root().command)
+        check(file, command, commands)
+        context.default_map = cast(Any, Defaults(context, file, commands[command]))
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE|RECIPE",
+        autocompletion=recipes_or_files,
+        is_eager=True,
+        callback=read_config,
+        help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
+        show_default=False,
+    ),
+]
+
+
+def grids_of(
+    path: Path | None, words: list[str], commands: Commands, *, top: bool = False
+) -> list[dict[str, Choice]]:
+    """Return the grids whose union is trained.
+
+    The words overlay each table of the file, and each table the file's settings of train-head,
+    or of train-top.
+
+    Raises:
+        ConfigFileError: If there is no grid in the file nor in the words, or a grid of the file
+            holds what its fields do not take.
+        ExperimentError: If the words do, no run reads one of their fields, a grid is empty, or
+            there are too many combinations.
+    """
+    from clinit.headtrain.sweep.grid import check_size, grid_of, merge, names_in, parse_grid
+    from clinit.headtrain.sweep.plan import refuse_idle
+
+    typed = parse_grid(words, top=top)
+    grids: list[dict[str, Choice]] = []
+    if path is None:
+        grids.append(merge({}, typed))
+    else:
+        file = open_config(path)
+        check(file, TOP_RUNS if top else RUNS, commands)
+        if not (tables := file.grids()) and not typed:
+            raise ConfigFileError(
+                f"{file.name} holds no grid",
+                remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5", or'
+                " give words such as seed=0:5.",
+            )
+        for table in tables or [{}]:
+            with _naming(file):
+                own = grid_of(table, top=top)
+            over = merge(own, typed)
+            with _naming(file):
+                laid = _over_settings(file, over, top=top)
+                # What a section holds for another method gives way to the grid.
+                asked = names_in(own if "method" in names_in(over) else laid[0])
+                refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
+            grids += laid
+    refuse_idle(grids, names_in(typed), top=top)
+    check_size(grids)
+    return grids
+
+
+def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
+    """Lay a grid over the settings of the file; one grid per method if these differ."""
+    from clinit.headtrain.sweep.grid import grid_of, merge, names_in, only, values_in
+
+    command = TOP_RUNS if top else RUNS
+    methods = [str(each) for each in values_in(over, "method") or (file.method(command),)]
+    names = {field.key: name for name, field in settings_of(top=top).items()}
+    free = {key for key, name in names.items() if name not in names_in(over)}
+    under = []
+    for method in methods:
+        given = file.options(command, method)
+        under.append(grid_of({key: given[key] for key in given if key in free}, top=top))
+    if all(each == under[0] for each in under):
+        return [merge(under[0], over)]
+    return [
+        merge(each, only(over, "method", method))
+        for method, each in zip(methods, under, strict=True)
+    ]
+
+
+@contextmanager
+def _naming(file: ConfigFile) -> Iterator[None]:
+    """Let errors in the grids of a file name it."""
+    try:
+        yield
+    except ExperimentError as error:
+        raise ConfigFileError(f"{file.name}: {error}", remedy=error.remedy) from error

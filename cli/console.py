@@ -1,26 +1,92 @@
 """The two consoles of the command line, through which everything is printed.
 
-They let no control character of the data pass, see `clinit.words`. Text, not markup: a
-path may contain [brackets], and a long one must not be wrapped.
+They let no control character of the data pass, see `clinit.words`. Text, not markup: a path may
+contain [brackets], and a long one must not be wrapped. Characters that the encoding of an output
+lacks are replaced by a likeness in ASCII: a result with a question mark in it is better than none.
+Warnings and log records of libraries come through here too: they name files and classes.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
+import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, MutableMapping
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Span, Text
 
-from clinit.cli.foot import Foot
 from clinit.words import OBEYED, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+
+class Foot:
+    """What is drawn at the foot of the terminal of a console; nothing of it stays there.
+
+    Standard output and standard error are usually one terminal, but a console of rich knows only of
+    what it has drawn itself. Whoever prints elsewhere takes the foot away first, see `aside`.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._parts: list[RenderableType] = []
+        self._live: Live | None = None
+
+    @contextmanager
+    def showing(self, part: RenderableType) -> Iterator[None]:
+        """Draw `part` again and again, below what is drawn already, until the context ends."""
+        self._erase()
+        self._parts.append(part)
+        self._draw()
+        try:
+            yield
+        finally:
+            self._erase()
+            self._parts.remove(part)
+            self._draw()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave the terminal to somebody else until the context ends."""
+        if self._live is None:
+            yield
+            return
+        self._erase()
+        try:
+            yield
+        finally:
+            self._draw()
+
+    def _draw(self) -> None:
+        if not self._parts:
+            return
+        from rich.console import Group
+        from rich.live import Live
+
+        # A new one each time: one that was stopped would erase as many lines as it once had.
+        self._live = Live(
+            Group(*self._parts), console=self._console, transient=True, refresh_per_second=10
+        )
+        self._live.start(refresh=True)
+
+    def _erase(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
 
 _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
@@ -173,3 +239,62 @@ def _write(text: str) -> None:
     with foot.aside():  # it puts another stream in the place of this one
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+_ERRORS = "clinit-likeness"
+_LIKENESSES = {
+    **dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True)),
+    **{"↑": "^", "↓": "v", "→": "->", "×": "x", "±": "~", "λ": "lambda", "…": "..."},
+    "░": ".",
+    **{"“": '"', "”": '"', "\N{EN DASH}": "-", "—": "-", "−": "-", "•": "*"},
+}
+
+
+def replace_what_cannot_be_printed() -> None:
+    """Make the standard outputs replace the characters that they lack."""
+    codecs.register_error(_ERRORS, _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not what a test or a notebook puts there
+            stream.reconfigure(errors=_ERRORS)
+
+
+def likeness(letter: str) -> str:
+    """Return ASCII for a character: a likeness, its base letter, its escape, or ?."""
+    if letter in _LIKENESSES:
+        return _LIKENESSES[letter]
+    if "─" <= letter <= "╿":  # box drawing
+        return "|" if letter in "│┃║╎╏┆┇┊┋" else "-" if letter in "─━═╌╍┄┅┈┉" else "+"
+    if (escape := visible(letter)) != letter:
+        return escape
+    base = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode("ascii")
+    return base or "?"
+
+
+def as_printed(text: str, encoding: str) -> str:
+    """Return a text as an output of that encoding prints it, which may be wider."""
+    codecs.register_error(_ERRORS, _replaced)
+    return text.encode(encoding, _ERRORS).decode(encoding)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(map(likeness, lacking)), error.end
+
+
+class _ConsoleHandler(logging.Handler):
+    """Handler of records that no handler of the library takes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(Text(visible(self.format(record))), soft_wrap=True)
+
+
+def show_messages_of_libraries() -> None:
+    """Print them like our own: in one line, without the line of code that caused a warning."""
+    warnings.showwarning = _show
+    logging.lastResort = _ConsoleHandler(logging.WARNING)
+
+
+def _show(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+    warn(f"{message} ({category.__name__})")

@@ -63,9 +63,9 @@ def diagnose(
     check_caches(cache, head=None if head == STORED else Path(head))
     from clinit.analysis.metrics.diagnosis import diagnose_split
     from clinit.extract.cache.read import open_cache
-    from clinit.extract.device import choose_device
     from clinit.headtrain.ram import HostMemory, shard_notes
     from clinit.headtrain.record.format import finite
+    from clinit.machine import choose_device
 
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")

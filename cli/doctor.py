@@ -17,8 +17,7 @@ from clinit.cli.progress import doing
 from clinit.words import visible
 
 if TYPE_CHECKING:
-    from clinit.extract.doctor.disk import PlannedCache
-    from clinit.extract.doctor.finding import Finding
+    from clinit.extract.doctor import Finding, PlannedCache
 
 _DIM = 384
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
@@ -63,8 +62,7 @@ def doctor(
 
     clinit doctor --dataset imagenet1k --dim 1280 --out /data/caches
     """
-    from clinit.extract.doctor.doctor import examine
-    from clinit.extract.doctor.finding import State
+    from clinit.extract.doctor import State, examine
 
     plan = _plan(dataset, rows, dim, dtype)
     encoding = getattr(sys.stdout, "encoding", None)
@@ -84,8 +82,8 @@ def doctor(
 def _plan(
     dataset: str | None, rows: int | None, dim: int | None, dtype: Dtype | None
 ) -> PlannedCache | None:
-    from clinit.extract.dataset import read_dataset
-    from clinit.extract.doctor.disk import PlannedCache
+    from clinit.extract.dataset.known import read_dataset
+    from clinit.extract.doctor import PlannedCache
 
     if dataset is not None and rows is not None:
         raise typer.BadParameter("give either --dataset or --rows")

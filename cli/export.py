@@ -13,23 +13,15 @@ from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.model_source import FILE_SUFFIXES, check_onnx_out
 from clinit.cli.options import Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.head import Top1
     from clinit.headtrain.model.export import Export
-    from clinit.headtrain.model.memory import Memory
-
-FILE_SUFFIXES = frozenset(
-    {
-        *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
-        *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
-    }
-)
-"""Of files: who gives one does not mean a folder."""
+    from clinit.headtrain.model.head_alone import HeadExport
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -124,97 +116,99 @@ def export(
         raise typer.BadParameter(
             f"--out is a place outside the run record, which holds its own files alone, got {out}"
         )
+    head_only = head_only or out.suffix == ".npz"
+    reads_features = temperature or (memory and out.suffix != ".safetensors" and not head_only)
+    _check_options(context, out, head_only=head_only, reads_features=reads_features)
     from clinit.headtrain.model.export import export_run
+    from clinit.headtrain.model.head_alone import export_head
     from clinit.headtrain.model.predict import find_images
 
-    if head_only or out.suffix == ".npz":
-        _check_head_options(context, out, temperature=temperature)
-        _export_head(run, out, temperature=temperature, base=base, new=new, overwrite=overwrite)
-        return
-    if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
-        raise typer.BadParameter(
-            f"--out is a folder, or a file that ends in .safetensors or .npz, got {out}"
-        )
-    if onnx and out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
-    if new is not None and not (temperature or (memory and out.suffix != ".safetensors")):
-        raise typer.BadParameter("--new means nothing where no feature is read")
-    if check_images is not None and not onnx:
-        raise typer.BadParameter("--check-images means nothing without --onnx")
     tell_replaced([out], overwrite=overwrite)
     check_with = [] if check_images is None else find_images([check_images])
+    exported: Export | HeadExport
     with claimed_file(out), doing("Putting backbone and head together …"):
-        exported = export_run(
-            run,
-            out,
-            base=base,
-            new=new,
-            weights=weights,
-            onnx=onnx,
-            remembers=memory,
-            calibrated=temperature,
-            check_with=check_with,
-            overwrite=overwrite,
-        )
+        if head_only:
+            exported = export_head(
+                run, out, calibrated=temperature, base=base, new=new, overwrite=overwrite
+            )
+        else:
+            exported = export_run(
+                run,
+                out,
+                base=base,
+                new=new,
+                weights=weights,
+                onnx=onnx,
+                remembers=memory,
+                calibrated=temperature,
+                check_with=check_with,
+                overwrite=overwrite,
+            )
     for text in exported.notes:
         note(text)
     _show(exported)
 
 
-def _check_head_options(context: Context, out: Path, *, temperature: bool) -> None:
-    if out.suffix not in (".npz", ".safetensors"):
+def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
+    """Refuse options that mean nothing for what is written."""
+    forms = (".npz", ".safetensors")
+    if head_only and out.suffix not in forms:
         raise typer.BadParameter(
             f"--out is a file that ends in .npz or .safetensors with --head-only, got {out}"
         )
-    unread = ["weights", "onnx", "memory", "check_images"]
-    if not temperature:
-        unread += ["base", "new"]
-    for name in unread:
-        if given(context, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            where = " without a temperature" if name in ("base", "new") else ""
-            raise typer.BadParameter(
-                f"{option} means nothing where the head alone is written{where}"
-            )
-
-
-def _export_head(
-    run: Path,
-    out: Path,
-    *,
-    temperature: bool,
-    base: Path | None,
-    new: Path | None,
-    overwrite: bool,
-) -> None:
-    from clinit.headtrain.model.head_alone import export_head
-
-    tell_replaced([out], overwrite=overwrite)
-    with claimed_file(out), doing("Writing the head …"):
-        exported = export_head(
-            run, out, calibrated=temperature, base=base, new=new, overwrite=overwrite
+    if out.suffix not in forms and out.suffix.lower() in FILE_SUFFIXES:
+        raise typer.BadParameter(
+            f"--out is a folder, or a file that ends in .safetensors or .npz, got {out}"
         )
-    for text in exported.notes:
-        note(text)
-    arrived = sum(task > 0 for task in exported.tasks)
-    say(
-        f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later, on"
-        f" {exported.head.dim:,} features of {exported.backbone}"
+    unread = dict.fromkeys(
+        ["weights", "onnx", "memory", "check_images"] if head_only else [],
+        "where the head alone is written",
     )
-    if exported.ended.percent is not None:
-        say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
-    if exported.temperature is not None:
-        say(f"Probabilities: {exported.temperature.describe()}")
-    say(f"Head file at {out}; name rows of features with it:")
-    say(f"clinit predict {shlex.quote(str(out))} FEATURES.npy")
+    if not reads_features:
+        options = ["base", "new"] if head_only else ["new"]
+        unread |= dict.fromkeys(options, "where no feature is read")
+    if given(context, "onnx") is None:
+        unread.setdefault("check_images", "without --onnx")
+    for name, where in unread.items():
+        if given(context, name) is not None:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {where}")
+    if given(context, "onnx") is not None:
+        check_onnx_out(out)
 
 
-def _show(exported: Export) -> None:
-    from clinit.headtrain.model.folder import TRANSFORM_LINE, loading_line
+def _show(exported: Export | HeadExport) -> None:
+    from clinit.headtrain.model.export import Export
 
-    facts = exported.facts
-    arrived = sum(task > 0 for task in facts.tasks)
-    tasks = max(facts.tasks)
+    if isinstance(exported, Export):
+        _show_network(exported)
+        what = f"Model {'folder' if exported.path.is_dir() else 'file'} at {exported.path}"
+        action, reads = "try it", "IMAGE…"
+    else:
+        arrived = sum(task > 0 for task in exported.tasks)
+        say(
+            f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
+            f" on {exported.head.dim:,} features of {exported.backbone}"
+        )
+        if exported.ended.percent is not None:
+            say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
+        if exported.temperature is not None:
+            say(f"Probabilities: {exported.temperature.describe()}")
+        what, action = f"Head file at {exported.path}", "name rows of features with it"
+        reads = "FEATURES.npy"
+    path = shlex.quote(str(exported.path))
+    say(f"{what}; {action}:")
+    say(f"clinit predict {path} {reads}")
+    if exported.path.is_dir():
+        say()
+        say(
+            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
+        )
+        say(f"hf upload USER/NAME {path} . --private")
+
+
+def _show_network(exported: Export) -> None:
+    facts, ended = exported.facts, exported.base + exported.new
+    arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
     say(
         f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
         f" the base, {arrived:,} that arrived in {tasks} task{'s' if tasks != 1 else ''}"
@@ -225,48 +219,27 @@ def _show(exported: Export) -> None:
         else "the backbone as it was extracted with"
     )
     say(f"{exported.num_parameters:,} parameters, {changed}")
-    say(f"The run ended with {_accuracy(exported.base, exported.new)}")
+    if ended.percent is None:
+        say("The run ended with no test image: its accuracy is unknown")
+    else:
+        parts = [
+            f"{part.percent:.2f} % of {part.total:,} of {name} classes"
+            for name, part in (("base", exported.base), ("new", exported.new))
+            if part.percent is not None
+        ]
+        top1 = f"top-1 {ended.percent:.2f} % on {ended.total:,} test images"
+        say(f"The run ended with {top1} ({', '.join(parts)})")
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
     if exported.memory is not None:
-        say(remembered(exported.memory))
+        say(exported.memory.describe())
     if exported.onnx is not None:
         say(exported.onnx.describe())
     say()
     say("import timm")
-    folder = exported.path.is_dir()
-    line = loading_line(exported.path) if folder else facts.loading_line(exported.path)
-    say(f"model = {line}.eval()")
-    if folder:
-        say(f"transform = {TRANSFORM_LINE}")
+    say(f"model = {facts.loading_line(exported.path)}.eval()")
+    if exported.path.is_dir():
+        say("config = timm.data.resolve_model_data_config(model)")
+        say("transform = timm.data.create_transform(**config)")
     say()
-    say(f"Model {'folder' if folder else 'file'} at {exported.path}; try it:")
-    say(f"clinit predict {shlex.quote(str(exported.path))} IMAGE…")
-    if folder:
-        say()
-        say(
-            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
-        )
-        say(f"hf upload USER/NAME {shlex.quote(str(exported.path))} . --private")
-
-
-def remembered(memory: Memory) -> str:
-    """Return what a model remembers, in a sentence."""
-    known, rows = int(memory.known.sum()), len(memory.held_out.labels)
-    return (
-        f"It remembers the means of {known:,} classes, their covariance and {rows:,} features kept"
-        f" aside: {memory.num_bytes / 1e6:,.1f} MB"
-    )
-
-
-def _accuracy(base: Top1, new: Top1) -> str:
-    both = base + new
-    if both.percent is None:
-        return "no test image: its accuracy is unknown"
-    parts = [
-        f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-        for name, part in (("base", base), ("new", new))
-        if part.percent is not None
-    ]
-    return f"top-1 {both.percent:.2f} % on {both.total:,} test images ({', '.join(parts)})"

@@ -1,325 +1,335 @@
-"""`clinit extract`: images to a feature cache."""
+"""`clinit extract`: images to a feature cache, with a bar and the result of each split and view."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clinit.cli.completion import backbones, datasets
+from clinit.cli.completion import datasets
 from clinit.cli.config import ConfigOption
-from clinit.cli.console import note, warn
+from clinit.cli.console import note, say, warn
 from clinit.cli.context import Context, command_line, overridden
-from clinit.cli.extract_output import print_results, progress_bars
-from clinit.cli.extract_workers import workers_on
 from clinit.cli.interruption import keeps
-from clinit.cli.network_options import (
-    InputSize,
-    ModelArgs,
-    PixelDeviation,
-    PixelMean,
-    Transform,
-    Weights,
-    Workers,
-    numbers,
-)
-from clinit.cli.no_val import no_val
-from clinit.cli.options import (
-    READ_AS_VAL,
-    Autocast,
-    DeviceOption,
-    Dtype,
-    MaxPixels,
-    ReadSplit,
-    TransformKind,
-)
-from clinit.cli.progress import doing
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.cli.network_options import COMPUTATION, NETWORK, fills, option
+from clinit.cli.options import READ_AS_VAL, Autocast, Dtype, ReadSplit
+from clinit.cli.progress import doing, progress
+from clinit.extract.cache.plan import WHOLE
+from clinit.extract.work.options import ExtractOptions
 from clinit.files.paths import check_writable
-from clinit.machine import cpu_count
+from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
-    from clinit.extract.manifest import Manifest
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import InvalidRow
+    from clinit.extract.work.shard_work import Progress
+    from clinit.extract.work.split_run import SplitResult
+
+
+_OPTIONS: Mapping[str, Any] = {
+    "root": option(Path, "Folder of the images.", "Data", metavar="FOLDER", show_default=False),
+    "out": option(
+        Path, "Folder of the feature cache.", "Output", metavar="FOLDER", show_default=False
+    ),
+    "dataset": option(
+        str | None,
+        "imagenet1k, places365, digits; or `folder` for any tree of class folders, `webdataset` for"
+        " tar shards, `huggingface` for Parquet files.",
+        "Data",
+        show_default=False,
+        autocompletion=datasets,
+    ),
+    "manifest": option(
+        Path | None,
+        "Manifest of `clinit manifest build`, instead of --dataset.",
+        "Data",
+        metavar="FILE",
+        show_default=False,
+    ),
+    "split": option(
+        ReadSplit | None,
+        "Extract only this split." + READ_AS_VAL,
+        "Data",
+        show_default="train and val, as far as they are there",
+    ),
+    **NETWORK,
+    **COMPUTATION,
+    "dtype": option(Dtype, "How features are stored.", "Output"),
+    "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
+    "limit_per_class": option(
+        int | None,
+        "Most images per class; the first ones are taken.",
+        "Data",
+        min=1,
+        show_default="all",
+    ),
+    "shard_rows": option(
+        int, "Rows per shard: what a killed run loses at most.", "Output", min=1, max=10**9
+    ),
+    "views": option(
+        int,
+        "Random crops of every training image, mirrored half of the time, stored next to the plain"
+        " features for `clinit align`; those that are there are kept.",
+        "Views",
+        min=0,
+        max=1000,
+    ),
+    "view_seed": option(int, "Seed of the views.", "Views", min=0, max=2**32 - 1),
+    "retry_invalid": option(
+        bool,
+        "Read the images of invalid rows again, once they can be read; their shards are computed"
+        " anew.",
+        "Data",
+        "--retry-invalid",
+    ),
+    "strict": option(
+        bool,
+        "Stop at an unreadable image and at counts that differ from the description.",
+        "Data",
+        "--strict",
+    ),
+    "part": option(
+        str | None,
+        "Compute one of n parts of the shards. Give each process its own; whichever is last"
+        " completes the cache.",
+        "Computation",
+        metavar="I/N",
+        show_default=False,
+    ),
+    "ray": option(
+        str | None,
+        "Compute on the Ray cluster at this address: one part per GPU, else one per node"
+        " (--workers: processors of each). Images and cache are on shared storage.",
+        "Computation",
+        metavar="ADDRESS",
+        show_default=False,
+    ),
+}
 
 
 @keeps("Finished shards are kept: the same command goes on after them.")
-def extract(
-    context: Context,
-    root: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the images.",
-            metavar="FOLDER",
-            show_default=False,
-            rich_help_panel="Data",
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the feature cache.",
-            metavar="FOLDER",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ],
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="imagenet1k, places365, digits; or `folder` for any tree of class folders,"
-            " `webdataset` for tar shards, `huggingface` for Parquet files.",
-            show_default=False,
-            autocompletion=datasets,
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(
-            help="Manifest of `clinit manifest build`, instead of --dataset.",
-            metavar="FILE",
-            show_default=False,
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    split: Annotated[
-        ReadSplit | None,
-        typer.Option(
-            help="Extract only this split." + READ_AS_VAL,
-            show_default="train and val, as far as they are there",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    backbone: Annotated[
-        str,
-        typer.Option(
-            help="timm's name of the network, with its tag.",
-            rich_help_panel="Network",
-            autocompletion=backbones,
-        ),
-    ] = "convnextv2_femto.fcmae_ft_in1k",
-    weights: Weights = None,
-    model_arg: ModelArgs = None,
-    head_classes: Annotated[
-        str | None,
-        typer.Option(
-            help="What the rows of the pretrained classifier stand for: a file with one name"
-            " per line, or `dataset` for the classes of this data set in order.",
-            show_default="stored with the weights; ImageNet-1K for 1,000 rows",
-            rich_help_panel="Network",
-        ),
-    ] = None,
-    transform: Transform = TransformKind.timm,
-    input_size: InputSize = None,
-    mean: PixelMean = None,
-    std: PixelDeviation = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10**9,
-            help="Images per forward pass.",
-            show_default="as begun; else 32 on a CPU, 64 on a GPU",
-            rich_help_panel="Computation",
-        ),
-    ] = None,
-    workers: Workers = None,
-    dtype: Annotated[
-        Dtype, typer.Option(help="How features are stored.", rich_help_panel="Output")
-    ] = Dtype.float16,
-    device: DeviceOption = "auto",
-    autocast: Annotated[
-        Autocast,
-        typer.Option(help="Lower precision of the forward pass.", rich_help_panel="Network"),
-    ] = Autocast.off,
-    limit_per_class: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Most images per class; the first ones are taken.",
-            show_default="all",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    shard_rows: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=10**9,
-            help="Rows per shard: what a killed run loses at most.",
-            rich_help_panel="Output",
-        ),
-    ] = 4096,
-    views: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=1000,
-            help="Random crops of every training image, mirrored half of the time, stored beside"
-            " the plain features for `clinit align`; those that are there are kept.",
-            rich_help_panel="Views",
-        ),
-    ] = 0,
-    view_seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the views.", rich_help_panel="Views")
-    ] = 0,
-    max_pixels: MaxPixels = MAX_PIXELS,
-    retry_invalid: Annotated[
-        bool,
-        typer.Option(
-            "--retry-invalid",
-            help="Read the images of invalid rows again, once they can be read; their shards"
-            " are computed anew.",
-            rich_help_panel="Data",
-        ),
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Stop at an unreadable image and at counts that differ from the description.",
-            rich_help_panel="Data",
-        ),
-    ] = False,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            help="Compute one of n parts of the shards, as i/n; auto: the one that a Slurm array or"
-            " torchrun gives this process. Without it, processes on one cache share the shards as"
-            " they go.",
-            metavar="I/N",
-            show_default=False,
-            rich_help_panel="Computation",
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            help="Let workers of the Ray cluster at this address compute, one per GPU, else one per"
-            " node (--workers: processors of each). Images and cache are on shared storage.",
-            metavar="ADDRESS",
-            show_default=False,
-            rich_help_panel="Computation",
-        ),
-    ] = None,
-    config_file: ConfigOption = None,
-) -> None:
+@fills("options", ExtractOptions, _OPTIONS)
+def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
-    An interrupted run goes on when the same command is given again. Several
-    processes, on any hosts that share the folder, divide the work among them. An unreadable
-    image keeps its row, marked invalid, and is listed at the end. Where the
-    machine fails (memory, rights, storage) the run stops, and no row is marked
-    for it.
+    An interrupted run resumes when the same command is given again. Processes
+    on any hosts that share the folder divide the work by --part 1/4 to 4/4. An
+    unreadable image keeps its row, marked invalid, and is listed at the end. If
+    the machine fails (memory, rights, storage) the run stops, and no row is
+    marked for it.
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    from clinit.extract.network.model_args import parse_model_args
-    from clinit.extract.work.part import Part, parse_part
-
-    # Before PyTorch is loaded, and before a tree of images is scanned.
-    dataset = None if overridden(context, "dataset", "manifest") else dataset
-    manifest = None if overridden(context, "manifest", "dataset") else manifest
-    if part is not None and ray is not None:
-        raise typer.BadParameter("--part and --ray exclude each other: give one")
-    share = Part() if part is None else parse_part(part, os.environ)
-    pixel_mean, pixel_deviation = numbers("--mean", mean), numbers("--std", std)
-    _check_images(dataset, manifest, root, split)
-    check_writable(out)
-    from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.work.run import ExtractConfig, extract_part
-
-    with workers_on(ray, device) as hosts:
-        config = ExtractConfig(
-            backbone=BackboneConfig(
-                name=backbone,
-                weights=weights,
-                model_args=parse_model_args(model_arg or ()),
-                device=hosts.device,
-                autocast=autocast.value,
-            ),
-            transform=transform.value,
-            input_size=input_size,
-            mean=pixel_mean,
-            std=pixel_deviation,
-            batch_size=batch_size,
-            workers=workers or cpu_count(),
-            dtype=dtype.value,
-            shard_rows=shard_rows,
-            strict=strict,
-            max_pixels=max_pixels,
-            retry_invalid=retry_invalid,
-            head_classes=head_classes,
-            views=views,
-            view_seed=view_seed,
-            command=command_line(),
-        )
-        manifests = _manifests(dataset, manifest, split, root, strict=strict)
-        if limit_per_class is not None:
-            manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}
-        network, crew = hosts.hire(config, root, out, threads=workers)
-        with progress_bars() as on_progress:
-            results = extract_part(
-                manifests,
-                root,
-                out,
-                config,
-                share,
-                network=network,
-                crew=crew,
-                on_progress=on_progress,
-            )
-            print_results(results, out)
-
-
-def _check_images(
-    dataset: str | None, manifest: Path | None, root: Path, split: ReadSplit | None
-) -> None:
-    """Refuse what is not there: the data set, the manifest, the folder, images in its layout."""
-    from clinit.extract.dataset import check_known
-    from clinit.extract.tree import Tree
-
-    if (dataset is None) == (manifest is None):
+    for name, rival in (("dataset", "manifest"), ("manifest", "dataset")):
+        if overridden(context, name, rival):
+            options = replace(options, **{name: None})
+    if (options.dataset is None) == (options.manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
-    if dataset is not None:
-        check_known(dataset)
-    Tree.at(root)
-    if manifest is not None and not manifest.is_file():
-        from clinit.extract.manifest import read_manifest
-
-        read_manifest(manifest)  # says what is wrong with it
-    if dataset is not None and split is None:
-        from clinit.extract.scan import available_splits, scan
-
-        if not available_splits(dataset, root):
-            scan(dataset, root, ReadSplit.train.value)  # says what was looked for
+    if options.part is not None and options.ray is not None:
+        raise typer.BadParameter("--part and --ray exclude each other: give one")
+    options.check()
+    check_writable(options.out)
+    manifests = options.manifests(doing=doing, warn=warn, note=note)
+    with progress_bars() as on_progress:
+        results = options.run(manifests, command=command_line(), on_progress=on_progress)
+        print_results(results, options.out)
 
 
-def _manifests(
-    dataset: str | None, path: Path | None, split: ReadSplit | None, root: Path, *, strict: bool
-) -> Mapping[str, Manifest]:
-    from clinit.extract.manifest import read_manifest
-    from clinit.extract.scan import available_splits, scan
+_BAD_IMAGES_SHOWN = 20
+_LONG_S = 10
+"""Seconds of forward passes from which on it is worth a line how they would be faster."""
 
-    if path is not None:
-        given = read_manifest(path)
-        if split is not None and split.stored != given.split:
-            raise typer.BadParameter(f"{path} is the manifest of split {given.split}")
-        return {given.split: given}
-    assert dataset is not None
-    manifests = {}
-    # Where no split is found, scanning for one says what was looked for.
-    names = available_splits(dataset, root) or (ReadSplit.train.value,)
-    for name in (split.value,) if split is not None else names:
-        with doing(f"Scanning {name} …"):
-            scanned = scan(dataset, root, name, strict=strict)
-        for warning in scanned.warnings:
-            warn(warning)
-        manifests[scanned.manifest.split] = scanned.manifest
-    if split is None and "val" not in manifests:
-        note(no_val(dataset, root))
-    return manifests
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar for the split or view that is being computed."""
+    with progress() as shown:
+
+        def update(now: Progress) -> None:
+            line = shown.only(now.split, unit="images", tells_rate=True)
+            line.count(now.rows_done, now.rows_total)
+            line.detail = _shares(now.shares, short=True)
+
+        yield update
+
+
+def print_results(results: Iterable[SplitResult], cache: Path) -> None:
+    """Print each result as it comes, and what is left for other parts of a cache."""
+    from clinit.extract.views import view_folders
+
+    train: SplitResult | None = None
+    plain: list[SplitResult] = []
+    views: list[SplitResult] = []
+    parts: list[SplitResult] = []
+    for result in results:
+        if not result.is_complete:
+            print_part(result)
+            parts.append(result)
+        elif result.split.fingerprint.view is None:
+            print_split(result)
+            plain.append(result)
+            train = result if result.split.plan.split == "train" else train
+        else:
+            print_view(result, train)
+            views.append(result)
+    if views:
+        print_views(views, len(view_folders(cache)))
+    if parts:
+        note(
+            "the cache is complete when all parts are there; the same command without --part"
+            " computes what is missing, once no part is running"
+        )
+    if any(map(_gains_by_bfloat16, [*plain, *views])):
+        note(
+            "this CPU multiplies bfloat16: --autocast bfloat16 would be faster; its features differ"
+            " (another fingerprint), so it needs another --out"
+        )
+
+
+def _gains_by_bfloat16(result: SplitResult) -> bool:
+    """Return whether this machine would have computed a split faster in bfloat16."""
+    from clinit.machine import cpu_has_bf16
+
+    run, arithmetic = result.run, result.split.fingerprint.fields.get("autocast")
+    if run is None or run.device != "cpu" or arithmetic != "off":
+        return False
+    is_bound = run.bound == "forward" and run.seconds.get("forward", 0) >= _LONG_S
+    return is_bound and cpu_has_bf16()
+
+
+def print_part(result: SplitResult) -> None:
+    """Print how much of a split is there, and what this part has added."""
+    plan = result.plan
+    say(
+        f"{plan.title}, part {result.part}: {result.shards_there:,} of"
+        f" {plan.num_shards:,} shards are there, at {result.path}"
+    )
+    done = f"{number_of(result.computed_rows, 'image')} computed"
+    say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
+    _print_replaced(result)
+    if result.problem:
+        warn(f"{result.problem}: its part, or the command without --part, computes it again")
+
+
+def print_split(result: SplitResult) -> None:
+    """Print what a split holds, how fast it was computed, and the accuracy of the stored head."""
+    split = result.split
+    shards = split.plan.num_shards
+    say(
+        f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
+        f" {split.num_valid:,} x {split.dim} {split.dtype} in {number_of(shards, 'shard')} at"
+        f" {split.path}"
+    )
+    _print_replaced(result)
+    if result.run is not None:
+        run = result.run
+        say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
+    elif result.part != WHOLE:
+        say(f"  already complete: every shard of part {result.part} verified, nothing to do")
+    else:
+        say("  already complete: every shard verified, nothing to do")
+    if split.dtype != split.plan.dtype:
+        note("some features are too large or too small for float16: their shards are in float32")
+    _print_retried(result)
+    _print_top1(result)
+    _print_bad(split, split.summary.invalid)
+
+
+def print_view(result: SplitResult, plain: SplitResult | None) -> None:
+    """Print the result of a view in one line, and the images that only this view could not read."""
+    split, percent = result.split, result.top1.percent
+    done = _rate(result) if result.run else "already complete, every shard verified"
+    accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
+    say(f"{split.plan.title}: {done}{accuracy}")
+    _print_replaced(result)
+    _print_retried(result)
+    known = {entry.row for entry in plain.split.summary.invalid} if plain is not None else set()
+    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
+
+
+def print_views(results: Sequence[SplitResult], present: int) -> None:
+    """Sum up the views of this command; `present` is how many the cache holds."""
+    fingerprint, folder = results[0].split.fingerprint, results[0].split.path.parent
+    size = sum(size_megabytes(result.split.path) for result in results)
+    seconds = sum(sum(result.run.seconds.values()) for result in results if result.run is not None)
+    say(
+        f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
+        f" {fingerprint.view_seed}: {seconds:,.0f} s, {size:,.1f} MB at {folder}"
+    )
+    say(f"  {fingerprint.augmentation}")
+    if present > len(results):
+        note(
+            f"the cache holds {number_of(present, 'view')}: those that this command did not ask for"
+            " stay"
+        )
+
+
+def size_megabytes(folder: Path) -> float:
+    """Return the size of the shards in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
+
+
+def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
+    parts = ((name[:3] if short else name, share) for name, share in shares.items())
+    if short:
+        return " ".join(f"{name} {100 * share:.0f}" for name, share in parts if share >= 0.005)
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts)
+
+
+def _rate(result: SplitResult) -> str:
+    assert result.run is not None
+    found, rate = result.split.num_rows - result.computed_rows, result.run.images_per_s or 0
+    more = f" ({found:,} found from an earlier run)" if found else ""
+    return f"{number_of(result.computed_rows, 'image')} at {rate:,.0f} images/s{more}"
+
+
+def _print_replaced(result: SplitResult) -> None:
+    for reason in result.replaced_shards:
+        note(f"computed again: {reason}")
+
+
+def _print_retried(result: SplitResult) -> None:
+    """Print how many of the invalid rows could be read again."""
+    if result.retried_rows is None:
+        return
+    if not result.retried_rows:
+        say("  no row was invalid: none was read again")
+        return
+    left = len(result.split.summary.invalid)
+    say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
+
+
+def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
+    if not entries:
+        return
+    warn(
+        f"{len(entries):,} of {split.num_rows:,} images have no features"
+        " (--retry-invalid reads them again):"
+    )
+    for entry in entries[:_BAD_IMAGES_SHOWN]:
+        say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
+    if len(entries) > _BAD_IMAGES_SHOWN:
+        say(f"    … all of them are listed in {split.path / 'cache.json'}")
+
+
+def _print_top1(result: SplitResult) -> None:
+    head = result.split.summary.head
+    percent = result.top1.percent
+    if percent is not None:
+        say(
+            f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
+            f" (its classes: {head.class_names})"
+        )
+    elif head.class_names == "unknown":
+        note(
+            "the stored head's rows have no names, so its accuracy is unknown and `clinit"
+            " train-head` cannot use it: name them with --head-classes"
+        )
+    else:
+        say(f"  stored head: knows none of these classes (its classes: {head.class_names})")

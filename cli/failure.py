@@ -10,15 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 import typer
-from rich.panel import Panel
 from rich.text import Text
 
 from clinit.cli.config import Defaults
-from clinit.cli.console import err
+from clinit.cli.console import err, out
 from clinit.cli.context import given
-from clinit.cli.help_entries import usage
 from clinit.cli.interruption import Interruption, arrived, raise_no_more
-from clinit.cli.usage_error import usage_message
 from clinit.errors import ClinitError
 from clinit.machine import error_number, out_of_memory
 from clinit.words import visible
@@ -55,17 +52,37 @@ def fail(error: BaseException, app: typer.Typer) -> int:
 
 
 def _refuse_usage(error: Any) -> int:
-    """Print what is wrong with the command line, as typer does, but on our console."""
-    message = usage_message(error)
-    if message:  # none: the help has been printed instead
-        if error.ctx is not None:
-            called = usage(error.ctx.command, error.ctx)
-            err.print(Text.assemble(("Usage: ", "bold"), visible(called)))
-            help_option = error.ctx.help_option_names[-1]
-            err.print(Text(f"Try '{error.ctx.command_path} {help_option}' for help.", style="dim"))
-        message += _origin(error)
-        err.print(Panel(Text(message), title="Error", title_align="left", border_style="red"))
+    """Print what is wrong with the command line, and how the command is called."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help is what it says
+        out.print(Text(error.format_message()), soft_wrap=True)
+        return int(error.exit_code)
+    if error.ctx is not None:
+        option = error.ctx.help_option_names[-1]
+        err.print(Text(error.ctx.get_usage()), soft_wrap=True)
+        err.print(Text(f"Try '{error.ctx.command_path} {option}' for help.", style="dim"))
+    message = visible(_usage_message(error) + _origin(error), lines=True)
+    err.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
     return int(error.exit_code)
+
+
+def _usage_message(error: Any) -> str:
+    """Return what is wrong, with the value that was given."""
+    message = (
+        str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
+    )
+    problems = getattr(error.__cause__, "errors", list)()  # of the library that converts values
+    if problems and repr(value := problems[0]["input"]) not in message:
+        message += f", got {value!r}"
+    if getattr(error, "param", None) is not None and "Missing" in message:
+        message += f"\n{error.param.help or ''}".rstrip()
+    option = getattr(error, "option_name", "")
+    if option and error.ctx is not None and error.ctx.command.name == "sweep":
+        from clinit.headtrain.study import settings_of
+
+        fields = {field.option: name for name, field in settings_of(top=True).items()}
+        if field := fields.get(option):
+            message += f"\nWhat runs are to have is written {field}=VALUE, or {field}=VALUE,VALUE."
+    return message
 
 
 def _origin(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""A group of commands that are imported and built when they are asked for.
+"""Commands that are imported and built when they are asked for, and what all of them share.
 
 Typer builds every command from its signature before it reads the command line: with the options of
 all studies that is a third of what `clinit --help` takes. Here a command is a line of a table until
@@ -7,17 +7,19 @@ somebody calls it; the help of the group shows these lines.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from clinit.cli.help import print_help, take_help
-from clinit.cli.once import take_once
-from clinit.cli.quiet import take_quiet
+from clinit.cli.console import hush
+
+QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,14 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; one that is only listed has its line of help and nothing else."""
         if self._is_listing and cmd_name in self.table:
-            return TyperCommand(name=cmd_name, help=self.table[cmd_name].help)
+            return TyperCommand(name=cmd_name, short_help=self.table[cmd_name].help)
         return self.commands.get(cmd_name)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group, without building what it lists."""
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, without building them."""
         self._is_listing = True
         try:
-            print_help(self, ctx)
+            super().format_commands(ctx, formatter)
         finally:
             self._is_listing = False
 
@@ -93,7 +95,80 @@ def _built(name: str, lazy: Lazy) -> Any:
     else:
         app.command(name)(target)
     group: Any = typer.main.get_command(app)
-    take_help(group.commands[name])
-    take_quiet(group.commands[name])
-    take_once(group.commands[name])
+    _complete(group.commands[name])
     return group.commands[name]
+
+
+def _complete(command: Any) -> None:
+    """Let a command, and all below it, have what every command of clinit has."""
+    command.rich_markup_mode = None  # boxes leave no room for names of options at 80 columns
+    command.short_help = (command.help or "").partition("\n\n")[0].replace("\n", " ")
+    if (below := getattr(command, "commands", None)) is not None:
+        for each in below.values():
+            _complete(each)
+        return
+    command.params.append(_quiet_option())
+    command.format_options = partial(_format_options, command)
+    command.make_parser = partial(_parser, command.make_parser)
+
+
+def _format_options(command: Any, context: Any, formatter: Any) -> None:
+    """Write the options below the titles that they are declared with."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for each in command.get_params(context):
+        if record := each.get_help_record(context):
+            kind = "Options" if each.param_type_name == "option" else "Arguments"
+            panels.setdefault(getattr(each, "rich_help_panel", None) or kind, []).append(record)
+    last = {title: panels.pop(title) for title in ("Options",) if title in panels}
+    for title, records in (panels | last).items():
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
+def _parser(make_parser: Any, context: Any) -> Any:
+    """Return a parser that refuses a setting that is given twice where one value is taken.
+
+    `clinit train-head --init random --init lda` trains two heads. Where one value is taken, Typer
+    would drop the first in silence; so it does with options that mean the same everywhere, where
+    the last one is to win: those of a script, with another behind them.
+    """
+    parser = make_parser(context)
+    parse = parser.parse_args
+
+    def parsed(args: list[str]) -> Any:
+        values, rest, order = parse(args=args)
+        names = Counter(each.name for each in order if not getattr(each, "multiple", True))
+        repeated = [name for name, count in names.items() if count > 1]
+        if repeated and not context.resilient_parsing:  # not while a shell completes the line
+            from clinit.cli.study_options import SEVERAL
+
+            for name in (each for each in repeated if each in SEVERAL):
+                message = f"--{name} is given more than once; it takes one value here"
+                raise typer.BadParameter(message, context)
+        return values, rest, order
+
+    parser.parse_args = parsed
+    return parser
+
+
+def _heed(wanted: bool) -> bool:
+    if wanted:
+        hush(wanted=True)
+    return wanted
+
+
+def _any_command(
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", callback=_heed, is_eager=True, expose_value=False, help=QUIET
+        ),
+    ] = False,
+) -> None: ...
+
+
+def _quiet_option() -> Any:
+    """Return `-q`, `--quiet` behind the name of a command."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_any_command)
+    return typer.main.get_command(app).params[0]

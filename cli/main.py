@@ -7,13 +7,16 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from clinit.cli.console import hush, lose_notes_that_cannot_be_written, say
-from clinit.cli.encoding import replace_what_cannot_be_printed
+from clinit.cli.console import (
+    hush,
+    lose_notes_that_cannot_be_written,
+    replace_what_cannot_be_printed,
+    say,
+    show_messages_of_libraries,
+)
 from clinit.cli.failure import fail
 from clinit.cli.interruption import arrived, heed_signals, raise_no_more
-from clinit.cli.lazy_group import Lazy, LazyGroup
-from clinit.cli.library_messages import show_messages_of_libraries
-from clinit.cli.quiet import HELP
+from clinit.cli.lazy_group import QUIET, Lazy, LazyGroup
 from clinit.cli.threads import set_thread_defaults
 
 
@@ -80,11 +83,11 @@ class Commands(LazyGroup):
             "Name what is in images, with an exported model: the likeliest classes of each.",
         ),
         "add": Lazy(
-            "clinit.cli.add:add",
+            "clinit.cli.model:add",
             "Add classes to a model, from a folder with a folder of images for each.",
         ),
         "remember": Lazy(
-            "clinit.cli.add:remember",
+            "clinit.cli.model:remember",
             "Let a model remember its classes: no image, but their statistics.",
         ),
         "remove": Lazy(
@@ -95,7 +98,7 @@ class Commands(LazyGroup):
         "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
         "cache": Lazy(
-            "clinit.cli.cache:app", "Show, verify, import, export, merge and group feature caches."
+            "clinit.cli.cache:app", "Show, verify, import, export and group feature caches."
         ),
         "recipe": Lazy(
             "clinit.cli.recipe:app",
@@ -108,7 +111,8 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
@@ -128,7 +132,7 @@ def clinit(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help=HELP)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help=QUIET)] = False,
 ) -> None:
     """Data-driven initialisation of new classes for continual learning, on cached features.
 

@@ -1,4 +1,4 @@
-"""The model that a command starts from, and how images go through a network.
+"""The model that a command starts from, where the new one goes, and how images go through it.
 
     @takes_network
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -8,7 +8,8 @@ Typer sees the options of a network of timm and of an extraction instead of `net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,35 +20,28 @@ import typer
 from clinit.cli import completion
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
-from clinit.cli.export import FILE_SUFFIXES
-from clinit.cli.extract_output import progress_bars
-from clinit.cli.network_options import (
-    InputSize,
-    ModelArgs,
-    PixelDeviation,
-    PixelMean,
-    Transform,
-    Weights,
-    Workers,
-    numbers,
-)
-from clinit.cli.options import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.extract import progress_bars
+from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
-from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.work import options
 from clinit.files.paths import check_writable
-from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.work.run import ExtractConfig
     from clinit.headtrain.events import Event, Observer
-    from clinit.headtrain.model.edit import Model
-    from clinit.headtrain.model.images import Listener
+    from clinit.headtrain.model.images import ImageJob
+    from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+FILE_SUFFIXES = frozenset(
+    {
+        *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
+        *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
+    }
+)
+"""Of files: who gives one does not mean a folder."""
 
 ModelAndImages = Annotated[
     list[Path],
@@ -75,140 +69,55 @@ ModelOut = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """What the options say of a network of timm, and of how images go through any network."""
+class NetworkOptions(options.NetworkOptions):
+    """What the options say of a network of timm, and of the features of the images."""
 
-    backbone: str | None
-    weights: Path | None
-    model_arg: Sequence[str] | None
-    head_classes: Path | None
-    transform: TransformKind
-    input_size: int | None
-    mean: str | None
-    std: str | None
-    features: Path | None
-    device: str
-    batch_size: int | None
-    workers: int | None
-    retry_invalid: bool
-    max_pixels: int
-
-    def extraction(self) -> ExtractConfig:
-        """Return the configuration of an extraction; of the network, what timm's needs."""
-        from clinit.extract.device import choose_device
-        from clinit.extract.network.backbone import BackboneConfig
-        from clinit.extract.network.model_args import parse_model_args
-        from clinit.extract.work.run import ExtractConfig
-
-        return ExtractConfig(
-            backbone=BackboneConfig(
-                name=self.backbone or "",
-                weights=self.weights,
-                model_args=parse_model_args(self.model_arg or ()),
-                device=str(choose_device(self.device)),
-            ),
-            transform=self.transform.value,
-            input_size=self.input_size,
-            mean=numbers("--mean", self.mean),
-            std=numbers("--std", self.std),
-            batch_size=self.batch_size,
-            workers=self.workers or cpu_count(),
-            max_pixels=self.max_pixels,
-            retry_invalid=self.retry_invalid,
-            head_classes=None if self.head_classes is None else str(self.head_classes),
-        )
+    features: Path | None = None
+    """Folder of the cache; None: next to the model that is written."""
 
 
-_TIMM, _IMAGES = "A network of timm instead of MODEL", "Features of the images"
-_OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
-_OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
-    "backbone": (
-        Annotated[
-            str | None,
-            typer.Option(
-                help="timm's name of it.",
+_OPTIONS = {
+    **in_panel(
+        {
+            **NETWORK,
+            "backbone": option(
+                str | None,
+                "timm's name of it.",
                 show_default=False,
                 autocompletion=completion.backbones,
             ),
-        ],
-        None,
-        _TIMM,
-    ),
-    "weights": (Weights, None, _TIMM),
-    "model_arg": (ModelArgs, None, _TIMM),
-    "head_classes": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                help="File with one class name per row of the pretrained classifier.",
+            "head_classes": option(
+                Path | None,
+                "File with one class name per row of the pretrained classifier.",
                 metavar="FILE",
                 show_default="stored with the weights; ImageNet-1K for 1,000 rows",
             ),
-        ],
-        None,
-        _TIMM,
+        },
+        "A network of timm instead of MODEL",
     ),
-    "transform": (Transform, TransformKind.timm, _TIMM),
-    "input_size": (InputSize, None, _TIMM),
-    "mean": (PixelMean, None, _TIMM),
-    "std": (PixelDeviation, None, _TIMM),
-    "features": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                help="Folder of their cache; what is there is not computed again.",
+    **in_panel(
+        {
+            "features": option(
+                Path | None,
+                "Folder of their cache; what is there is not computed again.",
                 metavar="FOLDER",
                 show_default="OUT-features",
             ),
-        ],
-        None,
-        _IMAGES,
-    ),
-    "device": (DeviceOption, "auto", _IMAGES),
-    "batch_size": (
-        Annotated[
-            int | None,
-            typer.Option(
-                min=1,
-                max=10**9,
-                help="Images per forward pass.",
-                show_default="as begun; else 32 on a CPU, 64 on a GPU",
+            **COMPUTATION,
+            "retry_invalid": option(
+                bool, "Read images again that could not be read.", None, "--retry-invalid"
             ),
-        ],
-        None,
-        _IMAGES,
+        },
+        "Features of the images",
     ),
-    "workers": (Workers, None, _IMAGES),
-    "retry_invalid": (
-        Annotated[
-            bool, typer.Option("--retry-invalid", help="Read images again that could not be read.")
-        ],
-        False,
-        _IMAGES,
-    ),
-    "max_pixels": (MaxPixels, MAX_PIXELS, _IMAGES),
 }
+_OF_TIMM = tuple(NETWORK)
+takes_network = fills("network", NetworkOptions, _OPTIONS)
 
 
-def takes_network(command: Command) -> Command:
-    """Let a command take the options of a network, and receive them in `network`."""
-    options = {name: _in_panel(kind, panel) for name, (kind, _, panel) in _OPTIONS.items()}
-    defaults = {name: default for name, (_, default, _) in _OPTIONS.items()}
-
-    def build(values: Mapping[str, Any]) -> NetworkOptions:
-        return NetworkOptions(**{each.name: values[each.name] for each in fields(NetworkOptions)})
-
-    return expand("network", options, defaults, build)(command)
-
-
-def _in_panel(kind: Any, panel: str) -> Any:
-    """Return an annotated type with its option in a panel of the help."""
-    from copy import copy
-
-    (option,) = kind.__metadata__
-    placed = copy(option)
-    placed.rich_help_panel = panel
-    return Annotated[kind.__origin__, placed]
+def command_data() -> dict[str, Any]:
+    """Return what the history of a model contains of the command that changed it."""
+    return {"command": ["clinit", *sys.argv[1:]]}
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
@@ -225,28 +134,27 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     tell_replaced([out], overwrite=overwrite)
 
 
-def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:
-    """Return the model and the folder of images that the arguments of a command name."""
-    check_paths(paths, network)
-    from clinit.headtrain.model.edit import open_model, stock_model
-
-    with doing("Loading the model …"):
-        if network.backbone is not None:
-            return stock_model(network.extraction()), paths[0]
-        return open_model(paths[0], device=network.device), paths[1]
+def check_onnx_out(out: Path) -> None:
+    """Check that `out` is a folder, which an ONNX form can be written into."""
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
 
 
-def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
+def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
-    needed = 2 if network.backbone is None else 1
-    if len(paths) != needed:
+    if len(paths) != (2 if network.backbone is None else 1):
         raise typer.BadParameter(
-            "with --backbone, give the folder of images alone"
-            if needed == 1
-            else "give MODEL and IMAGES; or --backbone and IMAGES alone"
+            "give MODEL and IMAGES; or --backbone and IMAGES alone"
+            if network.backbone is None
+            else "with --backbone, give the folder of images alone"
         )
     if network.backbone is None:
-        _check_of_model(paths[0], paths[1], network)
+        defaults = {each.name: each.default for each in fields(NetworkOptions)}
+        for name in _OF_TIMM:
+            if getattr(network, name) not in (defaults[name], []):
+                words = name.replace("_", "-")
+                raise typer.BadParameter(f"--{words} goes with --backbone; MODEL has its own")
+        check_model(paths[0], paths[1:])
     if not paths[-1].is_dir():
         raise ManifestError(
             f"no folder of images at {paths[-1]}",
@@ -254,20 +162,28 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
         )
 
 
-def _check_of_model(model: Path, images: Path, network: NetworkOptions) -> None:
-    """Check that there is a model, and that no option of a network stands beside it."""
-    given = [name for name in _OF_TIMM if getattr(network, name)]
-    if given or network.transform is not TransformKind.timm:
-        option = (given or ["transform"])[0].replace("_", "-")
-        raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-    check_model(model, [images])
+def open_source(
+    paths: Sequence[Path], network: NetworkOptions, out: Path, *, overwrite: bool
+) -> tuple[Model, ImageJob]:
+    """Return the model that the arguments of a command name, and what is to be done with images."""
+    from clinit.headtrain.model.images import ImageJob, Listener
+    from clinit.headtrain.model.model import open_model, stock_model
 
-
-def listener() -> Listener:
-    """Return what shows on the terminal how far the work on a model is."""
-    from clinit.headtrain.model.images import Listener
-
-    return Listener(note=note, warn=warn, doing=doing, extracting=progress_bars, training=_training)
+    job = ImageJob(
+        images=paths[-1],
+        out=out,
+        extraction=network.extraction(),
+        features=network.features,
+        overwrite=overwrite,
+        data=command_data(),
+        listener=Listener(
+            note=note, warn=warn, doing=doing, extracting=progress_bars, training=_training
+        ),
+    )
+    with doing("Loading the model …"):
+        if network.backbone is not None:
+            return stock_model(job.extraction), job
+        return open_model(paths[0], device=network.device), job
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """How far a command is: bars at the foot of a terminal, lines of a log elsewhere.
 
-A bar goes when the work is done, and the result takes its place. With --quiet there is neither.
+A bar goes when the work is done, and the result takes its place. A log gets a line now and then.
+With --quiet there is neither.
 """
 
 from __future__ import annotations
@@ -8,29 +9,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.cli.console import err, foot, is_quiet
-from clinit.cli.encoding import as_printed
-from clinit.cli.progress_log import ProgressLog, print_line
+from clinit.cli.console import as_printed, err, foot, is_quiet
 from clinit.words import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.spinner import Spinner
 
-_log = ProgressLog()
+PAUSES_S = (10.0, 20.0, 30.0)
+"""Seconds before the first line of a log and between the next ones."""
+LATER_S = 60.0
+"""Seconds between all further lines."""
+_LEAST_S = 1.0
+"""Seconds after which anything can be said of work that has just begun."""
 
 
 class Line:
-    """One thing that is counted."""
+    """One thing that is counted, or that goes on without a count."""
 
     def __init__(self, title: str, *, unit: str = "", tells_rate: bool = False) -> None:
         self.title = title
         self.unit = unit
-        """What is counted, in the plural; empty where only the share is told."""
+        """What is counted, in the plural; empty if only the share is told."""
         self.tells_rate = tells_rate
         """Whether what is counted per second is told: of the same time as the seconds left."""
         self.more = ""
@@ -49,52 +54,40 @@ class Line:
             self._began = (time.monotonic(), done)
         self.done, self.total = done, total
 
+    def update(self, title: str) -> None:
+        """Say what goes on now."""
+        self.title = title
+
     def in_words(self) -> str:
         """Return the line of a log."""
-        counted = self._counted(" of ")
-        share = "" if counted == self._share else self._share
-        told = ", ".join(filter(None, (counted, share, self._left, self._rate, self.more)))
+        told = ", ".join(filter(None, (*self._facts(" of "), self.more)))
         return ": ".join(filter(None, (self.title, told)))
 
     def cells(self) -> tuple[RenderableType, ...]:
         """Return the title, the bar, and what is told behind it."""
         from rich.progress_bar import ProgressBar
 
-        bar = ProgressBar(total=self.total or None, completed=self.done)
+        bar = ProgressBar(total=self.total or None, completed=self.done, pulse=not self.total)
+        counted, share, left, rate = self._facts("/")
         # Of what does not fit into the terminal, the last cell alone is cut.
-        more = _text(" ".join(filter(None, (self._rate, self.more, self.detail))))
+        more = _text(" ".join(filter(None, (rate, self.more, self.detail))))
         more.no_wrap = True
-        return _text(self.title), bar, _text(self._counted("/")), _text(self._left), more
+        return _text(self.title), bar, _text(counted or share), _text(left), more
 
-    def _counted(self, of: str) -> str:
-        if not self.total or not self.unit:
-            return self._share
-        return f"{int(self.done):,}{of}{int(self.total):,} {self.unit}"
-
-    @property
-    def _share(self) -> str:
-        return f"{100 * self.done / self.total:.0f} %" if self.total else ""
-
-    @property
-    def _left(self) -> str:
-        """The time left, where it can be told: as if the rest took as long as what was done."""
-        per_s = self._per_s
-        if not (per_s and self.total) or self.done >= self.total:
-            return ""
-        return f"{duration((self.total - self.done) / per_s)} left"
-
-    @property
-    def _rate(self) -> str:
-        per_s = self._per_s if self.tells_rate else 0.0
-        return f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
-
-    @property
-    def _per_s(self) -> float:
-        """What was counted per second since the first count; 0 where nothing was."""
-        if self._began is None:
-            return 0.0
-        spent, gained = time.monotonic() - self._began[0], self.done - self._began[1]
-        return gained / spent if gained > 0 and spent > 0 else 0.0
+    def _facts(self, of: str) -> tuple[str, str, str, str]:
+        """Return what is counted, its share, the time left and the rate; empty if unknown."""
+        total, per_s = self.total or 0, 0.0
+        if self._began is not None:
+            spent, gained = time.monotonic() - self._began[0], self.done - self._began[1]
+            per_s = gained / spent if gained > 0 and spent > 0 else 0.0
+        counted = f"{int(self.done):,}{of}{int(total):,} {self.unit}" if total and self.unit else ""
+        share = f"{100 * self.done / total:.0f} %" if total else ""
+        # As if the rest took as long as what was done.
+        left = (
+            f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
+        )
+        rate = f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
+        return counted, share, left, rate if self.tells_rate else ""
 
 
 class Progress:
@@ -126,7 +119,7 @@ class Progress:
     def reached(self, what: str) -> None:
         """Print at once what is done, in a log alone: a bar shows it."""
         if not is_quiet() and not _is_drawn():
-            print_line(what)
+            _print_line(what)
 
     def in_words(self) -> str:
         """Return the line of a log: what is counted last."""
@@ -146,34 +139,39 @@ class Progress:
         return grid
 
 
-class Doing:
-    """Something that goes on without a count."""
+class ProgressLog:
+    """When the next line is due, whatever the process does then: many short works are one long."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._began = time.monotonic()
-        self._spinner: Spinner | None = None
+    def __init__(self) -> None:
+        self._pauses = chain(PAUSES_S, repeat(LATER_S))
+        self._due: float | None = None
+        """Time of the monotonic clock; None while nothing has begun."""
 
-    def update(self, what: str) -> None:
-        """Say what goes on now."""
-        self._what = what
+    @contextmanager
+    def telling(self, told: Callable[[], str]) -> Iterator[None]:
+        """Print what `told` returns whenever a line is due, unless it is empty.
 
-    def in_words(self) -> str:
-        """Return the line of a log."""
-        return f"{self._what} {duration(time.monotonic() - self._began)}"
+        From a thread: a line that says the same twice tells that the work does not go on.
+        """
+        if self._due is None:
+            self._due = time.monotonic() + next(self._pauses)
+        ended = Event()
+        thread = Thread(target=self._tell, args=(told, ended), name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=1)  # no longer: whoever reads the log may have stopped
 
-    def __rich__(self) -> RenderableType:
-        from rich.spinner import Spinner
-
-        if self._spinner is None:
-            self._spinner = Spinner("line" if err.options.ascii_only else "dots", style="green")
-        self._spinner.update(text=_text(self._what))
-        return self._spinner
+    def _tell(self, told: Callable[[], str], ended: Event) -> None:
+        while not ended.wait(max(_LEAST_S, (self._due or 0) - time.monotonic())):
+            if line := told():
+                self._due = time.monotonic() + next(self._pauses)
+                _print_line(line)
 
 
-def _text(text: str) -> Text:
-    """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
-    return Text(as_printed(visible(text), err.encoding))
+_log = ProgressLog()
 
 
 @contextmanager
@@ -192,28 +190,35 @@ def counting(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[Doing]:
+def doing(what: str) -> Iterator[Line]:
     """Show that something goes on, in a few words that end with an ellipsis."""
-    shown = Doing(what)
-    with _shown(shown, shown.in_words):
-        yield shown
+    began, shown = time.monotonic(), Progress(lambda: None)
+    line = shown.line(what)
+    with _shown(shown, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
+        yield line
 
 
 @contextmanager
 def _shown(part: RenderableType, told: Callable[[], str]) -> Iterator[None]:
     if is_quiet():
         yield
-    elif _is_drawn():
-        with foot.showing(part):
-            yield
-    else:
-        with _log.telling(told):
-            yield
+        return
+    with foot.showing(part) if _is_drawn() else _log.telling(told):
+        yield
 
 
 def _is_drawn() -> bool:
     """Return whether standard error is a terminal that can draw; FORCE_COLOR makes none."""
     return err.is_interactive and err.file.isatty()
+
+
+def _print_line(line: str) -> None:
+    err.print(Text(visible(line)), soft_wrap=True)
+
+
+def _text(text: str) -> Text:
+    """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
+    return Text(as_printed(visible(text), err.encoding))
 
 
 def duration(seconds: float) -> str:

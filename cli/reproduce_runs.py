@@ -90,8 +90,7 @@ class Asked:
         Raises:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
-        from clinit.cli.config import commands_with_files
-        from clinit.cli.sweep_grids import grids_of
+        from clinit.cli.config import commands_with_files, grids_of
         from clinit.headtrain.sweep.plan import distinct, runs_of
 
         if table.runs and table.name not in self.found:

@@ -25,7 +25,7 @@ from clinit.cli.top_inputs import (
     read_inputs,
 )
 from clinit.cli.training_progress import training_progress
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.words import size_text
 
@@ -42,8 +42,8 @@ _REMEDY = "Give what the run read: --base, --new and --head."
 class _Places:
     """Where the data of a run are, and how its images are read."""
 
-    base: Path
-    new: Path
+    base: list[Path]
+    new: list[Path]
     head: Path | None
     weights: Path | None = None
     base_root: Path | None = None
@@ -167,9 +167,13 @@ def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | Non
 
     recorded = (info.get("head") or {}).get("path")
     head = head or (Path(recorded) if recorded else None)
-    found = base or Path(info["base"]["path"]), new or Path(info["new"]["path"])
-    for option, path in (("--base", found[0]), ("--new", found[1]), ("--head", head)):
-        if path is not None and not path.exists():
+    found = [
+        [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
+        for given, side in ((base, info["base"]), (new, info["new"]))
+    ]
+    options = [("--base", path) for path in found[0]] + [("--new", path) for path in found[1]]
+    for option, path in [*options, *([("--head", head)] if head else [])]:
+        if not path.exists():
             raise RecordError(
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
@@ -200,8 +204,8 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
 
     with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
         images = Images(
-            base=places.base,
-            new=places.new,
+            base=places.base[0],
+            new=places.new[0],
             base_root=places.base_root,
             new_root=places.new_root,
             weights=places.weights,

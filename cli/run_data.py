@@ -79,9 +79,12 @@ def check_run(path: Path) -> None:
 
 
 def read_data(
-    base: Path, new: Path, heads: Mapping[str, Path | None], memory: int | None = None
+    base: Sequence[Path],
+    new: Sequence[Path],
+    heads: Mapping[str, Path | None],
+    memory: int | None = None,
 ) -> RunData:
-    """Open both caches, in memory as far as they fit, and the pretrained heads by loss.
+    """Open the caches of both sides, in memory as far as they fit, and the heads by loss.
 
     Raises:
         ExperimentError: If there is no pretrained head.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,15 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
+from clinit.cli.options import (
+    BaseCaches,
+    BaseHead,
+    Memory,
+    NewCaches,
+    Overwrite,
+    RunsFolder,
+    VerboseStarts,
+)
 from clinit.cli.run_data import check_caches, read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
@@ -20,7 +27,7 @@ from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
 
 if TYPE_CHECKING:
-    from clinit.headtrain.start.initialise import Rows
+    from clinit.headtrain.rows import Rows
     from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 
@@ -38,17 +45,9 @@ _KEPT = (
 @takes_studies(top=False)
 def train_head(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the records, one sub-folder per head.",
-            metavar="FOLDER",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ],
+    base: BaseCaches,
+    new: NewCaches,
+    out: RunsFolder,
     studies: list[Study],
     head: BaseHead = None,
     diagnose: Annotated[
@@ -71,11 +70,11 @@ def train_head(
     table of their results; what an earlier call with the same command has
     recorded stays as it is, unless --overwrite is given.
     """
-    check_caches(base, new, head=head)
+    check_caches(*base, *new, head=head)
     check_writable(out)
-    from clinit.extract.device import choose_device
     from clinit.headtrain import runs
     from clinit.headtrain.train.heads import check_precision
+    from clinit.machine import choose_device
 
     training = studies[0].training
     check_precision(training.precision, choose_device(training.device))

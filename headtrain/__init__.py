@@ -11,8 +11,8 @@ Rooms, from the ground up:
     bank              heads that learn side by side: updates and evaluations
     closed            closed forms of statistics that rows are added to as they arrive
     record            what is written down, and the folder of a run
-    learner           a bank that learns one task after another; closed_learner: a closed form
-    experiment        one call of either
+    learner           the loop over the tasks of a stream; methods: heads by gradients, closed forms
+    experiment        one call of them
     align, probe      the fine-tuning of a base head; how well any linear head can do
     top               the same with blocks of the backbone that learn as well
     runs              the runs of a call: their places, which are left, training, recording

@@ -268,3 +268,8 @@ def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
     # torch takes no negative strides, and warns of memory that may not be written.
     writable = np.ascontiguousarray(features) if features.flags.writeable else features.copy()
     return torch.from_numpy(writable).float().numpy()
+
+
+def float64_of(features: Num[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+    """Return a copy of features in float64."""
+    return namespace(features).astype(widen(features), namespace(features).float64)

@@ -46,7 +46,7 @@ from jaxtyping import Float, Int
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import calibrate, norm_ratio
-from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.train.losses import loss_named
@@ -95,7 +95,7 @@ def bias_corrected(aside: NewClasses) -> Correction:
     Args:
         aside: The rows kept aside, of old and of new classes, and the trained head.
     """
-    around = _weighted_by_class(Surroundings.of(aside, loss_named("ce")))
+    around = _weighted_by_class(CalibrationSet.of(aside, loss_named("ce")))
     new = aside.head.between(aside.start, aside.stop)
     found = calibrate(around, around.logits(in_sample(new)))
     return Correction(
@@ -123,7 +123,7 @@ def class_weights(
     return np.asarray((per_class / np.maximum(counts, 1))[labels])
 
 
-def _weighted_by_class(around: Surroundings) -> Surroundings:
+def _weighted_by_class(around: CalibrationSet) -> CalibrationSet:
     weights = class_weights(around.labels, around.data.start, around.data.stop)
     weight = torch.from_numpy(weights).to(around.weight.device)
     return replace(around, weights=weights, weight=weight)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clinit.headtrain.start.initialise import Initialisation, LambdaCurve
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.study import Study
 
 

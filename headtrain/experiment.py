@@ -1,32 +1,64 @@
-"""A class-incremental experiment with a frozen backbone.
+"""A class-incremental experiment: a stream is learnt, and one record per run comes of it.
 
-For each task: choose the buffer, compute the statistics once, initialise the new rows of each
-head, train the bank on shared batches, evaluate before the first step and during training.
+With a frozen backbone: for each task, choose the buffer, compute the statistics once, initialise
+the new rows of each head, train the bank on shared batches, evaluate before the first step and
+during training. `clinit.headtrain.top.experiment` does it with plastic blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import torch
 
 from clinit.extract.cache.head import Head
-from clinit.extract.device import device_name
-from clinit.headtrain.closed.methods import memory_notes
-from clinit.headtrain.closed_learner import ClosedLearner
+from clinit.headtrain.closed.methods import check_memory
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.methods import method_on_features
+from clinit.headtrain.record.format import RunRecord, headless
 from clinit.headtrain.record.info import run_info
 from clinit.headtrain.record.task_log import run_record
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import PER_HEAD, Study, names_of
 from clinit.headtrain.train.step import BETAS, EPS
+from clinit.machine import device_name
+
+PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Origin:
+    """What a run was made from, for its record."""
+
+    base: Source
+    new: Source
+    head: Mapping[str, Any]
+    """Where the first head is from, and its digest."""
+    command: Sequence[str]
+    """What the user typed."""
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @classmethod
+    def of(
+        cls,
+        base: Source,
+        new: Source,
+        head: Head,
+        head_facts: Mapping[str, Any] | None,
+        command: Sequence[str],
+    ) -> Origin:
+        """Return the origin of a run that begins now."""
+        facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
+        return cls(base=base, new=new, head=facts, command=command)
 
 
 def run_experiment(
@@ -64,53 +96,82 @@ def run_experiment(
         MachineError: If the statistics of a closed form do not fit into memory.
         StatisticsError: If its system is singular.
     """
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    origin = Origin.of(base, new, head, head_facts, command)
     studies = [study.resolved() for study in studies]
     names_of(studies)
     if len({study.shared for study in studies}) > 1:
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
     scenario = build_scenario(base, new, head, studies[0].stream)
-    head_facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-    notes = [
-        *data_notes(scenario, base, new, studies, head_facts),
-        *memory_notes(scenario, studies[0], head.dim),
-    ]
+    check_memory(scenario, studies[0], head.dim)
+    notes = data_notes(scenario, base, new, studies, origin.head)
     for note in notes:
         observer(Noted(note))
-    learner_of = ClosedLearner if studies[0].is_closed else Learner
-    learner = learner_of(scenario, head, studies, observer, diagnose)
+    plan = TaskPlan(scenario, studies[0])
+    method = method_on_features(scenario, plan, head, studies, diagnosed=diagnose is not None)
+    learner = Learner(scenario, plan, studies, method, observer, diagnose)
     with torch.no_grad():
-        for task in scenario.learnt:
-            learner.learn(task)
-    timings = _timings(learner, base.load_s + new.load_s)
+        learner.learn()
+    # For the whole bank and not for one head.
+    timings = {name: learner.watch.seconds[name] for name in PHASES}
+    load_s = base.load_s + new.load_s
+    timings = {"load": load_s, **timings, "total": load_s + learner.watch.total}
+    optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
+    return records_of(learner, origin, notes, timings, optimizer)
+
+
+def records_of(
+    learner: Learner,
+    origin: Origin,
+    notes: Sequence[str],
+    timings_s: Mapping[str, float],
+    optimizer: Mapping[str, Any],
+    *,
+    facts: Mapping[str, Any] | None = None,
+    changed: Mapping[str, np.ndarray] | None = None,
+) -> list[RunRecord]:
+    """Return the records of what a learner has learnt, one per study.
+
+    Args:
+        learner: After the last task.
+        origin: What it was made from.
+        notes: What the user should know about the data.
+        timings_s: Seconds by phase.
+        optimizer: What it was trained with.
+        facts: What else the record contains.
+        changed: The backbone's parameters that training has changed, by name.
+    """
     records = []
-    for index, study in enumerate(studies):
+    for index, (name, study) in enumerate(zip(learner.ids, learner.studies, strict=True)):
+        why = headless(study.settings())
+        found = [*learner.notes, *([f"the record holds no head: {why}"] if why else [])]
+        diverged = [learner.diverged[name]] if name in learner.diverged else []
         info = run_info(
             study,
-            name=learner.ids[index],
-            base=base,
-            new=new,
-            head=head_facts,
-            notes=[*notes, *learner.notes(index)],
+            name=name,
+            base=origin.base,
+            new=origin.new,
+            head=origin.head,
+            notes=[*notes, *found, *diverged],
             seconds=float(learner.seconds[index]),
-            timings_s=timings,
-            optimizer={"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
-            bank=studies,
-            device=device_name(learner.device),
-            started=started,
-            command=command,
+            timings_s=timings_s,
+            optimizer=optimizer,
+            bank=learner.studies,
+            device=device_name(learner.method.device),
+            started=origin.started,
+            command=origin.command,
         )
-        final = learner.head(index)
-        if final is not None and final.feature_map is not None:
-            info["feature_map"] = dict(final.feature_map)
-        records.append(run_record(scenario, learner.entries, index, info, head=final, study=study))
+        head = learner.head(index)
+        if head is not None and head.feature_map is not None:
+            info["feature_map"] = dict(head.feature_map)
+        records.append(
+            run_record(
+                learner.scenario,
+                learner.entries,
+                index,
+                {**info, **(facts or {})},
+                head=head,
+                top=changed,
+                study=study,
+            )
+        )
     return records
-
-
-def _timings(learner: Learner | ClosedLearner, load_s: float) -> dict[str, float]:
-    """Return the wall time of each phase, for the whole bank and not for one head."""
-    phases = {name: learner.watch.seconds[name] for name in PHASES}
-    return {"load": load_s, **phases, "total": load_s + learner.watch.total}
-
-
-PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")

@@ -11,8 +11,6 @@ twice the features (2.1 times where numbers and labels are counted: measured). W
 fit, the largest splits stay on disk: what is loaded takes at most half of the limit, and a copy is
 made of rows that take at most a sixth (there are at most three: the rows of a task, those that it
 keeps aside, the test rows); others are read when they are needed.
-
-Which splits of feature caches stay on disk, because memory does not hold them all.
 """
 
 from __future__ import annotations
@@ -83,27 +81,12 @@ def is_resident(size_bytes: int, device: torch.device) -> bool:
     return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_memory(device)
 
 
-def residency_notes(sizes: dict[str, int], device: torch.device) -> list[str]:
-    """Return a note for each of the features, by their name, that stay in host memory."""
-    return [
-        f"{what} take {_gigabytes(size)}, more than a quarter of the"
-        f" {_gigabytes(free_memory(device))} that are free on {device}: they stay in host memory"
-        " and are copied block by block"
-        for what, size in sizes.items()
-        if not is_resident(size, device)
-    ]
-
-
 def peak_note(rows_bytes: int) -> str:
     """Return what memory the process is expected to take, with so many bytes of rows to come."""
     import psutil
 
     now = int(psutil.Process().memory_info().rss)
     return f"about {size_text(now + rows_bytes + WORK_BYTES)} of memory are expected at the peak"
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.2f} GB"
 
 
 def feature_bytes(split: CacheSplit) -> int:
@@ -148,24 +131,17 @@ def check_shards(split: CacheSplit, memory: HostMemory) -> int:
 def disk_note(split: CacheSplit, memory: HostMemory) -> str:
     """Return the note that a split stays on disk."""
     return (
-        f"{split.path} stays on disk: its {size_text(feature_bytes(split))} of features and copies"
-        f" of them, beside the others, could take more than {memory}; rows are read when they are"
-        " needed"
+        f"{split.path} stays on disk, which is slower: its {size_text(feature_bytes(split))} of"
+        f" features, their copies and the others could take more than {memory}"
     )
 
 
 def shard_notes(split: CacheSplit, memory: HostMemory) -> list[str]:
-    """Return what is to be said of a split that is read once, shard by shard.
+    """Return the peak of memory if a split is read shard by shard.
 
     Raises:
         CacheError: If a shard is missing.
         MachineError: If memory does not hold one of its shards.
     """
     largest = check_shards(split, memory)
-    if feature_bytes(split) <= memory.size_bytes:
-        return []
-    return [
-        f"{split.path} holds {size_text(feature_bytes(split))} of features, more than {memory}:"
-        " they are read shard by shard",
-        peak_note(2 * largest),
-    ]
+    return [] if feature_bytes(split) <= memory.size_bytes else [peak_note(2 * largest)]

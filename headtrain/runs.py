@@ -335,4 +335,5 @@ def _telling(study: Study) -> dict[str, Any]:
 
 
 def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in description.items() if name != "path"}
+    places = ("path", "other_paths")
+    return {name: value for name, value in description.items() if name not in places}

@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         with (root / f"{name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of one that has failed
                 folder.mkdir()
                 make(folder)
                 done.touch()
@@ -100,8 +102,8 @@ def make_run() -> Callable[..., Path]:
     import timm
     from safetensors.torch import save_file
 
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.scan import scan
     from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record

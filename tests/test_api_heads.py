@@ -12,9 +12,8 @@ import torch
 import clinit
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.edit import open_model
-from clinit.headtrain.model.export import Export, export_run
-from clinit.headtrain.model.of_run import read_run
+from clinit.headtrain.model.export import Export, TrainedRun, export_run
+from clinit.headtrain.model.model import open_model
 from clinit.headtrain.model.predict import Rejection
 
 STUDY = {"tasks": 2, "iterations": 2, "batch_size": 4, "buffer": 9, "device": "cpu"}
@@ -41,12 +40,6 @@ def test_a_saved_head_starts_a_run(tiny_run: Path, tmp_path: Path, suffix: str) 
     np.testing.assert_array_equal(found.weight, stored.weight)
     runs = clinit.train_heads(base, new, STUDY, head=path)
     assert runs.evaluations.equals(clinit.train_heads(base, new, STUDY).evaluations)
-
-
-def test_a_head_without_biases_gets_zeros(tmp_path: Path) -> None:
-    head = clinit.save_head(tmp_path / "head.npz", np.ones((2, 3)), None, ["cat", "dog"])
-    assert head.bias.tolist() == [0, 0]
-    assert repr(head) == "<Head: 2 rows of 3 weights>"
 
 
 @pytest.mark.parametrize(
@@ -157,15 +150,9 @@ def test_one_path_as_text_is_one_image(tiny_run: Path, model: Export) -> None:
     assert gone.reason is not None
 
 
-def test_a_loaded_cache_is_diagnosed_like_its_folder(tiny_run: Path) -> None:
-    base, _ = caches(tiny_run)
-    found = clinit.diagnose(clinit.load_cache(base), split="train")
-    assert found.content() == clinit.diagnose(str(base), split="train").content()
-
-
 def test_what_is_shown_of_a_value_fits_a_line_or_two(tiny_run: Path, model: Export) -> None:
     base, _ = caches(tiny_run)
-    record = read_run(tiny_run)
+    record = TrainedRun.read(tiny_run).record
     opened = open_model(model.path, device="cpu")
     cache, runs = open_cache(base), clinit.load_runs(tiny_run)
     shown = [

@@ -8,13 +8,14 @@ crosses the border of a shard, so a shard holds the same bits whenever it is com
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.dataset import SPLITS
+from clinit.extract.dataset.known import SPLITS
 from clinit.files.documents import DocumentKind, content_sha256
 from clinit.words import contrast
 
@@ -92,6 +93,53 @@ class Plan:
     def content(self) -> dict[str, Any]:
         """Return what `plan.json` holds."""
         return {**asdict(self), "fingerprint": dict(self.fingerprint.fields)}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `number` of `count`, counted from 1: shards `number - 1`, `number - 1 + count`, ….
+
+    The shards of parts are interleaved, so that all parts end at about one time.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise ValueError(f"part must be in 1/{self.count} … {self.count}/{self.count}")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Return the part `i/n` that a user asks for.
+
+        Raises:
+            ClinitError: If it is no part.
+        """
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise ClinitError(
+                f"--part is {text!r}, expected i/n with i from 1 to n",
+                remedy="Give --part 1/4 to --part 4/4 to four processes; in a Slurm array,"
+                " --part $((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT.",
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return f"part-{self.number}-of-{self.count}"
+
+    def shards(self, num_shards: int) -> range:
+        """Return the shards of this part."""
+        return range(self.number - 1, num_shards, self.count)
+
+
+WHOLE = Part()
+"""Everything."""
 
 
 def shard_name(shard: int) -> str:

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
-from clinit.extract.device import choose_device
 from clinit.extract.network.model_args import check_model_args
 from clinit.extract.network.weights import failure, network_of_file, pretrained_network
+from clinit.machine import choose_device
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.errors import CacheError, ManifestError
-from clinit.extract.augment import View
+from clinit.errors import CacheError, ClusterError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import Plan, read_plan, settle_plan
-from clinit.extract.dataset import SPLITS
-from clinit.extract.decode import decoder_version
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.manifest import Manifest
-from clinit.extract.named_rows import find_head_names
+from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan
+from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.dataset.known import MAX_PIXELS, SPLITS
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.head_names import find_head_names
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
@@ -28,13 +28,13 @@ from clinit.extract.network.backbone import (
     load_backbone,
 )
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.views import VIEWS_FOLDER
-from clinit.extract.work.part import Part
-from clinit.extract.work.shard_work import ShardWork
-from clinit.extract.work.split_run import Crew, PartResult, SplitResult, SplitRun
-from clinit.extract.work.timing import Progress
+from clinit.extract.views import VIEWS_FOLDER, View
+from clinit.extract.work.shard_work import Progress, ShardWork
+from clinit.extract.work.split_run import SplitResult, SplitRun
 from clinit.files.lock import make_folder
 from clinit.machine import cpu_count
+from clinit.ray_tasks import connected, run_tasks
+from clinit.stopwatch import Stopwatch
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
 """Images per forward pass where nobody says, by kind of device: on a CPU, activations of more leave
@@ -91,6 +91,7 @@ def extract(
     root: Path,
     out: Path,
     config: ExtractConfig,
+    part: Part = WHOLE,
     *,
     network: Network | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -98,53 +99,22 @@ def extract(
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
     An interrupted extraction is resumed: the shards that verify are kept, and the result is
-    bit-identical to an uninterrupted one on the same device. Several processes may extract into
-    one cache: they share the shards, and each returns when all of them are there.
+    bit-identical to an uninterrupted one on the same device.
 
     Args:
         manifests: One manifest per split (`train`, `val`); at least one.
         root: The folder that the paths in the manifests start from.
         out: The folder of the cache.
         config: How features are extracted.
+        part: The shards of every split that are computed. Processes that compute different parts,
+            on any hosts that share the folder, need not know of each other: whoever finds all
+            shards of a split there writes its summary.
         network: The network that `config` names and its transform, where they are loaded already.
-        on_progress: Called after every batch, and while this process waits for others.
+        on_progress: Called after every batch.
 
     Raises:
-        ClinitError: If the backbone does not serve, the cache belongs to another extraction, or
-            the storage fails.
-    """
-    for result in extract_part(
-        manifests, root, out, config, Part(), network=network, on_progress=on_progress
-    ):
-        assert isinstance(result, SplitResult), "there is no other part"
-        yield result
-
-
-def extract_part(
-    manifests: Mapping[str, Manifest],
-    root: Path,
-    out: Path,
-    config: ExtractConfig,
-    part: Part,
-    *,
-    network: Network | None = None,
-    crew: Callable[[ShardWork], Crew] | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-) -> Iterator[SplitResult | PartResult]:
-    """Extract one part of the shards of every split, and complete the splits that it can.
-
-    Args:
-        manifests: As in `extract`.
-        root: As in `extract`.
-        out: As in `extract`.
-        config: As in `extract`.
-        part: The shards of every split that may be computed.
-        network: As in `extract`.
-        crew: Returns who computes the shards of a split; None for this process.
-        on_progress: As in `extract`.
-
-    Raises:
-        ClinitError: As in `extract`.
+        ClinitError: If the backbone does not serve, the cache belongs to another extraction or
+            is being extracted by another process, or the storage fails.
     """
     if not root.is_dir():
         raise ManifestError(f"no folder at {root}", remedy="Give the folder of the images.")
@@ -193,9 +163,102 @@ def extract_part(
             names_given=config.head_classes is not None,
             retry_invalid=config.retry_invalid,
             command=config.command,
-            crew=None if crew is None else crew(work),
             on_progress=on_progress,
         ).run()
+
+
+def extract_on_ray(
+    manifests: Mapping[str, Manifest],
+    root: Path,
+    out: Path,
+    config: ExtractConfig,
+    address: str,
+    *,
+    threads: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Iterator[SplitResult]:
+    """Extract on a Ray cluster: one task per part, and a part for each GPU or each node.
+
+    Arguments and errors are those of `extract`, except:
+
+    Args:
+        manifests: As there.
+        root: The folder of the images, the same on all nodes.
+        out: The folder of the cache, shared by all nodes.
+        config: A device `auto` is CUDA if the cluster has a GPU.
+        address: Address of the cluster.
+        threads: Processors and decoding threads of a task; None for its share of a node.
+        on_progress: Called every few seconds.
+
+    Raises:
+        ClusterError: If there is no cluster, or it has no place for a task.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with connected(address) as ray:
+        count, resources = _places(ray, config.backbone.device, threads)
+        weights = config.backbone.weights
+        backbone = replace(
+            config.backbone,
+            device="cuda" if "num_gpus" in resources else "cpu",
+            weights=weights and weights.absolute(),
+        )
+        config = replace(config, backbone=backbone, workers=int(resources["num_cpus"]))
+        stored, watch = ray.put(dict(manifests)), Stopwatch()
+        total = sum(
+            len(m.table) * (1 + config.views * (s == "train")) for s, m in manifests.items()
+        )
+
+        def look() -> None:
+            found = sum(1 for _ in out.rglob("shard-*.h5"))
+            done = min(found * config.shard_rows, total)
+            on_progress(Progress("all splits", done, total, done / watch.total, {}))
+
+        calls = [
+            (stored, root.absolute(), out.absolute(), config, Part(number + 1, count))
+            for number in range(count)
+        ]
+        parts = list(run_tasks(ray, _extract_on_node, calls, on_look=look, **resources))
+    for found in zip(*parts, strict=True):
+        retried = [each.retried_rows for each in found if each.retried_rows is not None]
+        yield replace(
+            max(found, key=lambda each: each.shards_there),
+            part=WHOLE,
+            computed_rows=sum(each.computed_rows for each in found),
+            replaced_shards=tuple(why for each in found for why in each.replaced_shards),
+            retried_rows=sum(retried) if retried else None,
+        )
+
+
+def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, float]]:
+    """Return how many tasks a cluster has room for, and what each of them takes."""
+    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    with_gpu = [each for each in nodes if each.get("GPU")]
+    on_gpu = bool(with_gpu) if device == "auto" else device.startswith("cuda")
+    chosen = with_gpu if on_gpu else [each for each in nodes if each.get("CPU", 0) >= 1]
+    if not chosen:
+        raise ClusterError(
+            f"the cluster has no {'GPU' if on_gpu else 'processor'} to work on",
+            remedy="Choose another --device, or add nodes: `ray start --address=…`.",
+        )
+    most = min(int(each.get("CPU", 1) // (each["GPU"] if on_gpu else 1)) for each in chosen)
+    cpus = max(1, min(threads or most, most))
+    if on_gpu:
+        return sum(int(each["GPU"]) for each in chosen), {"num_cpus": cpus, "num_gpus": 1}
+    return sum(int(each["CPU"] // cpus) for each in chosen), {"num_cpus": cpus}
+
+
+def _extract_on_node(
+    manifests: Mapping[str, Manifest], root: Path, out: Path, config: ExtractConfig, part: Part
+) -> list[SplitResult]:
+    """Extract a part on a node of a cluster."""
+    for folder in (root, out):
+        if not folder.is_dir():
+            raise ClusterError(
+                f"{folder} is not there on {socket.gethostname()}",
+                remedy="Put the images and the cache on storage that all nodes mount at the same"
+                " place.",
+            )
+    return list(extract(manifests, root, out, config, part))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,13 +34,12 @@ estimation", IEEE TSP 58(10), 2010.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import beside, namespace, widen
+from clinit.headtrain.array import beside, float64_of, namespace
 from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead, linear_scores
 from clinit.headtrain.closed.moments import ClassMoments, FeatureMap, median_gamma
 from clinit.headtrain.rows import Rows
@@ -78,7 +77,7 @@ class Slda:
                 self._begin(arrival)
             else:
                 for rows, labels in cut(arrival.features, arrival.labels):
-                    self._stream(_float64(rows), labels)
+                    self._stream(float64_of(rows), labels)
         if arrival.task == 0:
             return Solution()
         with arrival.watch.phase("solve"):
@@ -103,19 +102,19 @@ class Slda:
     def _begin(self, arrival: Arrival) -> None:
         """Learn the base: class means, and the covariance about them with shrinkage."""
         for rows, labels in cut(arrival.features, arrival.labels):
-            add_by_class(self._means, _float64(rows), labels)
+            add_by_class(self._means, float64_of(rows), labels)
         self._counts = np.bincount(arrival.labels, minlength=arrival.num_classes)
         counts = np.maximum(self._counts, 1).astype(np.float64)
         self._means = self._means / beside(self._means, counts)[:, None]
         for rows, labels in cut(arrival.features, arrival.labels):
-            centred = _float64(rows) - self._of_class(labels)
+            centred = float64_of(rows) - self._of_class(labels)
             self._lower = add_products(self._lower, centred)
         if total := len(arrival.labels):
             covariance = symmetric(self._lower) / total
             weight = oracle_weight(covariance, total)
             self._lower = total * towards_identity(covariance, weight, mean_variance(covariance))
-            # BLAS adds to it in place in this order alone.
-            self._lower = _in_fortran_order(self._lower)
+            # BLAS adds to it in place in Fortran order alone; it is its own transpose.
+            self._lower = self._lower.T
 
     def _stream(self, rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]) -> None:
         """Update covariance and means by a block of rows in their order."""
@@ -159,35 +158,12 @@ def mean_variance(covariance: Float[Any, "dim dim"]) -> float:
     return float(namespace(covariance).linalg.trace(covariance)) / int(covariance.shape[0])
 
 
-def _float64(rows: Any) -> Any:
-    return namespace(rows).astype(widen(rows), namespace(rows).float64)
-
-
-def _in_fortran_order(matrix: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
-    """Return a symmetric matrix as its transpose, which is the same."""
-    return matrix.T
-
-
 class Klda:
     """For each map the class means and one covariance; memory O(E (D^2 + C D))."""
 
-    def __init__(
-        self,
-        config: KldaConfig,
-        zeros: Float[Any, " dim"],
-        *,
-        seed: int,
-        place: Callable[[np.ndarray], Any] = np.asarray,
-    ) -> None:
-        """Begin with no class.
-
-        Args:
-            config: Settings.
-            zeros: As wide as a feature; it says the library and the device.
-            seed: Seed of the features and of the rows that set the width of the kernel.
-            place: Puts arrays where `zeros` are.
-        """
-        self._config, self._zeros, self._seed, self._place = config, zeros, seed, place
+    def __init__(self, config: KldaConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
+        """Begin with no class; `zeros` says the library, the device and the width."""
+        self._config, self._zeros, self._seed = config, zeros, seed
         self._maps: tuple[FeatureMap, ...] = ()
         """Drawn when the first rows come: they set the width of the kernel."""
         self._moments = tuple(
@@ -204,13 +180,7 @@ class Klda:
             for moments in self._moments:
                 moments.grow(arrival.num_classes)
             for feature_map, moments in zip(self._maps, self._moments, strict=False):
-                moments.add(
-                    arrival.features,
-                    arrival.labels,
-                    feature_map,
-                    block_rows=feature_map.block_rows,
-                    progress=arrival.progress,
-                )
+                moments.add(arrival.features, arrival.labels, feature_map, arrival.progress)
         if arrival.task == 0:
             return Solution()
         with arrival.watch.phase("solve"):
@@ -241,15 +211,9 @@ class Klda:
         gamma = self._config.gamma
         if isinstance(gamma, str):
             gamma = median_gamma(arrival.features, self._seed)
+        shape = self._zeros.shape[0], self._config.width
         return tuple(
-            FeatureMap.rff(
-                self._zeros.shape[0],
-                self._config.width,
-                gamma=gamma,
-                seed=self._seed,
-                member=member,
-                place=self._place,
-            )
+            FeatureMap.rff(*shape, gamma=gamma, seed=self._seed, member=member).beside(self._zeros)
             for member in range(self._config.members)
         )
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import Cholesky, beside, namespace, take, widen
@@ -69,7 +69,10 @@ class Fecam:
         self._means = namespace(zeros).astype(zeros[None, :][:0, :], namespace(zeros).float32)
         self._metrics: dict[int, Metric] = {}
         """Metrics of the classes that have a covariance of their own."""
-        self._pooled = _Pooled(beside(zeros, np.zeros((dim, dim))).T)
+        self._pooled = beside(zeros, np.zeros((dim, dim))).T
+        """Scatter about class means, added up over classes; on the CPU its lower half."""
+        self._degrees = 0
+        """Rows less classes of it."""
         self._shared_by: list[int] = []
         """Classes with rows, but without a covariance."""
         self._shared = Metric(beside(zeros, np.eye(dim, dtype=np.float32)))
@@ -103,8 +106,8 @@ class Fecam:
         if arrival.task == 0:
             return Solution(notes=_alone(0, alone))
         with arrival.watch.phase("solve"):
-            if self._shared_by and self._pooled.degrees:
-                self._shared = self._metric(self._pooled.covariance)
+            if self._shared_by and self._degrees:
+                self._shared = self._metric(symmetric(self._pooled) / self._degrees)
         return Solution(notes=_alone(arrival.task, alone))
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
@@ -149,7 +152,8 @@ class Fecam:
         # What rounding leaves of equal rows is no variance.
         if degrees == 0 or float(xp.linalg.trace(scatter)) <= 1e-12 * float(xp.sum(rows**2)):
             return False
-        self._pooled.add(scatter, degrees)
+        self._pooled += scatter
+        self._degrees += degrees
         self._metrics[label] = self._metric(symmetric(scatter) / degrees)
         return True
 
@@ -177,23 +181,6 @@ class Fecam:
         xp = namespace(correlation)
         whitening = factor.half(beside(correlation, np.eye(correlation.shape[0])))
         return Metric(xp.astype(whitening, xp.float32))
-
-
-class _Pooled:
-    """Scatter about class means, added up over classes."""
-
-    def __init__(self, lower: Float[Any, "dim dim"]) -> None:
-        self._lower = lower
-        self.degrees = 0
-        """Rows less classes."""
-
-    def add(self, lower: Float[Any, "dim dim"], degrees: int) -> None:
-        self._lower += lower
-        self.degrees += degrees
-
-    @property
-    def covariance(self) -> Float[Any, "dim dim"]:
-        return symmetric(self._lower) / self.degrees
 
 
 def shrink(
@@ -233,8 +220,3 @@ def _alone(task: int, classes: list[int]) -> tuple[str, ...]:
         f"{len(classes):,} classes of {where} have one image, or equal ones, and so no covariance:"
         " they take the one pooled over all classes seen that have one",
     )
-
-
-def own_covariances(counts: Int[np.ndarray, " classes"]) -> int:
-    """Return how many classes have a covariance of their own, by their rows."""
-    return int((counts > 1).sum())

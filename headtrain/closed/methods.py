@@ -1,4 +1,4 @@
-"""The closed form of a study.
+"""The closed form of a study, the memory that it takes, and SimpleCIL.
 
 SimpleCIL: the class whose mean has the largest cosine with the feature.
 
@@ -8,25 +8,19 @@ and |h| is the same for all classes: the order is that of a linear head with row
 
 Source: D.-W. Zhou, Z.-W. Cai, H.-J. Ye, D.-C. Zhan, Z. Liu, "Revisiting class-incremental learning
 with pre-trained models: generalizability and adaptivity are all you need", IJCV 2025.
-
-What the statistics of a closed form take, said and checked before anything is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from clinit.errors import MachineError
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import beside, namespace, widen
 from clinit.headtrain.closed.discriminants import Klda, Slda
-from clinit.headtrain.closed.fecam import Fecam, own_covariances
+from clinit.headtrain.closed.fecam import Fecam
 from clinit.headtrain.closed.interface import (
     Arrival,
     ClosedForm,
@@ -40,7 +34,8 @@ from clinit.headtrain.start.task_start import rule_out
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.study import Study
-from clinit.machine import free_memory
+from clinit.machine import choose_device, free_memory
+from clinit.words import size_text
 
 
 class SimpleCil:
@@ -90,17 +85,12 @@ LINEAR = frozenset({"slda", "simplecil"})
 """Methods whose scores are those of a linear head on the features themselves."""
 
 
-def closed_form(
-    study: Study,
-    zeros: Float[Any, " dim"],
-    place: Callable[[np.ndarray], Any] = np.asarray,
-) -> ClosedForm:
+def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
     """Return the method of a study, which has seen nothing yet.
 
     Args:
         study: With one of the methods `CLOSED_METHODS`.
         zeros: As wide as a feature, in float64; it says the library and the device.
-        place: Puts arrays where `zeros` are.
     """
     closed, seed = study.closed, study.stream.seed
     match study.stream.method:
@@ -111,14 +101,12 @@ def closed_form(
         case "fecam":
             return Fecam(closed.fecam, zeros)
         case "klda":
-            return Klda(closed.klda, zeros, seed=seed, place=place)
+            return Klda(closed.klda, zeros, seed=seed)
         case "ranpac":
-            return Ranpac(closed.ranpac, zeros, seed=seed, place=place)
+            return Ranpac(closed.ranpac, zeros, seed=seed)
     raise ValueError(f"{study.stream.method!r} is no closed form")
 
 
-SAID_FROM = 2**28
-"""Bytes from which on memory is worth a note."""
 _GRAM_COPIES = 5
 """A Gram matrix, what is solved with, its factor, and what BLAS turns round: measured."""
 _PATH_COPIES = 6
@@ -126,73 +114,42 @@ _PATH_COPIES = 6
 eigenvectors, and the workspace of the decomposition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a closed form holds at its peak."""
-
-    size_bytes: int
-    what: str
-    remedy: str
-
-
-def memory_notes(scenario: Scenario, study: Study, dim: int) -> list[str]:
-    """Return a note where the statistics of a study are large.
+def check_memory(scenario: Scenario, study: Study, dim: int) -> None:
+    """Check that the statistics of a study fit, if they are more than a few matrices.
 
     Raises:
-        MachineError: If they take more than there is.
+        MachineError: If they do not.
     """
-    device = choose_device(study.training.device)
-    need = need_of(scenario, study, dim)
-    if need is None or need.size_bytes < SAID_FROM:
-        return []
-    free = free_memory(device)
-    if need.size_bytes > free:
+    need, what, remedy = needed(scenario, study, dim)
+    free = free_memory(choose_device(study.training.device))
+    if need > free:
         raise MachineError(
-            f"{need.what} take {_gigabytes(need.size_bytes)} of memory, but {_gigabytes(free)} are"
-            f" free{_place(device)}",
-            remedy=need.remedy,
+            f"{what} take {size_text(need)} of memory, but {size_text(free)} are free",
+            remedy=f"Give {remedy}.",
         )
-    return [f"{need.what} take {_gigabytes(need.size_bytes)} of memory{_place(device)}"]
 
 
-def need_of(scenario: Scenario, study: Study, dim: int) -> Need | None:
-    """Return what a study needs; None where it is no more than a few matrices of the features."""
-    closed = study.closed
+def needed(scenario: Scenario, study: Study, dim: int) -> tuple[int, str, str]:
+    """Return the bytes that a study needs at its peak, for what, and what would need less."""
+    closed, counts = study.closed, scenario.train_counts
     match study.stream.method:
         case "ranpac":
-            width = closed.ranpac.width
-            counts = scenario.train_counts
+            width, copies = closed.ranpac.width, _GRAM_COPIES
             most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
-            copies = _GRAM_COPIES
             if closed.ranpac.lam == "auto" and most > width:
                 copies += _PATH_COPIES
-            return Need(
-                8 * (copies * width**2 + 2 * scenario.num_classes * width),
-                f"sums and solves of {width:,} random features",
-                "Give a smaller --ranpac-width.",
-            )
+            size = 8 * (copies * width**2 + 2 * scenario.num_classes * width)
+            what = f"sums and solves of {width:,} random features"
+            return size, what, "a smaller --ranpac-width"
         case "klda":
             width, members = closed.klda.width, closed.klda.members
             own = members * (width**2 + 2 * scenario.num_classes * width)
-            return Need(
-                8 * (own + _GRAM_COPIES * width**2),
-                f"sums and solves of {members:,} times {width:,} random features",
-                "Give a smaller --klda-width or fewer --klda-members.",
-            )
+            what = f"sums and solves of {members:,} times {width:,} random features"
+            remedy = "a smaller --klda-width or fewer --klda-members"
+            return 8 * (own + _GRAM_COPIES * width**2), what, remedy
         case "fecam":
-            classes = own_covariances(scenario.train_counts[: scenario.learnt[-1].stop])
-            return Need(
-                4 * classes * dim**2 + 8 * _GRAM_COPIES * dim**2,
-                f"the matrices of {classes:,} classes, {dim:,} x {dim:,} each,",
-                "Take --method slda, which has one covariance for all classes, or a backbone with"
-                " narrower features.",
-            )
-    return None
-
-
-def _place(device: torch.device) -> str:
-    return f" on {device}" if device.type == "cuda" else ""
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.2f} GB"
+            classes = int((counts[: scenario.learnt[-1].stop] > 1).sum())  # with a covariance
+            what = f"the matrices of {classes:,} classes, {dim:,} x {dim:,} each,"
+            remedy = "--method slda, which has one covariance for all, or narrower features"
+            return 4 * classes * dim**2 + 8 * _GRAM_COPIES * dim**2, what, remedy
+    return 0, "", ""

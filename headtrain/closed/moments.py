@@ -18,8 +18,7 @@ projections and pre-trained models for continual learning", NeurIPS 2023; A. Rah
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,8 +29,6 @@ from clinit.headtrain.closed.interface import Progress, silent
 from clinit.headtrain.statistics.moments import MomentSums
 from clinit.headtrain.stream.seeds import Draw, generator
 
-Map = Callable[[Any], Any]
-"""Makes of a block of rows what is summed."""
 _DIAGONAL_BLOCK = 512
 
 
@@ -94,14 +91,12 @@ class ClassMoments:
         self,
         features: FeatureRows,
         labels: Int[np.ndarray, " rows"],
-        mapped: Map,
-        *,
-        block_rows: int,
+        mapped: FeatureMap,
         progress: Progress = silent,
     ) -> None:
         """Add rows, mapped block by block."""
-        for start in range(0, len(labels), block_rows):
-            block = slice(start, min(start + block_rows, len(labels)))
+        for start in range(0, len(labels), mapped.block_rows):
+            block = slice(start, min(start + mapped.block_rows, len(labels)))
             self._sums.add(mapped(take(features, block)), labels[block])
             progress("summing up rows", block.stop, len(labels))
 
@@ -142,30 +137,24 @@ class FeatureMap:
     gamma: float | None = None
 
     @classmethod
-    def relu(
-        cls, dim: int, width: int, *, seed: int, place: Callable[[np.ndarray], Any] = np.asarray
-    ) -> FeatureMap:
-        """Draw a ReLU layer; `place` puts its arrays where they are computed on."""
+    def relu(cls, dim: int, width: int, *, seed: int) -> FeatureMap:
+        """Draw a ReLU layer."""
         drawn = generator(seed, Draw.FEATURE_MAP).standard_normal((dim, width), dtype=np.float32)
-        return cls("relu", seed, 0, place(drawn))
+        return cls("relu", seed, 0, drawn)
 
     @classmethod
-    def rff(
-        cls,
-        dim: int,
-        width: int,
-        *,
-        gamma: float,
-        seed: int,
-        member: int = 0,
-        place: Callable[[np.ndarray], Any] = np.asarray,
-    ) -> FeatureMap:
+    def rff(cls, dim: int, width: int, *, gamma: float, seed: int, member: int = 0) -> FeatureMap:
         """Draw random Fourier features of the kernel exp(-gamma |x - y|^2)."""
         random = generator(seed, Draw.FEATURE_MAP, member)
         drawn = random.standard_normal((dim, width), dtype=np.float32)
         phase = (2 * np.pi * random.random(width)).astype(np.float32)
         scaled = np.float32(np.sqrt(2 * gamma)) * drawn
-        return cls("rff", seed, member, place(scaled), place(phase), gamma)
+        return cls("rff", seed, member, scaled, phase, gamma)
+
+    def beside(self, array: Any) -> FeatureMap:
+        """Return the same layer in the library and on the device of `array`."""
+        phase = None if self.phase is None else beside(array, self.phase)
+        return replace(self, weight=beside(array, self.weight), phase=phase)
 
     @property
     def dim(self) -> int:

@@ -24,7 +24,7 @@ is summed over blocks of columns, and rows are fewer than columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,25 +137,11 @@ HELD_OUT = 0.2
 class Ranpac:
     """The Gram matrix of the random features and their sums by class; memory O(M^2 + C M)."""
 
-    def __init__(
-        self,
-        config: RanpacConfig,
-        zeros: Float[Any, " dim"],
-        *,
-        seed: int,
-        place: Callable[[np.ndarray], Any] = np.asarray,
-    ) -> None:
-        """Draw the features.
-
-        Args:
-            config: Settings.
-            zeros: As wide as a feature; it says the library and the device.
-            seed: Seed of the features and of the rows that are held out.
-            place: Puts arrays where `zeros` are.
-        """
+    def __init__(self, config: RanpacConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
+        """Draw the features; `zeros` says the library, the device and the width."""
         self._lam = config.lam
         self._seed = seed
-        self._map = FeatureMap.relu(zeros.shape[0], config.width, seed=seed, place=place)
+        self._map = FeatureMap.relu(zeros.shape[0], config.width, seed=seed).beside(zeros)
         self._moments = self._empty(zeros)
         self._rows = Rows(self._moments.sums, zeros[:0])
         self.block_values = config.width
@@ -165,7 +151,7 @@ class Ranpac:
         self._moments.grow(arrival.num_classes)
         if arrival.task == 0 or self._lam != "auto":
             with arrival.watch.phase("statistics"):
-                self._add(self._moments, arrival.features, arrival)
+                self._moments.add(arrival.features, arrival.labels, self._map, arrival.progress)
         curve = None
         if arrival.task > 0 and self._lam == "auto":
             curve = self._add_and_judge(arrival)
@@ -187,19 +173,6 @@ class Ranpac:
 
     def _empty(self, like: Float[Any, ...]) -> ClassMoments:
         return ClassMoments(beside(like, np.zeros(self._map.width)))
-
-    def _add(
-        self,
-        moments: ClassMoments,
-        features: FeatureRows,
-        arrival: Arrival,
-        labels: Int[np.ndarray, " rows"] | None = None,
-    ) -> None:
-        labels = arrival.labels if labels is None else labels
-        moments.add(
-            features, labels, self._map, block_rows=self._map.block_rows,
-            progress=arrival.progress,
-        )  # fmt: skip
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
         """Add the rows of a task; return what each lambda answers for the last fifth of them.
@@ -223,7 +196,7 @@ class Ranpac:
             if by_gram:  # the statistics of the rows to fit, before those of all others come in
                 part = self._empty(self._moments.sums)
                 part.grow(arrival.num_classes)
-            self._add(part, of_fitted, arrival, labels[fitted])
+            part.add(of_fitted, labels[fitted], self._map, arrival.progress)
         curve = None
         if len(fitted) and len(judged):
             with arrival.watch.phase("lambda"):
@@ -240,7 +213,7 @@ class Ranpac:
         with arrival.watch.phase("statistics"):
             if by_gram:
                 self._moments.merge(part)
-            self._add(self._moments, of_judged, arrival, labels[judged])
+            self._moments.add(of_judged, labels[judged], self._map, arrival.progress)
         return curve
 
     def _mapped(self, features: FeatureRows) -> Iterator[Float[Any, "_ width"]]:

@@ -2,7 +2,7 @@
 
     model.safetensors    the model file of `clinit export`; clinit needs nothing else
     config.json          what `timm.create_model("local-dir:FOLDER", pretrained=True)` reads
-    README.md            the model card
+    README.md            the model card: `card.md` next to this file, filled in
     model.onnx           the same network for other runtimes, where it was asked for
     memory.safetensors   what later classes need of the earlier ones, where it was asked for
 
@@ -19,51 +19,70 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import timm
 import torch
-from huggingface_hub import ModelCardData
 from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
+from clinit.extract.dataset.class_names import title
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
-from clinit.extract.wordnet import title
 from clinit.files import paths as occupied
-from clinit.files.commit import commit_file, commit_folder
+from clinit.files.commit import commit_folder
 from clinit.files.text import TextFileError, read_text
-from clinit.headtrain.model.model_file import Change, ModelFacts, caution, read_facts, write_model
-from clinit.words import escaped, lines_of_table, visible
+from clinit.headtrain.model.memory import MEMORY_FILE, Memory, memory_in
+from clinit.headtrain.model.model_file import Change, ModelFacts, read_facts, write_model
+from clinit.machine import choose_device
+from clinit.words import contrast_digests, escaped, lines_of_table, visible
 
 MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
-ONNX_FILE, MEMORY_FILE = "model.onnx", "memory.safetensors"
+ONNX_FILE = "model.onnx"
 _FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
-TRANSFORM_LINE = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
-"""The Python expression that gives what the images of a loaded `model` go through."""
 _TOLERANCE = 1e-5
 """Between the logits of the two networks, relative to the largest."""
-T = TypeVar("T")
 
 
-def read_whole(path: Path, read: Callable[[], T]) -> T:
-    """Read a model of several files; once more if it was replaced meanwhile.
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A model as it is read."""
+
+    facts: ModelFacts
+    backbone: Backbone | None
+    """The network on its device, its classifier included; None where it was not asked for."""
+    memory: Memory | None
+    """None where it remembers nothing, or was not asked for."""
+
+
+def read_model(path: Path, *, device: str | None = None, remembers: bool = True) -> Stored:
+    """Read a model folder or a model file; once more if it was replaced meanwhile.
 
     Args:
         path: The folder or the file.
-        read: Reads it; what it returns is of one model, or it raises a ClinitError.
+        device: Where the network goes; None to leave it unread.
+        remembers: Whether its memory is read.
 
     Raises:
-        ModelError: If it was replaced during the second reading too.
-        ClinitError: Of `read`, if the model has stayed the same.
+        ModelError: If there is no model at `path`, it has changed since it was written, its
+            folder contradicts its file, or it was replaced during the second reading too.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
     """
     for _ in range(2):
         before = _identity(path)
         try:
-            return read()
+            file, facts = _read_facts(path)
+            backbone = None if device is None else _read_network(file, facts, device)
+            return Stored(facts, backbone, memory_in(path, facts) if remembers else None)
         except ClinitError:
             if _identity(path) == before:
                 raise
@@ -75,38 +94,55 @@ def read_whole(path: Path, read: Callable[[], T]) -> T:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Return what changes when a folder or a file is replaced; None where there is none."""
-    try:
+    with suppress(OSError):
         status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
-def model_file_of(path: Path) -> Path:
-    """Return the model file in the folder `path`; any other path as it is.
-
-    Raises:
-        ModelError: If it is a folder that lacks a model file or its configuration, or the two
-            disagree.
-    """
+def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
+    """Return the model file at `path`, or in the folder there, and what it says of itself."""
     if not path.is_dir():
-        return path
+        return path, read_facts(path)
     file, config = path / MODEL_FILE, path / CONFIG_FILE
     if not file.exists():
-        is_run = (path / "run.json").is_file()
+        run = path if (path / "run.json").is_file() else "RUN"
         raise ModelError(
             f"{path} is a folder without a {MODEL_FILE}: it is not a model",
-            remedy=f"`clinit export {path} --out FOLDER` makes one of this run record."
-            if is_run
-            else "Give a folder or file that `clinit export RUN --out FOLDER` has written.",
+            remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
         )
-    if not config.exists():
+    remedy = f"Give the file, if it is one of `clinit export`: {file}; or write the folder again."
+    try:
+        found = json.loads(read_text(config))
+    except (TextFileError, ValueError, RecursionError) as error:
+        raise ModelError(f"cannot read {config}: {error}", remedy=remedy) from error
+    facts = read_facts(file)
+    expected = json.loads(json.dumps(_content(facts)))
+    # Earlier files do not hold what timm alone reads.
+    if differing := _difference(expected, found, whole=facts.timm is not None):
         raise ModelError(
-            f"{path} holds a {MODEL_FILE}, but no {CONFIG_FILE} as a model folder does",
-            remedy=f"Give the file if it is one of `clinit export`: {file}.",
+            f"{config} and the model file beside it disagree about {differing}", remedy=remedy
         )
-    check_config(config, read_facts(file))
-    return file
+    return file, facts
+
+
+def _read_network(file: Path, facts: ModelFacts, device: str) -> Backbone:
+    config = BackboneConfig(
+        name=facts.backbone,
+        weights=file,
+        model_args={**facts.model_args, "num_classes": facts.num_classes},
+        device=str(choose_device(device)),
+        autocast=facts.autocast,
+    )
+    backbone = load_backbone(config)
+    if backbone.weights_sha256 != facts.weights:
+        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
+        raise ModelError(
+            f"the weights in {file} are not those that were exported: SHA-256 {found} instead of"
+            f" {exported}",
+            remedy="Export the run again; this file is damaged.",
+        )
+    return backbone
 
 
 def write_model_folder(
@@ -136,8 +172,9 @@ def write_model_folder(
 
     def write(draft: Path) -> None:
         write_model(network, facts, draft / MODEL_FILE)
-        write_config(facts, draft / CONFIG_FILE)
-        write_card(facts, draft / CARD_FILE)
+        config = json.dumps(_content(facts), indent=2, allow_nan=False) + "\n"
+        (draft / CONFIG_FILE).write_text(config, encoding="utf-8")
+        (draft / CARD_FILE).write_text(card(facts), encoding="utf-8")
         _check_timm_loads(draft, network, facts)
         for name, write_file in extra.items():
             write_file(draft / name)
@@ -172,11 +209,6 @@ def _foreign(path: Path) -> str | None:
     return None
 
 
-def loading_line(folder: Path) -> str:
-    """Return the Python expression that loads the model folder with timm alone."""
-    return f"timm.create_model({f'local-dir:{folder}'!r}, pretrained=True)"
-
-
 @torch.inference_mode()
 def _check_timm_loads(folder: Path, network: nn.Module, facts: ModelFacts) -> None:
     try:
@@ -200,36 +232,6 @@ def _refusal(facts: ModelFacts, why: str) -> ModelError:
         f"timm does not build the same {facts.backbone} from a folder: {' '.join(why.split())}",
         remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
     )
-
-
-def write_config(facts: ModelFacts, path: Path) -> None:
-    """Write the configuration of a model, as timm reads it, to `path`.
-
-    Raises:
-        ModelError: If timm has no words for the transform.
-    """
-    text = json.dumps(_content(facts), indent=2, allow_nan=False) + "\n"
-    commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
-
-
-def check_config(path: Path, facts: ModelFacts) -> None:
-    """Check that the configuration at `path` says the same as the facts of the model file.
-
-    Raises:
-        ModelError: If it cannot be read, or disagrees about the network, the classes or the
-            preparation of images.
-    """
-    remedy = "One of the two is damaged or of another model: write the folder again."
-    try:
-        found = json.loads(read_text(path))
-    except (TextFileError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is damaged: {error}", remedy=remedy) from error
-    # Earlier files do not hold what timm alone reads.
-    expected, whole = json.loads(json.dumps(_content(facts))), facts.timm is not None
-    if differing := _difference(expected, found, whole=whole):
-        raise ModelError(
-            f"{path} and the model file beside it disagree about {differing}", remedy=remedy
-        )
 
 
 def data_config(transform: Transform) -> dict[str, Any]:
@@ -304,24 +306,7 @@ def _crop_fraction(transform: Transform) -> float:
 
 
 UNFOLDED = 60
-"""Class names that stand open; longer lists are folded."""
-_OWNER = (
-    "# license: to be stated by the owner of this model, such as `license: apache-2.0`. What may"
-    " be stated depends on the licences of the backbone's weights and of the images.\n"
-    "# datasets, base_model: identifiers on the Hub, where the data and the backbone are there."
-)
-_USE = """\
-import timm
-import torch
-from PIL import Image
-
-model = timm.create_model("local-dir:FOLDER", pretrained=True).eval()
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-with torch.inference_mode():
-    scores = model(transform(Image.open("photo.jpg").convert("RGB"))[None]).softmax(1)[0]
-for score, row in zip(*scores.topk(min(5, len(scores)))):
-    print(model.pretrained_cfg["label_names"][row], float(score))
-"""
+"""Class names that stand open in the card; longer lists are folded."""
 _DONE = {
     "run": "trained",
     "add": "added",
@@ -332,159 +317,95 @@ _DONE = {
 }
 
 
-def write_card(facts: ModelFacts, path: Path) -> None:
-    """Write the model card of a model folder to `path`."""
-    text = card(facts)
-    commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
-
-
 def card(facts: ModelFacts) -> str:
-    """Return the model card: its fields for the Hub as YAML, then Markdown."""
-    data = ModelCardData(
-        library_name="timm",
-        pipeline_tag="image-classification",
-        tags=["image-classification", "timm", "clinit", "continual-learning"],
-        metrics=["accuracy"],
-    )
-    sections = (_title, _licence, _use, _classes, _accuracy, _history)
-    body = "\n".join(line for section in sections for line in (*section(facts), ""))
-    return f"---\n{data.to_yaml()}\n{_OWNER}\n---\n\n{body}"
+    """Return the model card: its fields for the Hub as YAML, then Markdown.
 
-
-def _title(facts: ModelFacts) -> Iterator[str]:
+    Names of classes and paths are text from data: they are escaped wherever they stand.
+    """
     arrived = sum(task > 0 for task in facts.tasks)
-    name = escaped(facts.backbone)
-    yield f"# {name} with {facts.num_classes:,} classes"
-    yield ""
-    yield (
-        f"A classifier of images: {facts.num_classes - arrived:,} classes of the pretrained head"
-        f" and {arrived:,} that arrived later. The network is {name} of timm; its head was made by"
-        " clinit from penultimate features."
-    )
-
-
-def _licence(facts: ModelFacts) -> Iterator[str]:
-    yield "## Licence"
-    yield ""
-    yield (
-        "Not stated yet. The owner of this model states it here and in the fields at the top of"
-        " this file; the licences of the backbone's weights and of the images decide what may be"
-        " stated."
-    )
-
-
-def _use(facts: ModelFacts) -> Iterator[str]:
-    yield "## Use"
-    yield ""
-    yield "With timm alone; `hf-hub:USER/NAME` instead of `local-dir:FOLDER` where it is published:"
-    yield ""
-    yield f"```python\n{_USE}```"
-    yield ""
-    yield "With clinit, which decodes and resizes as at the extraction of the features:"
-    yield ""
-    yield "```\nclinit predict FOLDER photo.jpg\n```"
-    yield ""
-    yield (
-        f"Images go through: {escaped(facts.transform.describe())}. timm resizes images of Pillow,"
-        " clinit uint8 tensors: a value may differ by a grey level or two. `label_names` in"
-        " `config.json` names the rows."
-    )
-    if (warning := caution(facts)) is not None:
-        yield ""
-        yield f"{warning[0].upper()}{escaped(warning[1:])}."
+    told = []
+    if (caution := facts.caution) is not None:
+        told.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
     if facts.temperature is not None:
-        yield ""
-        yield (
+        told.append(
             f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are divided"
             " by it already; the class that scores highest is the same without it."
         )
+    template = files(__package__).joinpath("card.md").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        backbone=escaped(facts.backbone),
+        classes=f"{facts.num_classes:,}",
+        base=f"{facts.num_classes - arrived:,}",
+        arrived=f"{arrived:,}",
+        transform=escaped(facts.transform.describe()),
+        probabilities="".join(f"\n{each}\n" for each in told),
+        lists="".join(f"\n{_names(facts, task)}\n" for task in sorted(set(facts.tasks))),
+        accuracy=_accuracy(facts),
+        history=_history(facts),
+    )
 
 
-def _classes(facts: ModelFacts) -> Iterator[str]:
-    yield "## Classes"
-    for task in sorted(set(facts.tasks)):
-        names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
-        origin = "of the pretrained head" if task == 0 else f"arrived in task {task}"
-        yield ""
-        yield from _list(f"{len(names):,} {origin}", names, folded=task == 0)
+def _names(facts: ModelFacts, task: int) -> str:
+    names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
+    origin = "of the pretrained head" if task == 0 else f"arrived in task {task}"
+    title, text = f"{len(names):,} {origin}", ", ".join(map(escaped, names))
+    if task == 0 or len(names) > UNFOLDED:
+        return _folded(title, text)
+    return f"* {title}: {text}"
 
 
-def _list(title: str, names: Sequence[str], *, folded: bool = False) -> Iterator[str]:
-    text = ", ".join(map(escaped, names))
-    if folded or len(names) > UNFOLDED:
-        yield from _folded(title, text)
-    else:
-        yield f"* {title}: {text}"
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
-def _folded(title: str, text: str) -> Iterator[str]:
-    yield f"<details><summary>{title}</summary>"
-    yield ""
-    yield text
-    yield ""
-    yield "</details>"
-
-
-def _accuracy(facts: ModelFacts) -> Iterator[str]:
-    yield "## Accuracy"
-    yield ""
+def _accuracy(facts: ModelFacts) -> str:
     measured = next((each for each in reversed(facts.history) if each.accuracy), None)
-    rows = [] if measured is None else list(_accuracy_rows(measured))
-    if measured is None or not rows:
-        yield "Not known: no test image was evaluated."
-        return
-    yield f"Top-1 when the classes were last {_DONE[measured.action]} ({escaped(measured.date)}):"
-    yield ""
-    heads = ["classes", "right", "test images", "top-1"]
-    yield from lines_of_table(heads, rows, numbers=3)
-
-
-def _accuracy_rows(change: Change) -> Iterator[list[str]]:
-    for group, counts in change.accuracy.items():
-        correct, total = counts.get("correct", 0), counts.get("total", 0)
-        if total:
-            yield [escaped(group), f"{correct:,}", f"{total:,}", f"{100 * correct / total:.2f} %"]
-
-
-def _history(facts: ModelFacts) -> Iterator[str]:
-    yield "## History"
-    yield ""
-    if not facts.history:
-        yield "Not known: the model was exported by a version of clinit that kept none."
-        return
-    heads = ["date", "what", "task", "classes", "training images", "clinit"]
-    yield from lines_of_table(heads, [_row(each) for each in facts.history], numbers=4)
-    for number, change in enumerate(facts.history, start=1):
-        yield ""
-        yield from _folded(f"{number}: what was {_DONE[change.action]}, and how", _told(change))
-
-
-def _row(change: Change) -> list[str]:
-    return [
-        escaped(change.date),
-        _DONE[change.action],
-        "-" if change.task is None else str(change.task),
-        f"{len(change.classes):,}",
-        f"{sum(change.images.values()):,}" if change.images else "-",
-        escaped(change.clinit),
+    rows = [
+        [escaped(group), f"{part.correct:,}", f"{part.total:,}", f"{part.percent:.2f} %"]
+        for group, part in (measured.accuracy.items() if measured else ())
+        if part.total
     ]
+    if measured is None or not rows:
+        return "Not known: no test image was evaluated."
+    when = f"{_DONE[measured.action]} ({escaped(measured.date)})"
+    table = lines_of_table(["classes", "right", "test images", "top-1"], rows, numbers=3)
+    return "\n".join([f"Top-1 when the classes were last {when}:", "", *table])
 
 
-def _told(change: Change) -> str:
+def _history(facts: ModelFacts) -> str:
+    if not facts.history:
+        return "Not known: the model was exported by a version of clinit that kept none."
+    heads = ["date", "what", "task", "classes", "training images", "clinit"]
+    rows = [
+        [
+            escaped(each.date),
+            _DONE[each.action],
+            "-" if each.task is None else str(each.task),
+            f"{len(each.classes):,}",
+            f"{sum(each.images.values()):,}" if each.images else "-",
+            escaped(each.clinit),
+        ]
+        for each in facts.history
+    ]
+    details = [
+        _folded(f"{number}: what was {_DONE[each.action]}, and how", _details(each))
+        for number, each in enumerate(facts.history, start=1)
+    ]
+    return "\n\n".join(["\n".join(lines_of_table(heads, rows, numbers=4)), *details])
+
+
+def _details(change: Change) -> str:
     """Return what a change was made from and how it is repeated."""
     data = dict(change.data)
-    words = data.pop("command", None)
-    parts = []
+    words, command = data.pop("command", None), ""
     if isinstance(words, list | tuple) and words:
-        line = visible(shlex.join(map(str, words)))
-        parts.append(f"The command:\n\n```\n{line}\n```\n")
+        command = f"The command:\n\n```\n{visible(shlex.join(map(str, words)))}\n```\n\n"
     # Every line of JSON begins with a brace, a bracket or a quotation mark: none ends the block.
-    told = {
+    content = {
         "classes": {name: change.images.get(name) for name in change.classes},
         "data": data,
         "settings": dict(change.settings),
     }
-    text = visible(json.dumps(told, indent=2, ensure_ascii=False), lines=True)
-    return "\n".join(
-        [*parts, f"Classes with their training images, data and settings:\n\n```json\n{text}\n```"]
-    )
+    text = visible(json.dumps(content, indent=2, ensure_ascii=False), lines=True)
+    heading = "Classes with their training images, data and settings:"
+    return f"{command}{heading}\n\n```json\n{text}\n```"

@@ -1,9 +1,12 @@
-"""The head of a run without its backbone, for features that are computed elsewhere."""
+"""The head of a run without its backbone, for features that are computed elsewhere.
+
+It names rows of features: classes with probabilities.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +22,164 @@ from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.headtrain.array import as_array, to_numpy
+from clinit.headtrain.model.export import TrainedRun
 from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.model_file import METADATA, trained_by
-from clinit.headtrain.model.of_run import accuracies, learnt_head, read_run, temperature_of_run
-from clinit.headtrain.model.predict import Named, Prediction, Rejection, told
-from clinit.headtrain.record.format import changed_parameters
+from clinit.headtrain.model.model_file import METADATA, caution
+from clinit.headtrain.model.predict import Named, Prediction, Rejection
 from clinit.headtrain.temperature import Temperature, divided
 
-SUFFIXES = (".npz", ".safetensors")
+BLOCK_ROWS = 4096
+NOT_FINITE = "its features are not finite"
+OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
+
+
+def is_head_file(path: Path) -> bool:
+    """Return whether the file at `path` holds a head alone, and no network with one."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return path.suffix == ".npz"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return METADATA not in (file.metadata() or {}) and {"weight", "bias"} <= {*file.keys()}
+    except (SafetensorError, OSError):
+        return False
+
+
+def caution_of_head(head: Head) -> str | None:
+    """Return why the probabilities of a head are none, as far as its file says how it came about.
+
+    None where they are probabilities; see `ModelFacts.caution`.
+    """
+    origin = head.origin or {}
+    if origin.get("temperature") is not None:
+        return None
+    return caution({"method": origin.get("fitted"), **origin})
+
+
+def predict_features(
+    head: Head | str | Path,
+    features: Float[Any, "rows dim"] | str | Path,
+    *,
+    top: int = 5,
+    features_name: str | None = None,
+    reject: Rejection | None = None,
+) -> list[Prediction]:
+    """Name rows of features with a head: the likeliest classes of each.
+
+    Args:
+        head: With class names, or its file: of `clinit export`, or from elsewhere.
+        features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
+            .parquet.
+        top: Classes per row; all of them where there are fewer.
+        features_name: Which array of a file; default: `features`.
+        reject: When a row is of none of the classes; None for never.
+
+    Raises:
+        ValueError: If `top` is not positive, or an array has another width than the head.
+        HeadError: If there is no such head, it has no class names, or reads features of another
+            width.
+        CacheError: If the file is not as described.
+    """
+    if top < 1:
+        raise ValueError(f"top must be positive, got {top}")
+    head = head if isinstance(head, Head) else read_head(Path(head))
+    named, path = named_head(head), Path()
+    blocks: Iterable[np.ndarray]
+    if isinstance(features, str | Path):
+        path = Path(features)
+        stored = _stored(path, features_name)
+        if len(stored.shape) != 2 or stored.shape[1] != head.dim:
+            raise HeadError(
+                f"{stored.origin} holds an array of shape {stored.shape}, the head reads (rows,"
+                f" {head.dim})",
+                remedy="Give features of the backbone that the head was trained on.",
+            )
+        blocks = _blocks(stored)
+    else:
+        array = to_numpy(as_array(features))
+        if array.ndim != 2 or array.shape[1] != head.dim:
+            raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
+        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+    found: list[Prediction] = []
+    for block in blocks:
+        logits, reasons = _logits(head, named, block)
+        answers = named.answers(torch.from_numpy(logits), top, reject)
+        for answer, reason in zip(answers, reasons, strict=True):
+            told = {"guesses": (), "reason": reason} if reason else answer
+            found.append(Prediction(path, row=len(found), **told))
+    return found
+
+
+def named_head(head: Head) -> Named:
+    """Return what the rows of a head stand for.
+
+    Raises:
+        HeadError: If nothing says it.
+    """
+    if head.class_names is None:
+        raise HeadError(
+            f"the {head.num_classes:,} rows of the head have no class names",
+            remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
+        )
+    origin = head.origin or {}  # of any file: its values may be of any type
+    tasks, temperature = origin.get("tasks"), origin.get("temperature")
+    value = temperature.get("value") if isinstance(temperature, dict) else temperature
+    known = (
+        isinstance(tasks, list | tuple)
+        and len(tasks) == head.num_classes
+        and all(isinstance(task, int) and task >= 0 for task in tasks)
+    )
+    return Named(
+        head.class_names,
+        tuple(tasks or ()) if known else (0,) * head.num_classes,
+        float(value) if isinstance(value, int | float) and 0 < value < np.inf else 1.0,
+    )
+
+
+def _stored(path: Path, name: str | None) -> StoredFeatures:
+    if path.is_dir():
+        raise CacheError(
+            f"{path} is a folder, not a file of features",
+            remedy="Give a file; of a feature cache, `clinit cache export CACHE FOLDER` writes"
+            " some.",
+        )
+    file = open_array_file(path)
+    stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
+    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
+        raise CacheError(
+            f"{stored.origin} holds {stored.dtype}, expected floats (rows, dim)",
+            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
+        )
+    return stored
+
+
+def _blocks(stored: StoredFeatures) -> Iterator[np.ndarray]:
+    with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:
+        for start in range(0, stored.shape[0], BLOCK_ROWS):
+            yield take(np.arange(start, min(start + BLOCK_ROWS, stored.shape[0])))
+
+
+def _logits(
+    head: Head, named: Named, block: Float[np.ndarray, "rows dim"]
+) -> tuple[Float[np.ndarray, "rows classes"], list[str | None]]:
+    """Return the logits of rows, and of each the reason why it has none."""
+    rows = np.asarray(block, dtype=np.float64)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
+        logits = wide.astype(np.float32)
+        # Scores of a rejection are of the logits as they were trained.
+        fits = np.isfinite(logits * np.float32(max(1.0, named.temperature))).all(axis=1)
+    logits[~fits] = 0
+    reasons = [
+        (None if fit else OVERFLOW) if good else NOT_FINITE
+        for good, fit in zip(finite, fits, strict=True)
+    ]
+    return logits, reasons
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadExport:
-    """What was exported."""
+    """What was exported of a head alone."""
 
     path: Path
     head: Head
@@ -58,7 +206,7 @@ def export_head(
     new: Path | None = None,
     overwrite: bool = False,
 ) -> HeadExport:
-    """Write the final head of a run record to a file.
+    """Write the final head of a run record to a file, for features that are computed elsewhere.
 
     Args:
         run: The folder of the record.
@@ -74,184 +222,27 @@ def export_head(
         HeadError: If the head is damaged, its training has diverged, it is no linear head on
             features, or those of a backbone that training has changed.
     """
-    if out.suffix not in SUFFIXES:
+    if out.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
     check_free(out, overwrite=overwrite)
-    record = read_run(run)
-    trained = learnt_head(run, record)
-    if changed_parameters(record):
+    trained = TrainedRun.read(run, base, new)
+    info = trained.record.info
+    if trained.changed:
         raise HeadError(
             f"training has changed the backbone of {run}: its head alone does not fit the features"
             " of any cache",
             remedy="Export both: `clinit export RUN --out FOLDER`.",
         )
-    temperature, notes = (
-        temperature_of_run(record, trained, frozen=True, base=base, new=new)
-        if calibrated
-        else (None, ())
-    )
-    names, tasks = (tuple(record.classes[each])[: trained.num_classes] for each in ("name", "task"))
+    temperature, notes = trained.temperature() if calibrated else (None, ())
+    config = {name: info["config"].get(name) for name in ("method", "loss")}
     origin = {
-        "run": record.info["id"],
-        "tasks": list(tasks),
+        "run": info["id"],
+        "tasks": list(trained.tasks),
         "temperature": None if temperature is None else asdict(temperature),
-        **trained_by(record.info["config"]),
+        **{name: value for name, value in config.items() if value is not None},
     }
-    head = replace(divided(trained, temperature), class_names=names, origin=origin)
+    head = replace(divided(trained.head, temperature), origin=origin)
     write_head(head, out)
-    features = Fingerprint(record.info["base"]["fingerprint"])
-    ended = accuracies(record)["all"]
-    backbone = features.backbone or "an unknown backbone"
-    return HeadExport(out, head, tasks, backbone, temperature, ended, notes)
-
-
-def is_head_file(path: Path) -> bool:
-    """Return whether the file at `path` holds a head alone, and no network with one."""
-    if path.suffix != ".safetensors" or not path.is_file():
-        return path.suffix == ".npz"
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return METADATA not in (file.metadata() or {}) and {"weight", "bias"} <= {*file.keys()}
-    except (SafetensorError, OSError):
-        return False
-
-
-BLOCK_ROWS = 4096
-NOT_FINITE = "its features are not finite"
-OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
-
-
-def predict_features(
-    head: Head | str | Path,
-    features: Float[Any, "rows dim"] | str | Path,
-    *,
-    top: int = 5,
-    features_name: str | None = None,
-    reject: Rejection | None = None,
-    on_rows: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Prediction]:
-    """Name rows of features with a head: the likeliest classes of each.
-
-    Args:
-        head: With class names, or its file: of `clinit export`, or from elsewhere.
-        features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
-            .parquet.
-        top: Classes per row; all of them where there are fewer.
-        features_name: Which array of a file; default: `features`.
-        reject: When a row is of none of the classes; None for never.
-        on_rows: Called after every block with the number of rows done, and of all rows.
-
-    Raises:
-        ValueError: If `top` is not positive, or an array has another width than the head.
-        HeadError: If there is no such head, it has no class names, or reads features of another
-            width.
-        CacheError: If the file is not as described.
-    """
-    if top < 1:
-        raise ValueError(f"top must be positive, got {top}")
-    head = head if isinstance(head, Head) else read_head(Path(head))
-    named = named_head(head)
-    if not isinstance(features, str | Path):
-        array = to_numpy(as_array(features))
-        if array.ndim != 2 or array.shape[1] != head.dim:
-            raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
-        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-        return [
-            each for block in _numbered(blocks) for each in _of(head, named, *block, top, reject)
-        ]
-    path = Path(features)
-    stored = _stored(path, features_name)
-    if len(stored.shape) != 2 or stored.shape[1] != head.dim:
-        raise HeadError(
-            f"{stored.origin} holds an array of shape {stored.shape}, the head reads (rows,"
-            f" {head.dim})",
-            remedy="Give features of the backbone that the head was trained on.",
-        )
-    found: list[Prediction] = []
-    for start, block in _numbered(_blocks(stored)):
-        found += _of(head, named, start, block, top, reject, path)
-        on_rows(len(found), stored.shape[0])
-    return found
-
-
-def named_head(head: Head) -> Named:
-    """Return what the rows of a head stand for.
-
-    Raises:
-        HeadError: If nothing says it.
-    """
-    if head.class_names is None:
-        raise HeadError(
-            f"the {head.num_classes:,} rows of the head have no class names",
-            remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
-        )
-    origin = head.origin or {}
-    tasks, temperature = origin.get("tasks"), origin.get("temperature")
-    value = temperature.get("value") if isinstance(temperature, dict) else temperature
-    return Named(
-        head.class_names,
-        tuple(tasks or ()) if _are_tasks(tasks, head.num_classes) else (0,) * head.num_classes,
-        float(value) if isinstance(value, int | float) and 0 < value < np.inf else 1.0,
-    )
-
-
-def _are_tasks(tasks: Any, count: int) -> bool:
-    if not isinstance(tasks, list | tuple) or len(tasks) != count:
-        return False
-    return all(isinstance(task, int) and task >= 0 for task in tasks)
-
-
-def _stored(path: Path, name: str | None) -> StoredFeatures:
-    if path.is_dir():
-        raise CacheError(
-            f"{path} is a folder, not a file of features",
-            remedy="Give a file; of a feature cache, `clinit cache export CACHE FOLDER` writes"
-            " some.",
-        )
-    file = open_array_file(path)
-    stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
-    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
-        raise CacheError(
-            f"{stored.origin} holds {stored.dtype}, expected floats (rows, dim)",
-            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
-        )
-    return stored
-
-
-def _blocks(stored: StoredFeatures) -> Iterator[np.ndarray]:
-    with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:
-        for start in range(0, stored.shape[0], BLOCK_ROWS):
-            yield take(np.arange(start, min(start + BLOCK_ROWS, stored.shape[0])))
-
-
-def _numbered(blocks: Iterator[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-    start = 0
-    for block in blocks:
-        yield start, block
-        start += len(block)
-
-
-def _of(
-    head: Head,
-    named: Named,
-    start: int,
-    block: np.ndarray,
-    top: int,
-    reject: Rejection | None,
-    path: Path = Path(),
-) -> Iterator[Prediction]:
-    """Yield what is said of each row of a block."""
-    rows = np.asarray(block, dtype=np.float64)
-    finite = np.asarray(np.isfinite(rows).all(axis=1))
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
-        logits = wide.astype(np.float32)
-        # Scores of `reject` are of the logits as they were trained.
-        fits = np.isfinite(logits * np.float32(max(1.0, named.temperature))).all(axis=1)
-    logits[~fits] = 0
-    answers = told(named, torch.from_numpy(logits), top, reject)
-    for number, (answer, good, fit) in enumerate(zip(answers, finite, fits, strict=True), start):
-        if good and fit:
-            yield Prediction(path, *answer, row=number)
-        else:
-            yield Prediction(path, (), OVERFLOW if good else NOT_FINITE, row=number)
+    backbone = Fingerprint(info["base"]["fingerprint"]).backbone or "an unknown backbone"
+    ended = trained.accuracies()["all"]
+    return HeadExport(out, head, trained.tasks, backbone, temperature, ended, notes)

@@ -1,11 +1,14 @@
-"""Features of the images of new classes, and those of them that are kept aside for measuring."""
+"""Features of images for a model in use, those of them that are kept aside, and what it remembers.
+
+Existing features are not computed again: work that was interrupted resumes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,21 +18,36 @@ from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Top1, top1
 from clinit.extract.cache.summary import InvalidRow
-from clinit.extract.manifest import Manifest
-from clinit.extract.scan import available_splits, scan
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.timing import Progress
+from clinit.extract.work.shard_work import Progress
 from clinit.files.documents import Digest, DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
-from clinit.headtrain.model.edit import Classes, Model, check_apart
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model_file import Change, ModelFacts
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model_file import Change
 from clinit.headtrain.model.old_rows import in_rows_of
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.words import examples
+
+LEAST_TO_MEASURE = 5
+"""A class of fewer images keeps none aside."""
+_CONTENT_FILE = "images.json"
+_CONTENT = DocumentKind(
+    title="the list of the images of a feature cache",
+    format="clinit-images/1",
+    error=CacheError,
+    remedy="Give another folder with `--features`, or remove this one.",
+    max_bytes=2**30,
+)
+
+
+class _Content(TypedDict):
+    digests: dict[str, Digest]
 
 
 def _nothing(told: object) -> None:
@@ -54,107 +72,78 @@ class Listener:
     """Entered while rows are computed and trained: what it gives is called with each event."""
 
 
-SILENT = Listener()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageJob:
+    """Images for a model, and where the new model goes."""
+
+    images: Path
+    """A folder of images for each class, or `train` and `val` with such folders."""
+    out: Path
+    """Folder of the new model, or a file that ends in .safetensors."""
+    extraction: ExtractConfig
+    """Batch size, threads, type of the stored features."""
+    features: Path | None = None
+    """Folder of the features of the images; None for `out` with `-features`."""
+    overwrite: bool = False
+    """Whether a model that is at `out` is replaced."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What the history contains beside where everything is from."""
+    listener: Listener = Listener()
+
+    @property
+    def folder(self) -> Path:
+        """Where the features are kept."""
+        return self.features or self.out.with_name(f"{self.out.name}-features")
+
+    def where_from(self, model: Model, source: Source) -> dict[str, Any]:
+        """Return what the history of a model contains of images: model, folder, and digests."""
+        digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
+        known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
+        return {**self.data, "model": model.origin, "images": str(self.images), **known}
 
 
-LEAST_TO_MEASURE = 5
-"""A class of fewer images keeps none aside."""
-_CONTENT_FILE = "images.json"
-_CONTENT = DocumentKind(
-    title="the list of the images of a feature cache",
-    format="clinit-images/1",
-    error=CacheError,
-    remedy="Give another folder with `--features`, or remove this one.",
-    max_bytes=2**30,
-)
-
-
-class _Content(TypedDict):
-    digests: dict[str, Digest]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """Features to compute rows from, and others of the same classes to measure them on."""
-
-    train: FeatureSet
-    held_out: FeatureSet
-
-
-def list_images(root: Path, listener: Listener = SILENT) -> dict[str, Manifest]:
-    """Return the manifests of a folder of class folders, or of its `train` and `val`.
-
-    The listener is warned of files that are left out.
+def check_apart(writes: Path, reads: Path) -> None:
+    """Check that nothing is written into what is only read.
 
     Raises:
-        ManifestError: If there is no class folder, or one of them holds no image.
+        ModelError: If it would be.
     """
-    splits = available_splits("folder", root) or ("train",)
-    manifests = {}
-    for split in splits:
-        scanned = scan("folder", root, split)
-        manifests[split] = scanned.manifest
-        for warning in scanned.warnings:
-            listener.warn(warning)
-    if "train" not in manifests:
-        raise ManifestError(
-            f"{root} holds a folder val, but no folder train",
-            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
+    place, other = writes.resolve(), reads.resolve()
+    if place == other or other in place.parents:
+        raise ModelError(
+            f"{writes} lies in {reads}, which is only read",
+            remedy="Choose another place for the new model (`--out`) or for features"
+            " (`--features`).",
         )
-    train = manifests["train"]
-    empty = train.class_counts().filter(images=0)["class_name"].to_list()
-    if empty:
-        raise ManifestError(
-            f"{len(empty):,} of {len(train.class_names):,} class folders in {root} hold no image"
-            f" to learn from ({examples(empty)})",
-            remedy="Put images into them, or remove them.",
-        )
-    return manifests
 
 
-def image_features(
-    model: Model,
-    root: Path,
-    *,
-    out: Path,
-    features: Path | None,
-    config: ExtractConfig,
-    check: Callable[[Sequence[str]], object],
-    listener: Listener = SILENT,
-) -> tuple[Source, Path]:
-    """Return the features of a folder of images, and the folder that they are kept in.
-
-    Existing features are not computed again, and are refused if an image has changed since then.
+def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]], object]) -> Source:
+    """Return the features of a folder of images; they are refused if an image has changed.
 
     Args:
         model: Whose network computes them.
-        root: The images.
-        out: The model that will be written.
-        features: Folder of the feature cache; None for `out` with `-features`.
-        config: Batch size, threads, type of the stored features.
+        job: The images, and where their features are kept.
         check: Called with the class names before anything is computed.
-        listener: Hears of it.
 
     Raises:
         ModelError: If something would be written into the model or the images.
         ClinitError: If the images cannot be read, or the cache is of another model or of others.
     """
-    folder = out.with_name(f"{out.name}-features") if features is None else features
+    root, folder, listener = job.images, job.folder, job.listener
     for reads in (root, Path(model.origin)):
-        check_apart(out, reads)
-        check_apart(folder, reads)
+        for writes in (job.out, folder):
+            check_apart(writes, reads)
     with listener.doing("Listing the images …"):
-        manifests = list_images(root, listener)
-    train = manifests["train"]
-    check(train.class_names)
-    network = model.network(config.dtype)
+        manifests = _list_images(root, listener)
+    check(manifests["train"].class_names)
+    network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
     if not folder.exists():  # else it may be a cache of others, which the extraction refuses
         _CONTENT.write(folder / _CONTENT_FILE, content)
     bad: list[InvalidRow] = []
     with listener.extracting() as on_progress:
         for result in extract(
-            manifests, root, folder, config, network=network, on_progress=on_progress
+            manifests, root, folder, job.extraction, network=network, on_progress=on_progress
         ):
             bad += result.split.summary.invalid
     _CONTENT.write(folder / _CONTENT_FILE, content)
@@ -180,7 +169,31 @@ def image_features(
             f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
             " is computed from it is a guess, and nothing is kept aside to measure it on"
         )
-    return source, folder
+    return source
+
+
+def _list_images(root: Path, listener: Listener) -> dict[str, Manifest]:
+    """Return the manifests of a folder of class folders, or of its `train` and `val`."""
+    manifests = {}
+    for split in available_splits("folder", root) or ("train",):
+        scanned = scan("folder", root, split)
+        manifests[split] = scanned.manifest
+        for warning in scanned.warnings:
+            listener.warn(warning)
+    if "train" not in manifests:
+        raise ManifestError(
+            f"{root} holds a folder val, but no folder train",
+            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
+        )
+    train = manifests["train"]
+    empty = train.class_counts().filter(images=0)["class_name"].to_list()
+    if empty:
+        raise ManifestError(
+            f"{len(empty):,} of {len(train.class_names):,} class folders in {root} hold no image"
+            f" to learn from ({examples(empty)})",
+            remedy="Put images into them, or remove them.",
+        )
+    return manifests
 
 
 def _same_content(manifests: Mapping[str, Manifest], root: Path, folder: Path) -> _Content:
@@ -208,14 +221,12 @@ def _same_content(manifests: Mapping[str, Manifest], root: Path, folder: Path) -
     return {"digests": found}
 
 
-def where_from(model: Model, root: Path, source: Source) -> dict[str, str]:
-    """Return what the history of a model says of images: the model, the folder, and digests."""
-    digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
-    return {
-        "model": model.origin,
-        "images": str(root),
-        **{f"{split}_manifest": each for split, each in digests.items() if each is not None},
-    }
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Features to compute rows from, and others of the same classes to measure them on."""
+
+    train: FeatureSet
+    held_out: FeatureSet
 
 
 def measured(source: Source, share: float) -> Measured:
@@ -248,18 +259,18 @@ def measured(source: Source, share: float) -> Measured:
         return np.concatenate(chosen)
 
     aside = in_whole_groups(groups_of(rows), choose)
-    return Measured(_picked(rows, ~aside), _picked(rows, aside))
-
-
-def _picked(rows: FeatureSet, chosen: np.ndarray) -> FeatureSet:
-    return FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)
+    train, held_out = (
+        FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)
+        for chosen in (~aside, aside)
+    )
+    return Measured(train, held_out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remembered:
-    """A model that remembers classes; nothing is written yet."""
+    """A model that remembers classes, as it was written."""
 
-    classes: Classes
+    model: Model
     num_remembered: int
     """Classes whose images were given."""
     kept_from_before: int
@@ -268,31 +279,34 @@ class Remembered:
     """Correct on the held-out images."""
 
 
-def remember(
-    model: Model,
-    images: Source,
-    config: RememberConfig,
-    *,
-    data: Mapping[str, Any] | None = None,
-) -> Remembered:
-    """Let a model remember the classes of `images`, which it knows by name.
+def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Remembered:
+    """Let a model remember the classes of a folder of images, which it knows by name; write it.
 
     What it remembers of other classes stays; the shared covariance becomes the average of that of
     the images given now and that of the other classes, each weighing as many classes as it has.
 
     Args:
         model: The model; it is not changed.
-        images: Features of its own network.
+        job: The images, and where the new model goes.
         config: What is kept.
-        data: Where the images are from, for the history.
 
     Raises:
         ModelError: If the model has no class of a name.
+        ClinitError: If the images or features cannot be used, or the model cannot be written.
     """
-    head = model.head
-    check_own(model.facts, images.class_names)
-    parts = measured(images, config.hold_out)
-    train, held_out = in_rows_of(head, parts.train), in_rows_of(head, parts.held_out)
+    row_of = {name: row for row, name in enumerate(model.facts.class_names)}
+
+    def check_own(names: Sequence[str]) -> None:
+        if unknown := [name for name in names if name not in row_of]:
+            raise ModelError(
+                f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
+                remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
+                " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
+            )
+
+    source = image_features(model, job, check_own)
+    parts = measured(source, config.hold_out)
+    train, held_out = (in_rows_of(model.head, each) for each in (parts.train, parts.held_out))
     fresh = Memory.of(
         train,
         model.depends_on,
@@ -300,37 +314,25 @@ def remember(
         keep=config.keep,
         with_variances=config.variances,
     )
-    found = fresh if model.memory is None else model.memory.updated(fresh)
-    accuracy = top1(head, held_out.features, held_out.labels, np.arange(head.num_classes))
-    named = tuple(name for name in model.facts.class_names if name in set(images.class_names))
+    memory = fresh if model.memory is None else model.memory.updated(fresh)
+    classes = np.arange(model.head.num_classes)
+    accuracy = top1(model.head, held_out.features, held_out.labels, classes)
     counts = train.counts()
-    row_of = {name: row for row, name in enumerate(model.facts.class_names)}
+    named = sorted(source.class_names, key=row_of.__getitem__)
     change = Change.now(
         "remember",
         named,
         images={name: int(counts[row_of[name]]) for name in named},
-        data=data or {},
+        data=job.where_from(model, source),
         settings=asdict(config),
         accuracy={"old": accuracy},
     )
+    remembering = replace(model, memory=memory).after(change)
+    with job.listener.doing("Putting backbone and head together …"):
+        remembering.write(job.out, overwrite=job.overwrite)
     return Remembered(
-        classes=Classes(model.facts.after(change), head, found),
+        model=remembering,
         num_remembered=len(named),
-        kept_from_before=int(found.known.sum() - fresh.known.sum()),
+        kept_from_before=int(memory.known.sum() - fresh.known.sum()),
         accuracy=accuracy,
     )
-
-
-def check_own(facts: ModelFacts, names: Sequence[str]) -> None:
-    """Check that a model has classes of all of these names.
-
-    Raises:
-        ModelError: If it lacks one.
-    """
-    known = set(facts.class_names)
-    if unknown := [name for name in names if name not in known]:
-        raise ModelError(
-            f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
-            remedy="Name the folders as the classes of the model (`clinit model show MODEL`), or"
-            " add these classes: `clinit add MODEL IMAGES --out NEW`.",
-        )

@@ -9,6 +9,9 @@ With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) th
 LDA, class means and D_LS are functions of these numbers, and of no image. Held-out features are of
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
 are measured on them. Kept features are training rows for a later rehearsal.
+
+The file is a safetensors file next to the model. Its metadata holds, under `clinit_memory`, a
+sealed JSON document with class names, what the features depend on, and the digest of the tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind, Share
 from clinit.files.paths import check_readable
-from clinit.headtrain.model.folder import MEMORY_FILE
 from clinit.headtrain.model.model_file import ModelFacts
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
@@ -65,16 +67,15 @@ class Memory:
 
     def __post_init__(self) -> None:
         classes, dim = len(self.class_names), len(self.covariance)
-        shapes = {
-            "counts": (self.counts, (classes,)),
-            "means": (self.means, (classes, dim)),
-            "covariance": (self.covariance, (dim, dim)),
+        expected = {
+            "counts": (classes,),
+            "means": (classes, dim),
+            "covariance": (dim, dim),
+            "variances": (classes, dim),
         }
-        if self.variances is not None:
-            shapes["variances"] = (self.variances, (classes, dim))
-        for name, (array, shape) in shapes.items():
-            if array.shape != shape:
-                raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+        for name, tensor in self.tensors().items():
+            if tensor.shape != expected.get(name, tensor.shape):
+                raise ValueError(f"{name} has shape {tensor.shape}, expected {expected[name]}")
         for name, rows in (("held_out", self.held_out), ("kept", self.kept)):
             if rows.class_names != self.class_names or rows.dim != dim:
                 raise ValueError(f"{name} is not of these classes and this width")
@@ -131,6 +132,16 @@ class Memory:
         """Whether the mean of each class is known."""
         return self.counts > 0
 
+    def describe(self) -> str:
+        """Return what is remembered, in words."""
+        kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
+        also = "" if self.exact else " (also of images that were removed or replaced)"
+        return (
+            f"It remembers the means of {int(self.known.sum()):,} classes, their covariance{also},"
+            f" {len(self.held_out.labels):,} features kept aside{kept}: {self.num_bytes / 1e6:,.1f}"
+            " MB"
+        )
+
     @property
     def num_bytes(self) -> int:
         """Size of the tensors in the file."""
@@ -138,7 +149,8 @@ class Memory:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return all arrays by name, as a file holds them."""
-        found = {
+        variances = {} if self.variances is None else {"variances": self.variances}
+        return {
             "counts": self.counts,
             "means": self.means,
             "covariance": self.covariance,
@@ -146,32 +158,14 @@ class Memory:
             "held_out_labels": self.held_out.labels,
             "kept": self.kept.features,
             "kept_labels": self.kept.labels,
+            **variances,
         }
-        if self.variances is not None:
-            found["variances"] = self.variances
-        return found
 
     @property
     def population_covariance(self) -> Float[np.ndarray, "dim dim"]:
         """Return Sigma without the bias of small classes, in float64: Sigma / `freedom`."""
         covariance = self.covariance.astype(np.float64)
         return covariance / self.freedom if self.freedom > 0 else covariance
-
-    def statistics(self) -> ClassStatistics:
-        """Return the class-balanced statistics of all images: exact but for float32."""
-        means = self.means.astype(np.float64)
-        present = self.known
-        shift = means[present].mean(axis=0) if present.any() else np.zeros(self.dim)
-        shifted = np.where(present[:, None], means - shift, 0.0)
-        between = shifted.T @ shifted / max(1, present.sum())
-        return ClassStatistics(
-            totals=self.counts,
-            weighting="class",
-            counts=self.counts,
-            shift=shift,
-            sums=shifted * self.counts[:, None],
-            gram=self.covariance.astype(np.float64) + between,
-        )
 
     def joined(self, new: Memory) -> Memory:
         """Return the memory of both: the classes of `new` come after those of this one.
@@ -183,10 +177,10 @@ class Memory:
         names = (*self.class_names, *new.class_names)
         averaged = self.averaged + new.averaged
         shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
-        offset = len(self.class_names)
+        places = len(self.class_names) + np.arange(len(new.class_names))
         both = None
         if self.variances is not None or new.variances is not None:
-            both = np.concatenate([self._variances_or_shared(), new._variances_or_shared()])
+            both = np.concatenate([_variances_or_shared(self), _variances_or_shared(new)])
         return replace(
             self,
             class_names=names,
@@ -198,8 +192,8 @@ class Memory:
             averaged=averaged,
             freedom=float(shares @ [self.freedom, new.freedom]),
             exact=self.exact and new.exact,
-            held_out=_appended(self.held_out, new.held_out, offset, names),
-            kept=_appended(self.kept, new.kept, offset, names),
+            held_out=joined_rows([self.held_out, renumbered(new.held_out, places, names)], names),
+            kept=joined_rows([self.kept, renumbered(new.kept, places, names)], names),
             variances=both,
         )
 
@@ -220,8 +214,8 @@ class Memory:
             means=self.means[picked],
             averaged=min(self.averaged, left),
             exact=not left or (self.exact and left == int(self.known.sum())),
-            held_out=_placed(self.held_out, place, names),
-            kept=_placed(self.kept, place, names),
+            held_out=renumbered(self.held_out, place, names),
+            kept=renumbered(self.kept, place, names),
             variances=None if self.variances is None else self.variances[picked],
         )
 
@@ -236,20 +230,12 @@ class Memory:
         order = np.argsort(np.concatenate([others, given]))
         return both.of_rows(order.tolist())
 
-    def _variances_or_shared(self) -> Float[np.ndarray, "classes dim"]:
-        if self.variances is not None:
-            return self.variances
-        shared = np.diag(self.covariance) * self.known[:, None]
-        return np.asarray(shared, dtype=np.float32)
-
     def renamed(self, class_names: tuple[str, ...]) -> Memory:
         """Return the same memory of classes of other names."""
-        return replace(
-            self,
-            class_names=class_names,
-            held_out=replace(self.held_out, class_names=class_names),
-            kept=replace(self.kept, class_names=class_names),
+        held_out, kept = (
+            replace(rows, class_names=class_names) for rows in (self.held_out, self.kept)
         )
+        return replace(self, class_names=class_names, held_out=held_out, kept=kept)
 
 
 def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
@@ -260,11 +246,8 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:
-        raise ModelError(
-            "what the model remembers is of another backbone: it differs in"
-            f" {', '.join(sorted(differing))}",
-            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
-        )
+        names = ", ".join(sorted(differing))
+        raise _refusal(f"what the model remembers is of another backbone: it differs in {names}")
 
 
 def no_rows(like: FeatureSet) -> FeatureSet:
@@ -292,17 +275,31 @@ def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
     return found
 
 
-def _appended(old: FeatureSet, new: FeatureSet, offset: int, names: tuple[str, ...]) -> FeatureSet:
+def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
+    if memory.variances is not None:
+        return memory.variances
+    return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)
+
+
+def joined_rows(parts: Sequence[FeatureSet], names: tuple[str, ...]) -> FeatureSet:
+    """Return rows one behind the other, whose labels are numbers of the same classes."""
     return FeatureSet(
-        np.concatenate([old.features, new.features]),
-        np.concatenate([old.labels, new.labels + offset]),
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([part.labels for part in parts]),
         names,
     )
 
 
-def _placed(
+def renumbered(
     rows: FeatureSet, place: Int[np.ndarray, " classes"], names: tuple[str, ...]
 ) -> FeatureSet:
+    """Return rows under other numbers of their classes; those of a class at place -1 are left out.
+
+    Args:
+        rows: The rows.
+        place: The new number of each of their classes.
+        names: The names of the classes under the new numbers.
+    """
     labels = place[rows.labels]
     there = labels >= 0
     return FeatureSet(rows.features[there], labels[there], names)
@@ -315,8 +312,9 @@ def without_rows_of(rows: FeatureSet, others: FeatureSet) -> FeatureSet:
     return FeatureSet(rows.features[left], rows.labels[left], rows.class_names)
 
 
+MEMORY_FILE = "memory.safetensors"
 _KEY = "clinit_memory"
-_REMEDY = "Write it again with `clinit remember MODEL IMAGES --out NEW`."
+_REMEDY = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
 _DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
     format="clinit-memory/1",
@@ -344,14 +342,9 @@ def write_memory(memory: Memory, path: Path) -> None:
         ClinitError: If it cannot be written.
     """
     tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
-    facts = {
-        "class_names": memory.class_names,
-        "averaged": memory.averaged,
-        "freedom": memory.freedom,
-        "exact": memory.exact,
-        "backbone": dict(memory.backbone),
-        "tensors": _digest(tensors),
-    }
+    plain = ("class_names", "averaged", "freedom", "exact")
+    facts = {name: getattr(memory, name) for name in plain}
+    facts |= {"backbone": dict(memory.backbone), "tensors": _digest(tensors)}
     # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
     text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
     content = save(tensors, metadata={_KEY: text})
@@ -374,11 +367,8 @@ def memory_in(folder: Path, facts: ModelFacts) -> Memory | None:
         return None
     memory = read_memory(path)
     if memory.class_names != facts.class_names:
-        raise ModelError(
-            f"{path} remembers {len(memory.class_names):,} classes that are not the"
-            f" {facts.num_classes:,} of the model",
-            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
-        )
+        found = f"{len(memory.class_names):,} classes that are not the {facts.num_classes:,}"
+        raise _refusal(f"{path} remembers {found} of the model")
     return memory
 
 
@@ -386,33 +376,30 @@ def read_memory(path: Path) -> Memory:
     """Read what a model remembers.
 
     Raises:
-        ModelError: If there is no such file, or it is damaged.
+        StorageError: If there is no such file, or it may not be read.
+        ModelError: If it is damaged.
     """
-    if not path.exists():
-        found = "the link leads nowhere" if path.is_symlink() else "there is no file"
-        raise ModelError(
-            f"cannot read what the model remembers: {found} at {path}",
-            remedy="Let it remember its classes: `clinit remember MODEL IMAGES --out NEW`.",
-        )
     check_readable(path, ModelError)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise ModelError(f"{path} is not the memory of a model: {error}", remedy=_REMEDY) from error
+        raise _refusal(f"{path} is not the memory of a model: {error}") from error
     if _KEY not in metadata:
-        raise ModelError(
-            f"{path} does not say what it remembers: no command of clinit wrote it", remedy=_REMEDY
-        )
+        raise _refusal(f"{path} does not say what it remembers: no command of clinit wrote it")
     origin = f"the description in {path}"
     facts = _DOCUMENT.convert(_DOCUMENT.parse(metadata[_KEY], origin=origin), _Facts, origin=origin)
     if facts.tensors != _digest(tensors):
-        raise ModelError(f"{path} has changed since it was written", remedy=_REMEDY)
+        raise _refusal(f"{path} has changed since it was written")
     try:
         return _memory(facts, tensors)
     except (KeyError, ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: {error}", remedy=_REMEDY) from error
+        raise _refusal(f"{path} is damaged: {error}") from error
+
+
+def _refusal(why: str) -> ModelError:
+    return ModelError(why, remedy=_REMEDY)
 
 
 _KINDS = {
@@ -427,8 +414,12 @@ _KINDS = {
 _LEAST_FREEDOM = 1e-9
 
 
-def _check(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> None:
-    """Refuse what no memory holds, before anything is computed with it."""
+def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
+    """Return a memory; refuse what none holds before anything is computed with it."""
+
+    def rows(name: str) -> FeatureSet:
+        return FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
+
     for name, tensor in tensors.items():
         if (tensor.dtype.kind, tensor.ndim) != _KINDS[name]:
             raise ValueError(f"{name} is of type {tensor.dtype} with {tensor.ndim} axes")
@@ -438,13 +429,6 @@ def _check(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> None:
         raise ValueError("counts holds negative numbers")
     if 0 < facts.freedom < _LEAST_FREEDOM:
         raise ValueError(f"freedom is {facts.freedom}")
-
-
-def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
-    def rows(name: str) -> FeatureSet:
-        return FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
-
-    _check(facts, tensors)
     return Memory(
         class_names=facts.class_names,
         counts=tensors["counts"],

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
@@ -24,7 +23,7 @@ from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.head import Top1
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.network.model_args import read_model_args
 from clinit.extract.network.transform import Transform
@@ -57,49 +56,25 @@ class Change:
     """What it was made from: caches, roots, digests of manifests, the run."""
     settings: Mapping[str, Any]
     """What it was asked to do."""
-    accuracy: Mapping[str, Mapping[str, Count]]
-    """`correct` and `total` test images of `old` classes, there before it, of `new` ones, of `all`,
-    and of those of `task 1`, … where a run had several; what was not measured is absent."""
+    accuracy: Mapping[str, Top1]
+    """Test images of `old` classes, there before it, of `new` ones, of `all`, and of those of
+    `task 1`, … where a run had several; what was not measured is absent."""
 
     @classmethod
-    def now(
-        cls,
-        action: Action,
-        classes: Sequence[str],
-        *,
-        task: int | None = None,
-        images: Mapping[str, int] = MappingProxyType({}),
-        data: Mapping[str, Any] = MappingProxyType({}),
-        settings: Mapping[str, Any] = MappingProxyType({}),
-        accuracy: Mapping[str, Top1] = MappingProxyType({}),
-    ) -> Change:
-        """Return what is done now, by this version of clinit.
-
-        Args:
-            action: What is done.
-            classes: The classes that it concerns.
-            task: The task in which they arrive.
-            images: Training images by class name.
-            data: What it is made from.
-            settings: What was asked for.
-            accuracy: Of `old`, `new` and `all` classes; what was measured on no image is left out.
-        """
-        return cls(
+    def now(cls, action: Action, classes: Sequence[str], **fields: Any) -> Change:
+        """Return what is done now, by this version of clinit; other fields are empty."""
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        empty: dict[str, Any] = {"task": None}
+        empty |= {name: {} for name in ("images", "data", "settings", "accuracy")}
+        found = cls(
+            **{**empty, **fields},
             action=action,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=date,
             clinit=version("clinit"),
-            task=task,
             classes=tuple(classes),
-            images=dict(images),
-            data=dict(data),
-            settings=dict(settings),
-            accuracy=counted({name: part for name, part in accuracy.items() if part.total}),
         )
-
-
-def counted(accuracy: Mapping[str, Top1]) -> dict[str, dict[str, int]]:
-    """Return accuracies as a change holds them."""
-    return {name: {"correct": part.correct, "total": part.total} for name, part in accuracy.items()}
+        measured = {name: part for name, part in found.accuracy.items() if part.total}
+        return replace(found, accuracy=measured)
 
 
 _DOCUMENT = DocumentKind(
@@ -134,7 +109,7 @@ class ModelFacts:
     tasks: tuple[int, ...]
     """The task in which each class arrived; 0 for the classes of the base."""
     transform: Transform
-    autocast: str
+    autocast: Annotated[str, Meta(pattern="^(off|bfloat16|float16)$")]
     """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
     weights: str
     """SHA-256 over the state dict (`state_sha256`)."""
@@ -164,12 +139,24 @@ class ModelFacts:
         classes = f"{self.num_classes:,} classes, {later:,} of them added later"
         return f"<ModelFacts: {self.backbone}, {classes}>"
 
-    def after(self, change: Change) -> ModelFacts:
-        """Return the facts with one more change in the history."""
-        return replace(self, history=(*self.history, change))
+    @property
+    def caution(self) -> str | None:
+        """Why probabilities are not to be taken at their word; None where they are.
+
+        The last change that trained the head counts; a temperature makes probabilities of any
+        scores.
+        """
+        if self.temperature is not None:
+            return None
+        trained = (each for each in reversed(self.history) if each.settings.get("iterations"))
+        last = next((each for each in trained if each.action in ("add", "replace")), None)
+        settings = (self.record.get("config") or {}) if last is None else last.settings
+        return caution(settings)
 
     def loading_line(self, path: Path) -> str:
-        """Return the Python expression that loads the model file at `path` with timm alone."""
+        """Return the Python expression that loads the folder or file at `path` with timm alone."""
+        if path.is_dir():
+            return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"
         arguments = [
             repr(self.backbone),
             f"num_classes={self.num_classes}",
@@ -179,24 +166,6 @@ class ModelFacts:
         return f"timm.create_model({', '.join(arguments)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
-    """`ModelFacts` as the file holds them."""
-
-    backbone: str
-    model_args: str
-    class_names: tuple[str, ...]
-    tasks: tuple[int, ...]
-    transform: Transform
-    autocast: Literal["off", "bfloat16", "float16"]
-    weights: str
-    fingerprint: dict[str, str]
-    record: dict[str, Any]
-    history: tuple[Change, ...] = ()
-    temperature: Temperature | None = None
-    timm: ForTimm | None = None
-
-
 class _Record(TypedDict, total=False):
     """What is read again of the run."""
 
@@ -204,6 +173,10 @@ class _Record(TypedDict, total=False):
 
 
 class _Told(TypedDict):
+    """Fields that are not yet in the types of `ModelFacts`, or are checked further."""
+
+    model_args: str
+    fingerprint: dict[str, str]
     record: _Record
 
 
@@ -241,27 +214,28 @@ def read_facts(path: Path) -> ModelFacts:
     Raises:
         ModelError: If there is no model file at `path`.
     """
-    if path.is_dir():
-        raise ModelError(f"{path} is a folder, not a model file", remedy="Give the file in it.")
-    if not path.is_file():
+    if path.suffix == ".onnx":
         raise ModelError(
-            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+            f"{path} is an ONNX file, not one of weights",
+            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
+            " clinit.headtrain.model.onnx.",
         )
+    if not path.is_file():
+        raise no_model(f"no model file at {path}")
     check_readable(path, ModelError)
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(METADATA)
     except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{path} is not a model file: {error}",
-            remedy="A model file is a safetensors file, written by `clinit export`.",
-        ) from error
+        raise no_model(f"{path} is not a model file: {error}") from error
     if text is None:
-        raise ModelError(
-            f"{path} does not say what its classes are: it is not a file of `clinit export`",
-            remedy="Write one with `clinit export RUN --out FILE`.",
-        )
+        raise no_model(f"{path} does not name its classes: it is no file of `clinit export`")
     return parse_facts(text, path)
+
+
+def no_model(why: str) -> ModelError:
+    """Return the error for what is no model file of clinit."""
+    return ModelError(why, remedy="Write one with `clinit export RUN --out FILE`.")
 
 
 def facts_text(facts: ModelFacts) -> str:
@@ -285,15 +259,10 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
     """
     origin = f"the description in {path}"
     content = _DOCUMENT.parse(text, origin=origin)
-    stored = _DOCUMENT.convert(content, _Stored, origin=origin)
-    _DOCUMENT.convert(content, _Told, origin=origin)
-    found = {field.name: getattr(stored, field.name) for field in fields(stored)}
-    try:
-        found["model_args"] = _model_args(path, stored.model_args)
-        found["fingerprint"] = Fingerprint(stored.fingerprint)
-        return ModelFacts(**found)
-    except ValueError as error:
-        raise ModelError(f"{origin} is damaged: {error}", remedy=_DOCUMENT.remedy) from error
+    told = _DOCUMENT.convert(content, _Told, origin=origin)
+    content["fingerprint"] = {"fields": told["fingerprint"]}
+    content["model_args"] = _model_args(path, told["model_args"])
+    return _DOCUMENT.convert(content, ModelFacts, origin=origin)
 
 
 def _model_args(path: Path, text: str) -> dict[str, Any]:
@@ -310,32 +279,8 @@ NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
 """Methods whose logits are scores: their order counts, not their softmax."""
 
 
-def caution(facts: ModelFacts) -> str | None:
-    """Return why probabilities are not to be taken at their word, None where they are.
-
-    The last change that trained the head counts; a temperature makes probabilities of any scores.
-    """
-    if facts.temperature is not None:
-        return None
-    trained = (each for each in reversed(facts.history) if each.settings.get("iterations"))
-    last = next((each for each in trained if each.action in ("add", "replace")), None)
-    return _of_settings((facts.record.get("config") or {}) if last is None else last.settings)
-
-
-def caution_of_head(head: Head) -> str | None:
-    """Return the same of a head alone, as far as its file says how it came about."""
-    origin = head.origin or {}
-    if origin.get("temperature") is not None:
-        return None
-    return _of_settings({"method": origin.get("fitted"), **origin})
-
-
-def trained_by(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that `caution_of_head` asks for."""
-    return {name: settings[name] for name in ("method", "loss") if settings.get(name) is not None}
-
-
-def _of_settings(settings: Mapping[str, Any]) -> str | None:
+def caution(settings: Mapping[str, Any]) -> str | None:
+    """Return why a head of these settings gives no probabilities; None where it does."""
     method = settings.get("method")
     if isinstance(method, str) and method in NOT_PROBABILISTIC:
         origin = f"solved ({method})"

@@ -32,7 +32,7 @@ more ways than a few new ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -43,7 +43,7 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, head_rows
-from clinit.headtrain.model.memory import Memory, no_rows
+from clinit.headtrain.model.memory import Memory, joined_rows, no_rows, renumbered
 from clinit.headtrain.stream.seeds import Draw, generator
 
 OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
@@ -87,78 +87,50 @@ def old_rows(
     """
     names = head.class_names
     assert names is not None
-    empty = FeatureSet(new.features[:0], new.labels[:0], names)
     if choice == "none":
-        return OldRows(empty, "none")
-    parts = _Parts(names)
-    if choice in ("auto", "kept"):
-        if given is not None:
-            parts.add(in_rows_of(head, given), "real rows of the cache")
-        if memory is not None:
-            least = 1 if choice == "kept" else _per_class(memory)
-            parts.add(_of_classes(memory.kept, least), "real rows that the model keeps")
+        return OldRows(FeatureSet(new.features[:0], new.labels[:0], names), "none")
+    has_rows = np.zeros(len(names), dtype=bool)
+    taken: list[FeatureSet] = []
+    kinds: list[str] = []
+
+    def take(rows: FeatureSet, what: str) -> None:
+        """Take the rows of the classes that have none yet."""
+        needed = ~has_rows[rows.labels]
+        has_rows[rows.labels] = True
+        if needed.any():
+            features = rows.features[needed].astype(np.float32)
+            taken.append(FeatureSet(features, rows.labels[needed], names))
+            kinds.append(f"{int(needed.sum()):,} {what}")
+
+    def draw(known: Memory, what: str) -> None:
+        if (known.known & ~has_rows).any():
+            take(pseudo_features(known, _per_class(known), seed), f"rows drawn from {what}")
+
+    if choice in ("auto", "kept") and given is not None:
+        take(in_rows_of(head, given), "real rows of the cache")
+    if choice in ("auto", "kept") and memory is not None:
+        least = 1 if choice == "kept" else _per_class(memory)
+        enough = (memory.kept.counts() >= least)[memory.kept.labels]
+        take(memory.kept.part(enough), "real rows that the model keeps")
     if choice in ("auto", "pseudo") and memory is not None:
-        parts.draw(memory, seed, "rows drawn from the statistics of old classes")
-    if choice in ("auto", "head") and not parts.complete:
-        guess = memory_of_head(head, new)
-        parts.draw(guess, seed, "rows drawn from what the head says of old classes")
-    if not parts.taken:
+        draw(memory, "the statistics of old classes")
+    if choice in ("auto", "head") and not has_rows.all():
+        draw(memory_of_head(head, new), "what the head says of old classes")
+    if not taken:
+        lacks = "keeps no training rows" if choice == "kept" else "remembers no images"
+        also = " with --keep N, or give a cache of old classes with --old"
         raise ModelError(
-            f"the model {'keeps no training rows' if choice == 'kept' else 'remembers no images'}"
-            " of its classes",
+            f"the model {lacks} of its classes",
             remedy="Let it remember some: `clinit remember MODEL IMAGES --out NEW`"
-            + (" with --keep N, or give a cache of old classes with --old" * (choice == "kept"))
-            + f". Or leave out `--old-rows {choice}`.",
+            f"{also * (choice == 'kept')}. Or leave out `--old-rows {choice}`.",
         )
-    return parts.joined()
+    return OldRows(joined_rows(taken, names), ", ".join(kinds))
 
 
 def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
     """Return the rows of classes that the head knows by name, with the labels of its rows."""
     assert head.class_names is not None
-    labels = head_rows(head, rows.class_names)[rows.labels]
-    known = labels >= 0
-    return FeatureSet(rows.features[known], labels[known], head.class_names)
-
-
-def _of_classes(rows: FeatureSet, least: int) -> FeatureSet:
-    """Return the rows of the classes that have at least so many."""
-    enough = (rows.counts() >= least)[rows.labels]
-    return FeatureSet(rows.features[enough], rows.labels[enough], rows.class_names)
-
-
-class _Parts:
-    """Rows of several kinds: each class has those of the first kind that holds some of it."""
-
-    def __init__(self, class_names: tuple[str, ...]) -> None:
-        self._names = class_names
-        self._has_rows = np.zeros(len(class_names), dtype=bool)
-        self.taken: list[tuple[FeatureSet, str]] = []
-
-    @property
-    def complete(self) -> bool:
-        """Whether each class has rows."""
-        return bool(self._has_rows.all())
-
-    def add(self, rows: FeatureSet, what: str) -> None:
-        """Take the rows of the classes that have none yet."""
-        needed = ~self._has_rows[rows.labels]
-        self._has_rows[rows.labels] = True
-        if needed.any():
-            features = rows.features[needed].astype(np.float32)
-            self.taken.append((FeatureSet(features, rows.labels[needed], self._names), what))
-
-    def draw(self, memory: Memory, seed: int, what: str) -> None:
-        """Draw rows, where the memory knows a class that has none yet."""
-        if (memory.known & ~self._has_rows).any():
-            self.add(pseudo_features(memory, _per_class(memory), seed), what)
-
-    def joined(self) -> OldRows:
-        """Return all rows that were taken."""
-        features = np.concatenate([rows.features for rows, _ in self.taken])
-        labels = np.concatenate([rows.labels for rows, _ in self.taken])
-        kinds = [f"{len(rows.labels):,} {what}" for rows, what in self.taken]
-        return OldRows(FeatureSet(features, labels, self._names), ", ".join(kinds))
+    return renumbered(rows, head_rows(head, rows.class_names), head.class_names)
 
 
 def _per_class(memory: Memory) -> int:
@@ -242,25 +214,21 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
     offsets -= offsets.mean(axis=0)
     factor = np.sqrt(spread / max(float(np.square(offsets).sum(axis=1).mean()), 1e-30))
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
-    empty = FeatureSet(new.features[:0], new.labels[:0], head.class_names)
+    even = np.trace(covariance) / head.dim * np.eye(head.dim)
+    widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
+    empty = replace(no_rows(new), class_names=head.class_names)
     return Memory(
         class_names=head.class_names,
         counts=np.ones(head.num_classes, dtype=np.int64),
         means=means.astype(np.float32),
-        covariance=_widened(covariance).astype(np.float32),
+        covariance=widened.astype(np.float32),
         averaged=head.num_classes,
         freedom=1.0,
         exact=False,
         held_out=empty,
-        kept=no_rows(empty),
+        kept=empty,
         backbone={},
     )
-
-
-def _widened(covariance: Float[np.ndarray, "dim dim"]) -> Float[np.ndarray, "dim dim"]:
-    dim = len(covariance)
-    even = np.trace(covariance) / dim * np.eye(dim)
-    return np.asarray(WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even))
 
 
 def _centre(

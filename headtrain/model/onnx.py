@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.work.loader import ImageBatch
+from clinit.extract.work.pipeline import ImageBatch
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable
 from clinit.headtrain.model.model_file import METADATA, ModelFacts, facts_text, parse_facts
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 INPUT, OUTPUT = "images", "logits"
 TOLERANCE = 1e-3
 """Between the logits of both, relative to the largest: float32 added up in another order."""
-MAX_BYTES = 2**31 - 2**20
-"""Largest size of the parameters: a protocol buffer holds no more in one file."""
+MOST_IMAGES = 64
+"""Images that both are given."""
 _BATCH = 16
 _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
@@ -76,8 +76,7 @@ def check_installed() -> None:
     """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)]:
         raise ModelError(
-            f"ONNX needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not"
-            " installed",
+            f"not installed, and needed for ONNX: {', '.join(missing)}",
             remedy='Install it: pip install "clinit[onnx]".',
         )
 
@@ -108,39 +107,6 @@ def write_onnx(
     return check
 
 
-def open_onnx(path: Path, *, device: str = "cpu") -> tuple[InferenceSession, ModelFacts]:
-    """Open an ONNX file of `write_onnx`.
-
-    Args:
-        path: The file.
-        device: `cpu`, `cuda` or `cuda:<index>`.
-
-    Raises:
-        ModelError: If there is none, it is another's or has changed.
-    """
-    check_installed()
-    remedy = "Write one with `clinit export RUN --out FOLDER --onnx`."
-    if not path.is_file():
-        raise ModelError(f"no model file at {path}", remedy=remedy)
-    check_readable(path, ModelError)
-    content = path.read_bytes()
-    try:
-        session = session_of(content, device=device)
-        metadata = session.get_modelmeta().custom_metadata_map
-    except Exception as error:  # onnxruntime has a dozen types of its own
-        why = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path} is not an ONNX model: {why}", remedy=remedy) from error
-    digest, text = metadata.get(_DIGEST, ""), metadata.get(METADATA)
-    if text is None:
-        raise ModelError(
-            f"{path} does not say what its classes are: it is not a file of `clinit export`",
-            remedy=remedy,
-        )
-    if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
-        raise ModelError(f"{path} has changed since it was written", remedy=remedy)
-    return session, parse_facts(text, path)
-
-
 def session_of(content: bytes, *, device: str = "cpu") -> InferenceSession:
     """Return the session of onnxruntime for an ONNX file; its messages are off."""
     import onnxruntime
@@ -164,12 +130,6 @@ def run_session(
 
 
 def _serialised(network: nn.Module, facts: ModelFacts) -> bytes:
-    if (size := sum(value.nbytes for value in network.state_dict().values())) > MAX_BYTES:
-        raise ModelError(
-            f"the network has {size / 2**30:.1f} GiB of parameters, one ONNX file holds less than"
-            " 2",
-            remedy="Leave out --onnx.",
-        )
     example = torch.zeros(2, 3, *facts.transform.crop)
     try:
         with warnings.catch_warnings():
@@ -183,18 +143,18 @@ def _serialised(network: nn.Module, facts: ModelFacts) -> bytes:
                 output_names=[OUTPUT],
                 dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
             )
-    except Exception as error:  # whatever a network holds that ONNX has not
+        model = program.model
+        for node in model.graph.all_nodes():
+            node.metadata_props.clear()  # where in which file of this machine it was called
+            node.doc_string = None
+        model.metadata_props.clear()
+        model.metadata_props.update({METADATA: facts_text(facts), _DIGEST: _NO_DIGEST})
+        content: bytes = program.model_proto.SerializeToString(deterministic=True)
+    except Exception as error:  # whatever a network holds that ONNX has not; or above 2 GiB
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BackboneError(
             f"PyTorch cannot write {facts.backbone} as ONNX: {why}", remedy="Leave out --onnx."
         ) from error
-    model = program.model
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()  # where in which file of this machine it was called
-        node.doc_string = None
-    model.metadata_props.clear()
-    model.metadata_props.update({METADATA: facts_text(facts), _DIGEST: _NO_DIGEST})
-    content: bytes = program.model_proto.SerializeToString(deterministic=True)
     return content.replace(_NO_DIGEST.encode(), _digest(content, _NO_DIGEST).encode())
 
 
@@ -254,7 +214,7 @@ def _refusal(why: str) -> ModelError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxClassifier(Predictor):
-    """An ONNX graph with named classes."""
+    """An ONNX graph with named classes; it computes in float32."""
 
     facts: ModelFacts
     session: InferenceSession
@@ -272,14 +232,14 @@ class OnnxClassifier(Predictor):
         try:
             return run_session(self.session, images)
         except Exception as error:  # onnxruntime has a dozen types of its own
-            raise ModelError(
-                f"the ONNX graph does not compute: {' '.join(str(error).split())[:200]}",
-                remedy="Export the run again with --onnx.",
-            ) from error
+            why = " ".join(str(error).split())[:200]
+            raise _no_model(f"the ONNX graph does not compute: {why}") from error
 
 
 def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClassifier:
     """Load an ONNX file written by `clinit export --onnx`.
+
+    Nothing else is needed: no weights of PyTorch, no network of timm.
 
     Args:
         path: The file.
@@ -293,22 +253,36 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
     check_installed()
     import onnxruntime
 
-    if (
-        device.startswith("cuda")
-        and "CUDAExecutionProvider" not in onnxruntime.get_available_providers()
-    ):
+    path, providers = Path(path), onnxruntime.get_available_providers()
+    if device.startswith("cuda") and "CUDAExecutionProvider" not in providers:
         raise DeviceError(
             f"onnxruntime {onnxruntime.__version__} has no CUDA: it was not built for GPUs",
             remedy="Use --device cpu, or install onnxruntime-gpu in place of onnxruntime.",
         )
-    session, facts = open_onnx(Path(path), device=device)
+    if not path.is_file():
+        raise _no_model(f"no model file at {path}")
+    check_readable(path, ModelError)
+    content = path.read_bytes()
+    try:
+        session = session_of(content, device=device)
+        metadata = session.get_modelmeta().custom_metadata_map
+    except Exception as error:  # onnxruntime has a dozen types of its own
+        why = " ".join(str(error).split())[:200]
+        raise _no_model(f"{path} is not an ONNX model: {why}") from error
+    digest, text = metadata.get(_DIGEST, ""), metadata.get(METADATA)
+    if text is None:
+        raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
+    if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
+        raise _no_model(f"{path} has changed since it was written")
+    facts = parse_facts(text, path)
     expected = [(INPUT, [3, *facts.transform.crop]), (OUTPUT, [facts.num_classes])]
     ends = (*session.get_inputs(), *session.get_outputs())
     found = [(end.name, end.shape[1:]) for end in ends]
     if found != expected:
-        raise ModelError(
-            f"the graph in {path} goes from {found[0]} to {found[-1]}, its description says from"
-            f" {expected[0]} to {expected[1]}",
-            remedy="Export the run again with --onnx.",
-        )
+        route = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
+        raise _no_model(f"the graph in {path} goes from {route}")
     return OnnxClassifier(facts, session)
+
+
+def _no_model(why: str) -> ModelError:
+    return ModelError(why, remedy="Write one with `clinit export RUN --out FOLDER --onnx`.")

@@ -1,7 +1,16 @@
 """What a model says of images: names with probabilities, and whether an image is of none of them.
 
-Images are decoded, resized and normalised as in the extraction that the head was trained on,
-by the same code, whatever computes the logits.
+Images are decoded, resized and normalised as in the extraction that the head was trained on, by
+the same code, whatever computes the logits: PyTorch here, in the arithmetic of that extraction, or
+onnxruntime in `clinit.headtrain.model.onnx`.
+
+Images of none of the classes have a low score of their logits: `energy` is the negative free
+energy, log sum_k exp z_k; `max-logit` is max_k z_k, with the logits z of the head as it was
+trained. The threshold turns away a given share of held-out images of known classes.
+
+Sources: W. Liu, X. Wang, J. Owens, Y. Li, "Energy-based Out-of-distribution Detection", NeurIPS
+2020. D. Hendrycks, S. Basart, M. Mazeika and others, "Scaling Out-of-Distribution Detection for
+Real-World Settings", ICML 2022.
 """
 
 from __future__ import annotations
@@ -20,24 +29,24 @@ from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.decode import MISSING
-from clinit.extract.device import choose_device
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import ImageFiles
-from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
-from clinit.extract.tree import IMAGE_SUFFIXES
-from clinit.extract.wordnet import title
-from clinit.extract.work.loader import ImageBatch, load_batches
-from clinit.headtrain.model.folder import model_file_of, read_whole
+from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.decode import MISSING
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES
+from clinit.extract.network.backbone import Backbone
+from clinit.extract.work.pipeline import ImageBatch, load_batches
+from clinit.headtrain.model.folder import read_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model_file import ModelFacts, caution, read_facts
+from clinit.headtrain.model.model_file import ModelFacts
 from clinit.machine import cpu_count, out_of_memory
-from clinit.words import contrast_digests, printable
+from clinit.words import printable
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "energy": lambda logits: logits.logsumexp(dim=1),
     "max-logit": lambda logits: logits.amax(dim=1),
 }
+AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +63,6 @@ class Rejection:
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
-    def scores(self, logits: Float[Tensor, "images classes"]) -> Float[Tensor, " images"]:
-        """Return how well each image is known.
-
-        Args:
-            logits: Of the head as it was trained: those of a model times its temperature.
-        """
-        found: Tensor = SCORES[self.rule](logits)
-        return found
-
     @classmethod
     def at_rate(cls, rule: str, rate: float, head: Head, memory: Memory) -> Rejection:
         """Return the rule that turns away at most a share of the held-out images of a memory.
@@ -78,20 +78,17 @@ class Rejection:
         """
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
-        remedy = (
-            "Hold some out: `clinit remember MODEL IMAGES --out NEW`; or give --threshold VALUE."
-        )
         rows = torch.from_numpy(memory.held_out.features).float()
         if not len(rows):
-            raise ModelError("the model remembers no held-out image of its classes", remedy=remedy)
+            raise ModelError(
+                "the model remembers no held-out image of its classes",
+                remedy="Hold some out: `clinit remember MODEL IMAGES --out NEW`; or give"
+                " --threshold VALUE.",
+            )
         weight, bias = torch.from_numpy(head.weight).float(), torch.from_numpy(head.bias).float()
-        logits = rows @ weight.T + bias
-        scores = SCORES[rule](logits).sort().values
+        scores = SCORES[rule](rows @ weight.T + bias).sort().values
         # As many scores as the share allows are below this one.
         return cls(rule, float(scores[math.floor(rate * len(scores))]))
-
-
-AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +135,27 @@ class Named:
     temperature: float = 1.0
     """What the logits were divided by after the training."""
 
-    @classmethod
-    def of(cls, facts: ModelFacts) -> Named:
-        """Return what a model file says of them."""
-        temperature = facts.temperature
-        value = 1.0 if temperature is None else temperature.value
-        return cls(facts.class_names, facts.tasks, value)
+    def answers(
+        self, logits: Float[Tensor, "images classes"], top: int, reject: Rejection | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the guesses, the score and whether it is too low, of each row of logits."""
+        # By logits: probabilities that round to the same number would leave the order to chance.
+        found = logits.topk(min(top, len(self.class_names)), dim=1).indices
+        chances = logits.softmax(dim=1).gather(1, found)
+        scores: list[Any] = [None] * len(logits)
+        if reject is not None:
+            scores = SCORES[reject.rule](logits * self.temperature).tolist()
+        each = zip(chances.tolist(), found.tolist(), scores, strict=True)
+        for probabilities, rows, score in each:
+            names = [self.class_names[row] for row in rows]
+            yield {
+                "guesses": tuple(
+                    Guess(name, title(name), probability, row, self.tasks[row])
+                    for name, probability, row in zip(names, probabilities, rows, strict=True)
+                ),
+                "score": score,
+                "unknown": reject is not None and not score >= reject.threshold,
+            }
 
 
 class Predictor(ABC):
@@ -153,14 +165,14 @@ class Predictor(ABC):
     facts: ModelFacts
     """What the model says of itself."""
 
+    @property
+    def device(self) -> str:
+        """Where batches go."""
+        return "cpu"
+
     @abstractmethod
     def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to resized pixels."""
-
-    @property
-    def pins_memory(self) -> bool:
-        """Whether batches are for a CUDA device."""
-        return False
 
     def predict(
         self,
@@ -186,6 +198,7 @@ class Predictor(ABC):
 
         Raises:
             ImageError: If the folder holds no image or cannot be read.
+            ModelError: If the network does not compute on the images.
             MachineError: If the memory does not suffice, or the storage fails.
         """
         if min(top, batch_size, max_pixels) < 1:
@@ -197,26 +210,91 @@ class Predictor(ABC):
             paths = find_images([Path(images)])
         else:
             paths = [Path(image) for image in images]
+        temperature = self.facts.temperature
+        named = Named(
+            self.facts.class_names,
+            self.facts.tasks,
+            1.0 if temperature is None else temperature.value,
+        )
+        found = [Prediction(path, (), MISSING) for path in paths]
         there = [row for row, path in enumerate(paths) if _exists(path)]
-        batches = load_files(
+        for batch in load_files(
             [paths[row] for row in there],
             self.facts,
             batch_size=batch_size,
             workers=workers or cpu_count(),
             max_pixels=max_pixels,
-            pin_memory=self.pins_memory,
-        )
-        found: list[Prediction] = []
-        for batch in batches:
-            answers = told(Named.of(self.facts), self.logits(batch), top, reject)
+            pin_memory=self.device.startswith("cuda"),
+        ):
+            answers = named.answers(self.logits(batch), top, reject)
             for row, answer in zip(batch.rows, answers, strict=True):
-                found += (Prediction(each, (), MISSING) for each in paths[len(found) : there[row]])
                 reason, path = batch.reasons.get(row), paths[there[row]]
-                found.append(Prediction(path, (), reason) if reason else Prediction(path, *answer))
-            on_images(len(found))
-        found += (Prediction(path, (), MISSING) for path in paths[len(found) :])
+                found[there[row]] = (
+                    Prediction(path, (), reason) if reason else Prediction(path, **answer)
+                )
+            on_images(there[batch.rows[-1]] + 1)
         on_images(len(paths))
         return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classifier(Predictor):
+    """A network in PyTorch with named classes."""
+
+    facts: ModelFacts
+    backbone: Backbone
+    """The network on its device, its classifier included."""
+
+    def __repr__(self) -> str:
+        return f"<Classifier: {self.facts} on {self.device}>"
+
+    @property
+    def device(self) -> str:
+        """Where the network computes."""
+        return self.backbone.config.device
+
+    @property
+    def caution(self) -> str | None:
+        """Why the probabilities are not to be taken at their word, None where they are."""
+        return self.facts.caution
+
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels.
+
+        Raises:
+            ModelError: If it does not compute on them.
+        """
+        images = self.facts.transform.normalise(batch.pixels.to(self.device))
+        try:
+            return self.backbone.logits(images)
+        except (RuntimeError, ValueError, AssertionError) as error:
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            size = " x ".join(map(str, self.facts.transform.crop))
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"the network of the model does not take the images of {size} pixels that its file"
+                f" asks for: {why}",
+                remedy="Export the run again.",
+            ) from error
+
+
+def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
+    """Load a model written by `clinit export`.
+
+    Args:
+        path: The model file, or the folder that it is in.
+        device: `auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        ModelError: If there is no model at `path`, it has changed since it was written, or its
+            folder says otherwise than its file.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
+    """
+    stored = read_model(Path(path), device=device, remembers=False)
+    assert stored.backbone is not None
+    return Classifier(stored.facts, stored.backbone)
 
 
 def load_files(
@@ -229,7 +307,6 @@ def load_files(
     pin_memory: bool = False,
 ) -> Iterable[ImageBatch]:
     """Yield the pixels of files that exist, resized as the model asks for."""
-    starts = range(0, len(paths), batch_size)
     images = ImageFiles(
         Path("/"),  # a link may lead anywhere: there is no root to stay in
         [str(path.absolute()) for path in paths],
@@ -237,47 +314,15 @@ def load_files(
     )
     return load_batches(
         images,
-        [range(start, min(start + batch_size, len(paths))) for start in starts],
+        [
+            range(start, min(start + batch_size, len(paths)))
+            for start in range(0, len(paths), batch_size)
+        ],
         facts.transform,
         workers=workers,
         max_pixels=max_pixels,
         pin_memory=pin_memory,
     )
-
-
-Told = tuple[tuple[Guess, ...], None, float | None, bool]
-"""The fields of a prediction behind its path."""
-
-
-def told(
-    named: Named,
-    logits: Float[Tensor, "images classes"],
-    top: int,
-    reject: Rejection | None,
-) -> Iterator[Told]:
-    """Yield what is said of each image of a batch, or of each row of features."""
-    # By logits: probabilities that round to the same number would leave the order to chance.
-    found = logits.topk(min(top, len(named.class_names)), dim=1).indices
-    chances = logits.softmax(dim=1).gather(1, found)
-    scores: list[Any] = [None] * len(logits)
-    if reject is not None:
-        scores = reject.scores(logits * named.temperature).tolist()
-    for probabilities, rows, score in zip(chances.tolist(), found.tolist(), scores, strict=True):
-        pairs = zip(probabilities, rows, strict=True)
-        guesses = tuple(_guess(named, probability, row) for probability, row in pairs)
-        yield guesses, None, score, reject is not None and not score >= reject.threshold
-
-
-def _guess(named: Named, probability: float, row: int) -> Guess:
-    name = named.class_names[row]
-    return Guess(name, title(name), probability, row, named.tasks[row])
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long, a folder that may not be read
-        return False
 
 
 def find_images(
@@ -301,26 +346,22 @@ def find_images(
         if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
             found.append(path)
             continue
-        visible = _files_in(path)
-        images = [each for each in visible if each.name.lower().endswith(IMAGE_SUFFIXES)]
-        if len(images) < len(visible):
-            taken = set(images)
-            on_left_out([printable(each) for each in visible if each not in taken])
-        found += images
+        images: list[Path] = []
+        others: list[Path] = []
+        for name, below, files in os.walk(path, onerror=_refuse):
+            below[:] = sorted(each for each in below if not each.startswith("."))
+            for file in sorted(each for each in files if not each.startswith(".")):
+                is_image = file.lower().endswith(IMAGE_SUFFIXES)
+                (images if is_image else others).append(Path(name, file))
+        if others:
+            on_left_out([printable(each) for each in others])
         if not images:
             raise ImageError(
                 f"no image in {printable(path)}",
                 remedy=f"Files that end in {', '.join(IMAGE_SUFFIXES)} are looked for; any other"
                 " file can be given by its name.",
             )
-    return found
-
-
-def _files_in(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for name, below, files in os.walk(folder, onerror=_refuse):
-        below[:] = sorted(each for each in below if not each.startswith("."))
-        found += (Path(name, file) for file in sorted(files) if not file.startswith("."))
+        found += images
     return found
 
 
@@ -331,87 +372,8 @@ def _refuse(error: OSError) -> None:
     ) from error
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Classifier(Predictor):
-    """A network with named classes."""
-
-    facts: ModelFacts
-    backbone: Backbone
-    """The network on its device, its classifier included."""
-
-    def __repr__(self) -> str:
-        return f"<Classifier: {self.facts} on {self.backbone.config.device}>"
-
-    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to resized pixels.
-
-        Raises:
-            ModelError: If it does not compute on them.
-        """
-        images = self.facts.transform.normalise(batch.pixels.to(self.backbone.config.device))
-        try:
-            return self.backbone.logits(images)
-        except (RuntimeError, ValueError, AssertionError) as error:
-            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
-                raise
-            size = " x ".join(map(str, self.facts.transform.crop))
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ModelError(
-                f"the network of the model does not take the images of {size} pixels that its file"
-                f" asks for: {why}",
-                remedy="Export the run again.",
-            ) from error
-
-    @property
-    def pins_memory(self) -> bool:
-        """Whether batches are for a CUDA device."""
-        return self.backbone.config.device.startswith("cuda")
-
-    @property
-    def caution(self) -> str | None:
-        """Why the probabilities are not to be taken at their word, None where they are."""
-        return caution(self.facts)
-
-
-def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classifier:
-    """Load a model written by `clinit export`.
-
-    Args:
-        path: The model file, or the folder that it is in.
-        device: `auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:<index>`.
-
-    Raises:
-        ModelError: If there is no model at `path`, it has changed since it was written, or its
-            folder says otherwise than its file.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
-    """
-    path = Path(path)
-    return read_whole(path, lambda: _load_model(path, device))
-
-
-def _load_model(path: Path, device: str) -> Classifier:
-    path = model_file_of(path)
-    if path.suffix == ".onnx":
-        raise ModelError(
-            f"{path} is an ONNX file, not one of weights",
-            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
-            " clinit.headtrain.model.onnx.",
-        )
-    facts = read_facts(path)
-    config = BackboneConfig(
-        name=facts.backbone,
-        weights=path,
-        model_args={**facts.model_args, "num_classes": facts.num_classes},
-        device=str(choose_device(device)),
-        autocast=facts.autocast,
-    )
-    backbone = load_backbone(config)
-    if backbone.weights_sha256 != facts.weights:
-        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
-        raise ModelError(
-            f"the weights in {path} are not those that were exported: SHA-256 {found} instead of"
-            f" {exported}",
-            remedy="Export the run again; this file is damaged.",
-        )
-    return Classifier(facts, backbone)
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False

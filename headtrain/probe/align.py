@@ -28,7 +28,6 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, CacheSplit
 from clinit.extract.cache.shard_rows import stored_features
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.record.info import provenance
@@ -40,6 +39,7 @@ from clinit.headtrain.train.evaluate import count_correct
 from clinit.headtrain.train.heads import Bank, check_precision
 from clinit.headtrain.train.loop import train_epochs
 from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
 

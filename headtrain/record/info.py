@@ -72,6 +72,8 @@ class SideInfo(TypedDict, total=False):
     """One of the two data sets."""
 
     path: Required[str]
+    other_paths: list[str]
+    """Further caches, if the side is more than one."""
     fingerprint: Required[dict[str, str]]
     manifest_digest: str | None
     val_manifest_digest: str | None

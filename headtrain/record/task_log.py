@@ -14,7 +14,7 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import RunInfo, TaskInfo
 from clinit.headtrain.record.tables import TABLES
-from clinit.headtrain.start.initialise import Initialisation
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule

@@ -64,7 +64,7 @@ from torch import Tensor
 from clinit.headtrain.array import as_array, as_tensor, namespace, to_numpy
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import (
-    Surroundings,
+    CalibrationSet,
     mean_variance,
     slices,
     weighted_moments,
@@ -79,14 +79,6 @@ def norm_factor(rows: Rows, data: NewClasses) -> float:
     1 where there is nothing to compare: no existing row, or only zeros.
     """
     return norm_ratio(data.head.weight[: data.start, :], rows.weight)
-
-
-def pretrained_norm_factor(rows: Rows, data: NewClasses) -> float:
-    """Return mean norm of the rows that came with the head / mean norm of the new rows.
-
-    As `norm_factor`, but a factor besides does not grow from task to task with the rows it made.
-    """
-    return norm_ratio(data.pretrained.weight, rows.weight)
 
 
 def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
@@ -134,7 +126,7 @@ class Calibration:
 
 
 def calibrate(
-    around: Surroundings,
+    sample: CalibrationSet,
     logits: Float[Tensor, "rows new"],
     *,
     guess: float = 1.0,
@@ -143,14 +135,14 @@ def calibrate(
     """Find the factor and the shift of the new rows that minimise the loss.
 
     Args:
-        around: The data, and all logits that stay fixed.
+        sample: The data, and all logits that stay fixed.
         logits: g, the logits of the raw new rows for these data. Those of leave-one-out tell what
             to expect of other data.
         guess: Another factor that the search may start from, beside 1.
         kept_bias: Biases that stay as they are; then the shift is 0 and `logits` are without
             any bias.
     """
-    objective = Objective.of(around, logits, kept_bias)
+    objective = Objective.of(sample, logits, kept_bias)
     starts = [np.array([1.0, 0.0]), np.array([guess, 0.0])]
     expansions = [objective.expansion(start) for start in starts]
     best = int(np.argmin([value for value, _, _ in expansions]))
@@ -164,7 +156,7 @@ def calibrate(
 class Objective:
     """F(s, t) and its derivatives, from logits computed once."""
 
-    around: Surroundings
+    sample: CalibrationSet
     logits: Float[Tensor, "rows new"]
     """g: raw logits of the new rows."""
     offset: Float[Tensor, " new"]
@@ -177,27 +169,27 @@ class Objective:
     @classmethod
     def of(
         cls,
-        around: Surroundings,
+        sample: CalibrationSet,
         logits: Float[Tensor, "rows new"],
         kept_bias: Float[Tensor, " new"] | None = None,
     ) -> Objective:
         """Weigh the prior by the spread of the logits."""
         moments: Any = 0.0
         for rows in slices(len(logits)):
-            moments += weighted_moments(as_array(logits[rows]), around.weights[rows])
+            moments += weighted_moments(as_array(logits[rows]), sample.weights[rows])
         return cls(
-            around=around,
+            sample=sample,
             logits=logits,
             offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
             shifts=kept_bias is None,
-            prior=PRIOR * mean_variance(moments) / around.spread if around.spread > 0 else 0.0,
+            prior=PRIOR * mean_variance(moments) / sample.spread if sample.spread > 0 else 0.0,
         )
 
     def squares(self) -> Float[np.ndarray, " 2"]:
         """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
         square = self.logits.new_zeros(())
         for rows in slices(len(self.logits)):
-            square += self.around.weight[rows] @ self.logits[rows].square().sum(1)
+            square += self.sample.weight[rows] @ self.logits[rows].square().sum(1)
         return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
 
     def value(self, point: Float[np.ndarray, " 2"]) -> float:
@@ -226,8 +218,8 @@ class Objective:
 
         In few operations: most data are so small that each of them takes as long as any other.
         """
-        g, w = self.logits[rows], self.around.weight[rows]
-        local = self.around.terms(torch.add(self.offset + t, g, alpha=s), rows)
+        g, w = self.logits[rows], self.sample.weight[rows]
+        local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
         # Sums over new rows of what the loss says times 1, g and g^2.
         plain = torch.stack([local.gradient, local.diagonal, local.outer])
         times_g = plain * g
@@ -297,7 +289,7 @@ class Fit:
 
 
 def fit(
-    around: Surroundings,
+    sample: CalibrationSet,
     weight: Float[Tensor, "new dim"],
     bias: Float[Tensor, " new"],
     ridge: float,
@@ -308,7 +300,7 @@ def fit(
     """Minimise G from the rows (weight, bias).
 
     Args:
-        around: The data, and all logits that stay fixed.
+        sample: The data, and all logits that stay fixed.
         weight: V_0, in float64.
         bias: b_0.
         ridge: Strength of the ridge, in rows of data.
@@ -316,21 +308,21 @@ def fit(
         max_steps: Bound on the steps of L-BFGS.
     """
     blocks = [
-        as_tensor(around.features(rows, wide_enough(around.data))) for rows in slices(len(around))
+        as_tensor(sample.features(rows, wide_enough(sample.data))) for rows in slices(len(sample))
     ]
     features = torch.cat(blocks)
-    squares = around.weight @ features.square().sum(1, dtype=torch.float64)
+    squares = sample.weight @ features.square().sum(1, dtype=torch.float64)
     size = float((squares / features.shape[1]).sqrt()) or 1.0
     start = torch.cat([size * weight, bias[:, None]], dim=1)
     rows = start.clone().requires_grad_()
-    data = around.data
+    data = sample.data
     rows_per_class = float(data.counts[data.start :].mean())
-    strength = ridge / (len(around.present) * rows_per_class)
+    strength = ridge / (len(sample.present) * rows_per_class)
     values: list[float] = []
 
     def evaluate() -> Tensor:
         moved = rows.detach() - start
-        value, gradient = _loss(around, features, rows.detach(), size)
+        value, gradient = _loss(sample, features, rows.detach(), size)
         if not fits_bias:
             gradient[:, -1] = 0.0
         rows.grad = gradient + strength * moved
@@ -344,13 +336,13 @@ def fit(
     with torch.enable_grad():
         search.step(evaluate)
     found = rows.detach()
-    after, _ = _loss(around, features, found, size)
+    after, _ = _loss(sample, features, found, size)
     steps = int(search.state[rows]["n_iter"])
     return Fit(found[:, :-1] / size, found[:, -1].clone(), values[0], after, steps)
 
 
 def _loss(
-    around: Surroundings, features: Float[Tensor, "rows dim"], rows: Tensor, size: float
+    sample: CalibrationSet, features: Float[Tensor, "rows dim"], rows: Tensor, size: float
 ) -> tuple[float, Tensor]:
     """Return the loss and its gradient in the rows (r V, b)."""
     weight = (rows[:, :-1] / size).to(features.dtype)
@@ -358,9 +350,9 @@ def _loss(
     value = rows.new_zeros(())
     for block in slices(len(features)):
         logits = (features[block] @ weight.T).double() + rows[:, -1]
-        local = around.terms(logits, block)
-        weighted = around.weight[block, None] * local.gradient
-        value += around.weight[block] @ local.value
+        local = sample.terms(logits, block)
+        weighted = sample.weight[block, None] * local.gradient
+        value += sample.weight[block] @ local.value
         gradient[:, :-1] += (weighted.to(features.dtype).T @ features[block]).double() / size
         gradient[:, -1] += weighted.sum(0)
     return float(value), gradient

@@ -32,7 +32,7 @@ MAX_ROWS = 32_768
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Surroundings:
+class CalibrationSet:
     """Drawn rows of the data, with what the loss needs to know beside the new logits."""
 
     data: NewClasses
@@ -51,7 +51,7 @@ class Surroundings:
     """Variance of the logits of old rows, averaged over these; 0 where there is none."""
 
     @classmethod
-    def of(cls, data: NewClasses, loss: Loss, max_rows: int = MAX_ROWS) -> Surroundings:
+    def of(cls, data: NewClasses, loss: Loss, max_rows: int = MAX_ROWS) -> CalibrationSet:
         """Compute the fixed logits of at most `max_rows` rows, drawn class by class."""
         drawn = balanced_draw(data.labels, max_rows)
         labels = data.labels[drawn]
@@ -81,12 +81,12 @@ class Surroundings:
         )
 
     @property
-    def judgeable(self) -> Surroundings:
+    def judgeable(self) -> CalibrationSet:
         """All but new rows that are all that there is of their class: without them, it has none."""
         alone = (self.labels >= self.data.start) & (self.data.counts[self.labels] == 1)
         return self.subset(~alone) if alone.any() else self
 
-    def subset(self, kept: Bool[np.ndarray, " rows"]) -> Surroundings:
+    def subset(self, kept: Bool[np.ndarray, " rows"]) -> CalibrationSet:
         """Return some of the rows, weighted anew."""
         labels = self.labels[kept]
         weights = _weights(self.data, self.drawn[kept])

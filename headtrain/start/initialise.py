@@ -1,22 +1,10 @@
-"""Choose the ridge of least-square rows by the loss that they will be trained with.
+"""The rows of new classes, at their scale: `initialise` does all of it for one head.
 
-For each lambda of a grid: the leave-one-out logits of the new rows over buffer and new task,
-factor (at least 0) and shift of the least loss on these (`calibrate`), and that loss; all other
-logits stay as they are. One eigendecomposition serves all lambdas, and each search starts where
-the last one ended. The grid has half decades around the eigenvalues, and more where its lower edge
-is best.
-
-How the rows of new classes start.
-
-    raw, lda           rows as computed: each function looks at `NewClasses` and returns `Rows`
-    scale              the scale of the rows that the head has: by norms, or by the loss (calibrate)
-    left_out           the logits that calibration looks at
-    episodes           the scale where there are none: rows of single images
-    lambda_choice      the ridge of least squares, by the loss
-    fit                rows fitted to the loss
-    task_start         all of it for the heads of a bank; solved: heads that are solved as a whole
-
-`initialise` goes through them for one head.
+The ridge of least-square rows is chosen by the loss that they will be trained with. For each lambda
+of a grid: the leave-one-out logits of the new rows over buffer and new task, factor (at least 0)
+and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as they
+are. One eigendecomposition serves all lambdas, and each search starts where the last one ended. The
+grid has half decades around the eigenvalues, and more where its lower edge is best.
 """
 
 from __future__ import annotations
@@ -34,8 +22,8 @@ from torch import Tensor
 from clinit.headtrain.array import as_tensor, beside, library, namespace, take
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import Objective, fit, minimise
-from clinit.headtrain.start.calibration_set import Surroundings, as_type, balanced_draw
-from clinit.headtrain.start.new_rows import NewClasses, random_rows, raw_rows
+from clinit.headtrain.start.calibration_set import CalibrationSet, as_type, balanced_draw
+from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.start.scale import Initialisation, scaled
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
@@ -52,18 +40,18 @@ MOST_BELOW = 20
 
 
 def loss_curve(
-    around: Surroundings, path: LambdaPath, *, with_bias: bool = True
+    sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True
 ) -> LambdaCurve | None:
     """Return the leave-one-out loss of calibrated rows at each lambda.
 
     None where it is nowhere below that of rows of zeros: then no lambda is better than another.
     """
-    if len(around) > MAX_ROWS:
-        drawn = np.zeros(len(around), dtype=bool)
-        drawn[balanced_draw(around.labels, MAX_ROWS)] = True
-        around = around.subset(drawn)
-    search = _Search(around, path, with_bias)
-    centre = _half_decades(largest(path))
+    if len(sample) > MAX_ROWS:
+        drawn = np.zeros(len(sample), dtype=bool)
+        drawn[balanced_draw(sample.labels, MAX_ROWS)] = True
+        sample = sample.subset(drawn)
+    search = _Search(sample, path, with_bias)
+    centre = _half_decades(path)
     lams: list[float] = []
     losses: list[float] = []
     for step in range(ABOVE, -MOST_BELOW - 1, -1):
@@ -81,15 +69,12 @@ def safe_lambda(path: LambdaPath) -> float:
 
     There the rows are nearly the differences of class means from the mean of all.
     """
-    return _lambda(_half_decades(largest(path)) - 1)
+    return _lambda(_half_decades(path) - 1)
 
 
-def largest(path: LambdaPath) -> float:
-    """Return the largest eigenvalue."""
-    return float(path.eigenvalues[-1])
-
-
-def _half_decades(value: float) -> int:
+def _half_decades(path: LambdaPath) -> int:
+    """Return the number of half decades of the largest eigenvalue."""
+    value = float(path.eigenvalues[-1])
     return round(2 * math.log10(value)) if value > 0 else 0
 
 
@@ -101,24 +86,24 @@ def _lambda(half_decades: int) -> float:
 class _Search:
     """Calibrations at one lambda after the other."""
 
-    def __init__(self, around: Surroundings, path: LambdaPath, with_bias: bool) -> None:
-        self._around, self._path, self._with_bias = around, path, with_bias
-        double, data = namespace(path.basis).float64, around.data
-        blocks, places = around.blocks(path.statistics)
+    def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
+        self._sample, self._path, self._with_bias = sample, path, with_bias
+        double, data = namespace(path.basis).float64, sample.data
+        blocks, places = sample.blocks(path.statistics)
         self._blocks = [
             (block, path.coordinates(as_type(take(data.features, block.all_rows), double)))
             for block in blocks
         ]
-        self._places = torch.from_numpy(places).to(around.weight.device)
+        self._places = torch.from_numpy(places).to(sample.weight.device)
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift where the last search ended."""
-        zeros = around.weight.new_zeros(len(around), data.stop - data.start)
+        zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
         _, self.without = self._calibrated(zeros)
         """The loss of rows of zeros."""
 
     def loss(self, lam: float) -> float:
         """Return the class-balanced loss at a lambda, with a factor of at least 0."""
-        data, shares = self._around.data, self._around.data.shares
+        data, shares = self._sample.data, self._sample.data.shares
         classes = slice(data.start, data.stop)
         logits = torch.cat([
             as_tensor(self._path.left_out(
@@ -133,7 +118,7 @@ class _Search:
 
     def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
         size = np.array([float(logits.std()) or 1.0, 1.0])
-        objective = Objective.of(self._around, logits)
+        objective = Objective.of(self._sample, logits)
         start = self._end / size
         found, lowest, _ = minimise(objective, start, objective.expansion(start))
         self._end = found * size
@@ -183,36 +168,32 @@ def initialise(
     watch = watch or Stopwatch()
     if start.reads_statistics and statistics is None:
         statistics = class_statistics(data, start.weighting)
-    around = None
+    sample = None
     if start.looks_around:
         with watch.phase("calibrate"):
-            around = Surroundings.of(data, loss_named(loss))
-    lam, curve = _lambda_as_asked(start), None
-    if start.chooses_lambda:
-        assert around is not None
+            sample = CalibrationSet.of(data, loss_named(loss))
+    lam, curve = None, None
+    if start.reads_lambda and not start.chooses_lambda:
+        lam = float(start.ridge_parameter)
+    elif start.chooses_lambda:
+        assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
-            lam, curve = choose_lambda(start, around, path or partial(LambdaPath.of, statistics))
+            lam, curve = choose_lambda(start, sample, path or partial(LambdaPath.of, statistics))
     with watch.phase("solve"):
         rows = raw_rows(start, data, statistics, lam)
     with watch.phase("calibrate"):
         raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        found = scaled(raw, start, data, around, statistics, travel=travel)
+        found = scaled(raw, start, data, sample, statistics, travel=travel)
     if start.init != "fitted" or not data.has_old_rows:
         return found
-    assert around is not None
+    assert sample is not None
     with watch.phase("fit"):
-        return fitted(found, start, around)
-
-
-def _lambda_as_asked(start: Start) -> float | None:
-    if not start.reads_lambda or start.chooses_lambda:
-        return None
-    return float(start.ridge_parameter)
+        return fitted(found, start, sample)
 
 
 def choose_lambda(
-    start: Start, around: Surroundings, path: Callable[[], LambdaPath]
+    start: Start, sample: CalibrationSet, path: Callable[[], LambdaPath]
 ) -> tuple[float, LambdaCurve | None]:
     """Return the lambda that a word stands for, and the curve that it is chosen by.
 
@@ -221,10 +202,10 @@ def choose_lambda(
 
     Args:
         start: How rows start; its `lam` is `auto` or `held-out`.
-        around: The data, and all logits that stay fixed.
+        sample: The data, and all logits that stay fixed.
         path: Returns the least-square heads of these data for all lambdas.
     """
-    data = around.data
+    data = sample.data
     if start.lam == "held-out":
         judged = slice(data.start, data.stop)
         held = lambda_curve(
@@ -234,15 +215,15 @@ def choose_lambda(
         return held.best, held
     curve: LambdaCurve | None = None
     if data.has_pairs:
-        curve = loss_curve(around.judgeable, path(), with_bias=start.bias == "write")
+        curve = loss_curve(sample.judgeable, path(), with_bias=start.bias == "write")
     return curve.best if curve is not None else safe_lambda(path()), curve
 
 
-def fitted(start_rows: Initialisation, start: Start, around: Surroundings) -> Initialisation:
+def fitted(start_rows: Initialisation, start: Start, sample: CalibrationSet) -> Initialisation:
     """Fit the rows to the loss of the training, from where they are."""
     like = start_rows.rows.weight
     weight, bias = as_tensor(like), as_tensor(start_rows.rows.bias)
-    found = fit(around, weight, bias, start.fit_ridge, fits_bias=start.bias == "write")
+    found = fit(sample, weight, bias, start.fit_ridge, fits_bias=start.bias == "write")
     return replace(
         start_rows,
         rows=Rows(beside(like, found.weight.cpu().numpy()), beside(like, found.bias.cpu().numpy())),
@@ -250,17 +231,3 @@ def fitted(start_rows: Initialisation, start: Start, around: Surroundings) -> In
         loss_after=found.loss_after,
         steps=found.steps,
     )
-
-
-__all__ = [
-    "Initialisation",
-    "LambdaCurve",
-    "NewClasses",
-    "Rows",
-    "choose_lambda",
-    "class_statistics",
-    "initialise",
-    "random_rows",
-    "raw_rows",
-    "scaled",
-]

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from clinit.headtrain.array import Cholesky, as_tensor, beside, namespace, take
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.calibration_set import Logits, Surroundings, as_type
+from clinit.headtrain.start.calibration_set import CalibrationSet, Logits, as_type
 from clinit.headtrain.start.new_rows import (
     SHRINKAGE,
     NewClasses,
@@ -55,7 +55,7 @@ def in_sample(rows: Rows) -> Logits:
 def leave_one_out(
     start: Start,
     rows: Rows,
-    around: Surroundings,
+    sample: CalibrationSet,
     statistics: ClassStatistics | None,
     lam: float | None,
 ) -> Float[Tensor, "rows new"]:
@@ -65,33 +65,33 @@ def leave_one_out(
         start: How the rows were computed; not `zero`, nor random.
         rows: The rows, with their own biases; where `start` keeps biases as they are, the logits
             are without any.
-        around: What they were computed from, and the rows to look at.
+        sample: What they were computed from, and the rows to look at.
         statistics: Those of the data, where `start.reads_statistics`.
         lam: Ridge of least-square rows.
     """
-    data, with_bias = around.data, start.bias == "write"
+    data, with_bias = sample.data, start.bias == "write"
     if start.init == "imprint" or statistics is None:
         means = unit_class_mean_rows(data).weight
-        return around.logits(_UnitMeans(means, data, normalised=start.init == "imprint"))
+        return sample.logits(_UnitMeans(means, data, normalised=start.init == "imprint"))
     if start.init == "class-mean":
-        return around.logits(_Means(rows, data, with_bias=with_bias))
+        return sample.logits(_Means(rows, data, with_bias=with_bias))
     if start.init == "lda" and data.groups is not None:
-        return _discriminants_without_groups(around, statistics, with_bias=with_bias)
+        return _discriminants_without_groups(sample, statistics, with_bias=with_bias)
     if start.init == "lda":
-        return around.logits(_Discriminants.of(rows, data, statistics, with_bias=with_bias))
+        return sample.logits(_Discriminants.of(rows, data, statistics, with_bias=with_bias))
     assert lam is not None
-    return _least_square_logits(rows, around, statistics, lam, with_bias=with_bias)
+    return _least_square_logits(rows, sample, statistics, lam, with_bias=with_bias)
 
 
 def _least_square_logits(
-    rows: Rows, around: Surroundings, statistics: ClassStatistics, lam: float, *, with_bias: bool
+    rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float, *, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
     covariance, mean = statistics.total_covariance, statistics.mean
     xp = namespace(covariance)
     system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
     direction = system.solve(mean[:, None])[:, 0]
-    data, found = around.data, []
-    blocks, places = around.blocks(statistics)
+    data, found = sample.data, []
+    blocks, places = sample.blocks(statistics)
     for block in blocks:
         rows_of, shares = block.all_rows, data.shares
         labels = data.labels[rows_of]
@@ -261,7 +261,7 @@ class _Discriminants:
 
 
 def _discriminants_without_groups(
-    around: Surroundings, statistics: ClassStatistics, *, with_bias: bool
+    sample: CalibrationSet, statistics: ClassStatistics, *, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
     """Return what discriminants answer without the group of each row.
 
@@ -269,13 +269,13 @@ def _discriminants_without_groups(
     deviations of the rows of the group and of their mean: x.P_- y = x.y + (V x).C (V y) with
     C = (diag(1/r) - V V^T)^-1.
     """
-    data, found, half = around.data, [], 0.5 if with_bias else 0.0
+    data, found, half = sample.data, [], 0.5 if with_bias else 0.0
     system = Cholesky.of(shrunk(statistics))
     xp, means = namespace(statistics.gram), system.half(statistics.class_means.T).T
     new, shares = means[data.start : data.stop, :], data.shares
     assert shares is not None
     blocks, places = blocks_of(
-        data.labels, around.drawn, np.zeros(data.stop, dtype=bool), data.groups
+        data.labels, sample.drawn, np.zeros(data.stop, dtype=bool), data.groups
     )
     for block in blocks:
         (units, n), labels = block.rows.shape, data.labels[block.rows[:, 0]]

@@ -52,10 +52,9 @@ from clinit.headtrain.start.calibrate import (
     calibrate,
     norm_factor,
     norm_ratio,
-    pretrained_norm_factor,
     row_factors,
 )
-from clinit.headtrain.start.calibration_set import Surroundings, balanced_draw
+from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
 from clinit.headtrain.start.left_out import in_sample, leave_one_out
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_weights
@@ -122,7 +121,7 @@ class Episode:
 
 
 def learnt_scale(
-    raw: Initialisation, start: Start, around: Surroundings, travel: float
+    raw: Initialisation, start: Start, sample: CalibrationSet, travel: float
 ) -> Calibration | None:
     """Return the factor of new rows of single images, its loss before and after over episodes.
 
@@ -132,18 +131,18 @@ def learnt_scale(
     Args:
         raw: The new rows as computed.
         start: How they were computed.
-        around: The data, and the spread of the logits of old rows.
+        sample: The data, and the spread of the logits of old rows.
         travel: As of `scaled`.
     """
-    old = to_numpy(around.data.pretrained.weight)
+    old = to_numpy(sample.data.pretrained.weight)
     try:
-        episodes = list(_Stage.of(around.data, start, raw.lam).episodes()) if old.any() else []
+        episodes = list(_Stage.of(sample.data, start, raw.lam).episodes()) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:
         return None
     weight = np.concatenate([each.weight for each in episodes])
-    judges = _together(episodes, around)
+    judges = _together(episodes, sample)
     logits = torch.from_numpy(np.concatenate([each.logits for each in episodes]))
     kept, unit = logits.new_zeros(logits.shape[1]), norm_ratio(old, weight)
     found = calibrate(judges, logits, guess=unit, kept_bias=kept)
@@ -249,13 +248,13 @@ class _Stage:
         )
 
 
-def _together(episodes: list[Episode], around: Surroundings) -> Surroundings:
+def _together(episodes: list[Episode], sample: CalibrationSet) -> CalibrationSet:
     """Return the judges of all episodes as what calibration looks at."""
     target = np.concatenate([each.target for each in episodes])
     weights = np.concatenate([each.weights for each in episodes])
     parts = FixedPart(*map(torch.cat, zip(*(each.fixed for each in episodes), strict=True)))
     return replace(
-        around, loss=LOSS, drawn=np.arange(len(target)), labels=target, weights=weights,
+        sample, loss=LOSS, drawn=np.arange(len(target)), labels=target, weights=weights,
         target=torch.from_numpy(target), weight=torch.from_numpy(weights), fixed=parts,
     )  # fmt: skip
 
@@ -287,7 +286,7 @@ def scaled(
     raw: Initialisation,
     start: Start,
     data: NewClasses,
-    around: Surroundings | None = None,
+    sample: CalibrationSet | None = None,
     statistics: ClassStatistics | None = None,
     *,
     travel: float = math.inf,
@@ -298,40 +297,36 @@ def scaled(
         raw: The rows as computed.
         start: How they were computed, and their scale.
         data: The data and the head.
-        around: What `calibrated` rows are chosen by, where `start.looks_around`.
+        sample: What `calibrated` rows are chosen by, where `start.looks_around`.
         statistics: Those that the rows were computed from, if any.
         travel: How far training can move a weight: its learning rate times its updates; 0 if the
             rows are used as they are.
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
-    if start.is_calibrated and _can_be_calibrated(start, data):
-        assert around is not None
-        found = _calibrated(raw, start, around, statistics, kept)
+    # Without a row of an earlier class nothing holds the shift back: the least loss is where every
+    # image is of a new class. Without a new class of two rows nothing can be left out.
+    judged = data.has_old_rows and (data.has_pairs or not _leaves_out(start))
+    if start.is_calibrated and judged:
+        assert sample is not None
+        found = _calibrated(raw, start, sample, statistics, kept)
         if found.factor > 0:
             return found
     elif start.is_calibrated and data.has_old_rows and (start.reads_lambda or not travel):
-        assert around is not None
-        learnt = learnt_scale(raw, start, around, travel)
+        assert sample is not None
+        learnt = learnt_scale(raw, start, sample, travel)
         if learnt is not None:
             return _by(learnt, raw, kept)
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
-        factors *= pretrained_norm_factor(rows, data) * (OF_SINGLE_ROWS if travel else 1.0)
+        # Unlike `norm_factor` this does not grow from task to task with the rows that it made.
+        factor = norm_ratio(data.pretrained.weight, rows.weight)
+        factors *= factor * (OF_SINGLE_ROWS if travel else 1.0)
     elif start.scale == "norm" or start.is_calibrated:
         factors *= norm_factor(rows, data)
     elif start.scale == "row-norm":
         factors = row_factors(rows, data)
     return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
-
-
-def _can_be_calibrated(start: Start, data: NewClasses) -> bool:
-    """Return whether there is something to calibrate on; else the rows take the norm of others.
-
-    Without a row of an earlier class nothing holds the shift back: the least loss is where every
-    image is of a new class. Without a new class of two rows nothing can be left out.
-    """
-    return data.has_old_rows and (data.has_pairs or not _leaves_out(start))
 
 
 def _leaves_out(start: Start) -> bool:
@@ -342,22 +337,22 @@ def _leaves_out(start: Start) -> bool:
 def _calibrated(
     raw: Initialisation,
     start: Start,
-    around: Surroundings,
+    sample: CalibrationSet,
     statistics: ClassStatistics | None,
     kept: Any | None,
 ) -> Initialisation:
     rows = raw.rows
     if _leaves_out(start):
-        around = around.judgeable
-        logits = leave_one_out(start, rows, around, statistics, raw.lam)
+        sample = sample.judgeable
+        logits = leave_one_out(start, rows, sample, statistics, raw.lam)
     else:
         without = namespace(rows.bias).zeros_like(rows.bias)
         own = in_sample(rows if kept is None else Rows(rows.weight, without))
-        logits = around.logits(own)
+        logits = sample.logits(own)
     found = calibrate(
-        around,
+        sample,
         logits,
-        guess=norm_factor(rows, around.data),
+        guess=norm_factor(rows, sample.data),
         kept_bias=None if kept is None else as_tensor(kept),
     )
     return _by(found, raw, kept)

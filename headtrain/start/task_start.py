@@ -1,6 +1,6 @@
 """How the heads of a bank start a task: with initialised new rows, or solved as a whole.
 
-Heads that are solved as a whole from all rows of all classes seen so far, and not trained.
+A solved head follows from all rows of all classes seen so far, and is not trained.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,32 +24,22 @@ from clinit.headtrain.array import (
     torch_stream,
 )
 from clinit.headtrain.rows import NEVER, Rows
-from clinit.headtrain.start.initialise import Initialisation, LambdaCurve, NewClasses, initialise
-from clinit.headtrain.start.new_rows import discriminants
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses, discriminants
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.statistics.lambda_curve import lambda_curve
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Start, Study
 from clinit.stopwatch import Stopwatch
 
-
-@runtime_checkable
-class SolvedHead(Protocol):
-    """A way to solve for a head."""
-
-    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
-        """Return the head over all classes of `statistics`; not every method reads `lam`."""
-        ...
-
-
-def rule_out_absent(head: Rows, statistics: ClassStatistics) -> Rows:
-    """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
-    return rule_out(head, statistics.totals > 0)
+Solve = Callable[[ClassStatistics, float], Rows]
+"""Solves for a head over all classes, at a lambda that not every method reads."""
 
 
 def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
-    """Do this to the rows of all classes but those that have data."""
+    """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
     xp = namespace(head.weight)
     present = beside(head.weight, has_data)
     return Rows(
@@ -58,9 +48,8 @@ def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NearestClassMean:
-    """The class whose mean is nearest to the feature.
+def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:
+    """Return (mu_c, -1/2 |mu_c|^2) for each class: that whose mean is nearest to the feature wins.
 
         -1/2 |h - mu_c|^2 = mu_c.h - 1/2 |mu_c|^2 - 1/2 |h|^2,
 
@@ -69,36 +58,18 @@ class NearestClassMean:
     Source: T. Mensink, J. Verbeek, F. Perronnin, G. Csurka, "Distance-based image
     classification: generalizing to new classes at near-zero cost", IEEE TPAMI 35(11), 2013.
     """
-
-    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
-        """Return (mu_c, -1/2 |mu_c|^2) for each class."""
-        means = statistics.class_means
-        squares = namespace(means).sum(means**2, axis=1)
-        return rule_out_absent(Rows(means, -0.5 * squares), statistics)
+    means = statistics.class_means
+    squares = namespace(means).sum(means**2, axis=1)
+    return rule_out(Rows(means, -0.5 * squares), statistics.totals > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Ridge:
-    """Least squares with one-hot targets: the head of Eq. 3 of the paper, all rows written."""
-
-    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
-        """Return W_LS; the row of a class without data is zero: it predicts "not this one"."""
-        return least_squares_head(statistics, lam)
+def lda(statistics: ClassStatistics, lam: float) -> Rows:
+    """Return the discriminant of each class, for equal priors."""
+    return rule_out(discriminants(statistics), statistics.totals > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Lda:
-    """Linear discriminants with shrinkage, for equal priors: `clinit.headtrain.start.new_rows`."""
-
-    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
-        """Return the discriminant of each class."""
-        return rule_out_absent(discriminants(statistics), statistics)
-
-
-SOLVED: Mapping[str, SolvedHead] = {"ncm": NearestClassMean(), "ridge": Ridge(), "lda": Lda()}
-"""By the name of their method."""
-
-
+SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
+"""By the name of their method; of `ridge` the row of a class without data is zero."""
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Spent = dict[str, float]
 """Seconds by what they were spent on: those of `PHASES` that there were."""
@@ -120,6 +91,7 @@ def start_made_task(place: Callable[[np.ndarray], Any]) -> list[Initialisation]:
     return [initialise(Start(init=init), data) for init in ("least-square", "class-mean")]
 
 
+@dataclass(eq=False)
 class TaskStart:
     """What the heads share at the start of a task.
 
@@ -127,72 +99,47 @@ class TaskStart:
     in the time of each head that needs them: alone it would have had to compute them too.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        num_base: int,
-        features: Callable[[], FeatureRows],
-        labels: Int[np.ndarray, " rows"],
-        solved: SolvedHead | None,
-        device: torch.device,
-        chosen: Callable[[LambdaCurve], None],
-        summed: Callable[[FeatureRows, Weighting], ClassStatistics] | None = None,
-        *,
-        groups: Callable[[], Int[np.ndarray, " rows"] | None] = lambda: None,
-        heads_alike: bool = False,
-    ) -> None:
-        """Take what the start may look at.
+    task: Task
+    """Whose classes arrive."""
+    num_base: int
+    """Rows that came with the head."""
+    read: Callable[[], FeatureRows]
+    """Returns the features of the old and new rows that may be looked at; it is called if rows are
+    computed, and not for random rows."""
+    labels: Int[np.ndarray, " rows"]
+    """Of these rows."""
+    solve: Solve | None
+    """How the head is solved; None if rows are initialised."""
+    device: torch.device
+    """Where the work that is timed is done."""
+    chosen: Callable[[LambdaCurve], None]
+    """Called with the curve by which lambda is chosen, if it is."""
+    summed: Callable[[FeatureRows, Weighting], ClassStatistics] | None = None
+    """Returns the class statistics of these features; default: sums all rows."""
+    groups: Callable[[], Int[np.ndarray, " rows"] | None] = lambda: None
+    """Returns the groups of rows that repeat each other, None if none does."""
+    heads_alike: bool = False
+    """Whether all heads have the same rows yet, as they have before the first task: those that
+    start in the same way then start with the same rows."""
 
-        Args:
-            task: Whose classes arrive.
-            num_base: Rows that came with the head.
-            features: Returns those of the old and new rows that may be looked at; it is called
-                where rows are computed, and not for random rows.
-            labels: Labels of these rows.
-            solved: How the head is solved; None where rows are initialised.
-            device: Where the work that is timed is done.
-            chosen: Called with the curve by which lambda is chosen, where it is.
-            summed: Returns the class statistics of these features; default: sums all rows.
-            groups: Returns the groups of rows that repeat each other, None if none does.
-            heads_alike: Whether all heads have the same rows yet, as they have before the first
-                task: those that start in the same way then start with the same rows.
-        """
-        self._task = task
-        self._num_base = num_base
-        self._read = features
-        self._labels = labels
-        self._closed = solved
-        self._device = device
-        self._chosen = chosen
-        self._summed = summed or self._sum
-        self._find_groups = groups
-        self._heads_alike = heads_alike
+    def __post_init__(self) -> None:
+        """Nothing is shared yet."""
         self._starts: dict[tuple[Start, str, float], tuple[Initialisation, Spent]] = {}
-        self._watch = Stopwatch(device)
-        self._statistics: dict[Weighting, ClassStatistics] = {}
-        self._curves: dict[Weighting, LambdaCurve] = {}
-        self._paths: dict[Weighting, LambdaPath] = {}
+        self._watch = Stopwatch(self.device)
+        self._shared: dict[str, Any] = {}
 
     def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
         """Return the rows that a head starts with, up to its last seen one; and its seconds.
 
         They are the task's new rows, or all rows of a head that is solved.
         """
-        if self._closed is not None:
-            return self._solved(study, self._closed)
-        init = study.start
+        if self.solve is not None:
+            return self._solved(study, self.solve)
+        init, new = study.start, (self.task.start, self.task.stop)
         if init.init == "random":
-            return Initialisation(head.between(self._task.start, self._task.stop)), {}
-        data = NewClasses(
-            self.features,
-            self._labels,
-            head,
-            self._task.start,
-            self._task.stop,
-            self._num_base,
-            self._groups,
-        )
-        if not self._heads_alike:
+            return Initialisation(head.between(*new)), {}
+        data = NewClasses(self.features, self.labels, head, *new, self.num_base, self._groups)
+        if not self.heads_alike:
             return self._initialised(study, data)
         # How far training goes matters to rows of single images alone.
         key = init, study.training.loss, 0.0 if data.has_pairs else _travel(study)
@@ -209,7 +156,7 @@ class TaskStart:
         if init.chooses_lambda and init.lam != "held-out":
             self._path(init.weighting)
             needed.append(f"lambda {init.weighting}")
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(self.device)
         start = initialise(
             init,
             data,
@@ -220,59 +167,57 @@ class TaskStart:
             watch=watch,
         )
         if start.curve is not None:
-            self._chosen(start.curve)
+            self.chosen(start.curve)
         return start, self._with_shared(needed, watch)
 
+    def _once(self, phase: str, compute: Callable[[], Any]) -> Any:
+        """Return what heads share under this name, computed at its first use."""
+        if phase not in self._shared:
+            with self._watch.phase(phase):
+                self._shared[phase] = compute()
+        return self._shared[phase]
+
     def _path(self, weighting: Weighting) -> LambdaPath:
-        if weighting not in self._paths:
-            statistics = self.statistics(weighting)
-            with self._watch.phase(f"lambda {weighting}"):
-                self._paths[weighting] = LambdaPath.of(statistics)
-        return self._paths[weighting]
+        statistics = self.statistics(weighting)
+        path: LambdaPath = self._once(f"lambda {weighting}", lambda: LambdaPath.of(statistics))
+        return path
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the class statistics of the rows that the start looks at."""
-        if weighting not in self._statistics:
-            features = self.features
-            with self._watch.phase(f"statistics {weighting}"):
-                self._statistics[weighting] = self._summed(features, weighting)
-        return self._statistics[weighting]
+        features, found = self.features, self.summed or self._sum
+        phase = f"statistics {weighting}"
+        statistics: ClassStatistics = self._once(phase, lambda: found(features, weighting))
+        return statistics
 
     def _sum(self, features: FeatureRows, weighting: Weighting) -> ClassStatistics:
+        classes, groups = self.task.stop, self._groups
         return ClassStatistics.of(
-            features,
-            self._labels,
-            num_classes=self._task.stop,
-            weighting=weighting,
-            groups=self._groups,
+            features, self.labels, num_classes=classes, weighting=weighting, groups=groups
         )
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
-        if weighting not in self._curves:
-            features = self.features
-            with self._watch.phase(f"lambda {weighting}"):
-                self._curves[weighting] = lambda_curve(
-                    features,
-                    self._labels,
-                    self._task.stop,
-                    weighting=weighting,
-                    groups=self._groups,
-                )
-            self._chosen(self._curves[weighting])
-        return self._curves[weighting]
+        features, classes, groups = self.features, self.task.stop, self._groups
+
+        def compute() -> LambdaCurve:
+            curve = lambda_curve(features, self.labels, classes, weighting=weighting, groups=groups)
+            self.chosen(curve)
+            return curve
+
+        found: LambdaCurve = self._once(f"lambda {weighting}", compute)
+        return found
 
     @cached_property
     def _groups(self) -> Int[np.ndarray, " rows"] | None:
         with self._watch.phase("features"):
-            return self._find_groups()
+            return self.groups()
 
     @cached_property
     def features(self) -> FeatureRows:
         """The features of the rows that the start looks at."""
         with self._watch.phase("features"):
-            return self._read()
+            return self.read()
 
-    def _solved(self, study: Study, method: SolvedHead) -> tuple[Initialisation, Spent]:
+    def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")
         weighting: Weighting = "class" if "weighting" in idle else study.start.weighting
         statistics = self.statistics(weighting)
@@ -283,9 +228,9 @@ class TaskStart:
                 curve = self._curve(weighting)
                 needed.append(f"lambda {weighting}")
             lam = curve.best if curve is not None else study.start.ridge_parameter
-        watch = Stopwatch(self._device)
+        watch = Stopwatch(self.device)
         with watch.phase("solve"):
-            rows = method.solve(statistics, lam or 0.0)
+            rows = solve(statistics, lam or 0.0)
         start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
         return start, self._with_shared(needed, watch)
 

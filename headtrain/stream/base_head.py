@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
@@ -120,12 +120,17 @@ class AlignmentFacts(TypedDict, total=False):
     view_seed: Count | None
     augmentation: str
     epochs: Count
+    batch_size: Count
     lr: Number
+    weight_decay: Number
     top1_before: Number | None
     top1_after: Number | None
     started_from: str
     digest: str
     """Digest of the aligned head."""
+
+
+_RECORDED = [name for name in AlignmentFacts.__annotations__ if name != "digest"]
 
 
 def head_digest(head: Head) -> str:
@@ -159,7 +164,7 @@ def read_base_head(path: Path, **layout: Any) -> tuple[Head, dict[str, Any]]:
     if facts is not None:
         _FACTS.convert(facts, AlignmentFacts, origin=origin)
         if facts.get("digest") == head_digest(head):
-            described["alignment"] = _told(facts)
+            described["alignment"] = {name: facts.get(name) for name in _RECORDED}
     return head, described
 
 
@@ -190,20 +195,3 @@ def starting_head(
             " backbone that has a classifier, or import their features with `--fit-head logistic`.",
         )
     return head, {}
-
-
-def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    names = (
-        "loss",
-        "views",
-        "view_seed",
-        "augmentation",
-        "epochs",
-        "batch_size",
-        "lr",
-        "weight_decay",
-        "top1_before",
-        "top1_after",
-        "started_from",
-    )
-    return {name: facts.get(name) for name in names}

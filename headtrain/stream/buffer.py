@@ -1,4 +1,4 @@
-"""The rehearsal buffer: a choice of the rows of all classes seen so far.
+"""All rows of an experiment as one table, and the rehearsal buffer: a choice of them.
 
 How many rows of each class it holds is said by its split:
 
@@ -10,15 +10,11 @@ Each class orders its rows once, by seed, and always gives the first ones; its s
 when classes are added, or stays as it is. So the buffer of a later task is a part of what was
 stored before and of the task in between: a learner that sees every row once could keep it.
 
-All rows of the base and the new data as one table, and those of it that a task may look at.
-
-Training rows that are kept aside for bias correction: a tenth of each class, for good.
-
-A class orders its rows once, by seed, and fills the buffer with the first ones. Of this order
-every tenth row is kept aside, from a place on that is drawn per class: so a tenth of what the
-buffer holds is kept aside as well, however few rows it holds of each class. A row is kept aside in
-all tasks, so that no head has ever been trained on it, with all rows that repeat it: they count as
-one. A new class of a single row keeps none aside: it has to be learnt from something.
+For bias correction a tenth of each class is held out for good: every tenth row of its order, from
+a place on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
+few rows it holds of each class. A row is held out in all tasks, so that no head has ever been
+trained on it, with all rows that repeat it: they count as one. A new class of a single row is
+trained on: it has to be learnt from something.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -157,36 +153,19 @@ SGM_LARGE = 192_000
 """From this size on, an `sgm` buffer gives 20 % to later classes; below, 22.5 %."""
 
 
-@runtime_checkable
-class Quotas(Protocol):
-    """Decides how many rows of each class are kept."""
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Return the rows kept of head rows 0, 1, ..., of which there are `counts`.
-
-        Of classes that are equal, those of the lowest `ranks` get the rows that are left over.
-        """
-        ...
+Counts = Int[np.ndarray, " seen"]
+Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
+"""Takes the rows that there are of head rows 0, 1, ..., and a rank of each; returns how many are
+kept. Of classes that are equal, those of the lowest ranks get the rows that are left over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balanced:
-    """One space for all classes: a full buffer evicts from its largest class."""
-
-    size: int
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Share the space equally."""
-        return level(counts, self.size, ranks)
+def balanced(size: int) -> Quotas:
+    """Share one space equally: a full buffer evicts from its largest class."""
+    return lambda counts, ranks: level(counts, size, ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Sgm:
-    """A space for base classes and one for later ones, as in the authors' related work.
+def sgm(size: int, num_base: int) -> Quotas:
+    """Share a space for base classes and one for later ones, as in the authors' related work.
 
     24K are 18,600 + 5,400 rows (77.5 % + 22.5 %), 192K are 153,600 + 38,400 (80 % + 20 %). Other
     sizes: 22.5 % for later classes below 192,000 rows, 20 % above. What one part cannot fill
@@ -194,40 +173,18 @@ class Sgm:
 
     Source: M. Y. Harun, C. Kanan, "Overcoming the stability gap in continual learning", TMLR 2024.
     """
+    of_later = round(size * (0.2 if size >= SGM_LARGE else 0.225))
 
-    size: int
-    num_base: int
+    def quotas(counts: Counts, ranks: Float[np.ndarray, " seen"]) -> Counts:
+        base = level(counts[:num_base], size - of_later, ranks[:num_base])
+        return np.concatenate([base, level(counts[num_base:], of_later, ranks[num_base:])])
 
-    @property
-    def later_size(self) -> int:
-        """Rows kept for classes that are not of the base."""
-        return round(self.size * (0.2 if self.size >= SGM_LARGE else 0.225))
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Share each of the two spaces equally."""
-        base, later = slice(self.num_base), slice(self.num_base, None)
-        return np.concatenate(
-            [
-                level(counts[base], self.size - self.later_size, ranks[base]),
-                level(counts[later], self.later_size, ranks[later]),
-            ]
-        )
+    return quotas
 
 
-@dataclass(frozen=True, slots=True)
-class PerClass:
-    """The same space for every class, however many there are."""
-
-    size: int
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Keep `size` rows of each class, or all that there are."""
-        kept: np.ndarray = np.minimum(counts, self.size)
-        return kept
+def per_class(size: int) -> Quotas:
+    """Keep as many rows of every class, however many classes there are."""
+    return lambda counts, ranks: np.asarray(np.minimum(counts, size))
 
 
 def level(
@@ -249,16 +206,15 @@ def level(
 def quotas_of(stream: Stream, num_base: int) -> Quotas:
     """Return how many rows of each class the buffer of a stream holds, after `num_base` classes."""
     if stream.buffer_per_class is not None:
-        return PerClass(stream.buffer_per_class)
+        return per_class(stream.buffer_per_class)
     size = stream.buffer or 0
-    return Sgm(size, num_base) if stream.buffer_split == "sgm" else Balanced(size)
+    return sgm(size, num_base) if stream.buffer_split == "sgm" else balanced(size)
 
 
 class Buffer:
     """Chooses rows of the classes seen so far, as many of each as its quotas say."""
 
     def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
-        self._pool = pool
         self._quotas = quotas
         self._ordered = cache(lambda row: _class_order(pool.rows_of(row), row, seed))
 
@@ -285,13 +241,13 @@ def _class_order(
 
 
 EVERY = 10
-"""One row in so many is kept aside, as in the experiments of BiC (its split of 9:1)."""
+"""One row in so many is held out, as in the experiments of BiC (its split of 9:1)."""
 
 
-def kept_aside(
+def correction_rows(
     train: Pool, buffer: Buffer, num_base: int, num_classes: int, *, seed: int
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark the rows of the pool that no task trains on.
+    """Mark the rows that bias correction is fitted to, and that no task trains on.
 
     Args:
         train: All training rows.
@@ -310,7 +266,7 @@ def kept_aside(
             order = buffer.order(head_row)
             order = order[np.isin(order, firsts)]
             if len(order) > 1 or head_row < num_base:
-                first = int(generator(seed, Draw.KEPT_ASIDE, head_row).integers(EVERY))
+                first = int(generator(seed, Draw.CORRECTION, head_row).integers(EVERY))
                 chosen.append(order[first::EVERY])
         return np.concatenate(chosen)
 

@@ -17,7 +17,7 @@ the class order, the buffer and the random rows as they were.
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
-    KEPT_ASIDE    index = head row   training rows of a class that bias correction looks at
+    CORRECTION    index = head row   training rows of a class that bias correction looks at
     FEATURE_MAP   index = member     random features of a closed form, and their phases
     BANDWIDTH     index 0            rows whose distances set the width of a kernel
     RIDGE         index = task       training rows on which a closed form chooses its lambda
@@ -52,7 +52,7 @@ class Draw(enum.IntEnum):
     FEATURE_MAP = 12
     BANDWIDTH = 13
     RIDGE = 14
-    KEPT_ASIDE = 15
+    CORRECTION = 15
     PSEUDO_ROWS = 20
     ASIDE = 21
     EPISODES = 22

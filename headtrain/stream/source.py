@@ -1,21 +1,29 @@
-"""One side of an experiment: the train and val features of a data set, and where they are from."""
+"""One side of an experiment: the train and val features of a data set, and where they are from.
+
+A side may be several caches of one backbone: two halves of a class list, or more images of some
+classes. Classes are those of the same name; the rows of a class come cache after cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head
+from clinit.extract.cache.head import Head, tensors_sha256
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache
 from clinit.extract.cache.shard_rows import stored_features
+from clinit.files.documents import content_sha256
 from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
+from clinit.headtrain.stream.buffer import Pool
 from clinit.stopwatch import Stopwatch
 
 NONE_EVALUATED = "has no val split: none of its classes is evaluated"
@@ -30,6 +38,9 @@ class Source:
     val: FeatureSet
     """May have no row."""
     path: str = ""
+    """The folder of the cache; of several the first one."""
+    others: tuple[str, ...] = ()
+    """The folders of all further caches."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     """What the features depend on; its fields about rows are about the training rows."""
     val_manifest: str | None = None
@@ -70,6 +81,7 @@ class Source:
         }
         return {
             "path": self.path,
+            **({"other_paths": list(self.others)} if self.others else {}),
             "fingerprint": dict(self.fingerprint.without_rows.fields),
             "manifest_digest": self.fingerprint.manifest,
             "val_manifest_digest": self.val_manifest,
@@ -86,25 +98,113 @@ def read_source(path: Path) -> Source:
     return _source(open_cache(path), set(), None)
 
 
-def read_sources(*paths: Path, memory: int | None = None) -> tuple[Source, ...]:
+def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tuple[Source, ...]:
     """Open feature caches: in memory as far as they fit, the largest splits on disk.
 
     Results do not depend on where features are.
 
     Args:
-        paths: The caches.
+        sides: The cache of each side, or several of one backbone.
         memory: Bytes that features and copies of their rows may take; default: what is free.
 
     Raises:
-        CacheError: As in `read_source`.
+        CacheError: As in `read_source`, or if the caches of a side do not fit together.
         MachineError: If the memory does not suffice to read the caches shard by shard.
         ValueError: If `memory` is not above 0.
     """
-    caches = [open_cache(path) for path in paths]
-    splits = [split for cache in caches for split in cache.splits.values()]
-    room = HostMemory.of(memory)
-    stored = left_on_disk(splits, room)
-    return tuple(_source(cache, stored, room if stored else None) for cache in caches)
+    opened = [
+        [open_cache(path) for path in ([side] if isinstance(side, Path) else side)]
+        for side in sides
+    ]
+    splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
+    ram = HostMemory.of(memory)
+    stored = left_on_disk(splits, ram)
+    return tuple(_joined(caches, stored, ram if stored else None) for caches in opened)
+
+
+def _joined(caches: Sequence[Cache], stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
+    for cache in caches[1:]:
+        check_same_backbone(*(each.split("train").fingerprint for each in (caches[0], cache)))
+    _refuse_shared_images(caches)
+    first, *others = sources = [_source(cache, stored, memory) for cache in caches]
+    if not others:
+        return first
+    digests = [each.fingerprint.manifest for each in sources]
+    imported = [each.fingerprint.features for each in sources if each.fingerprint.features]
+    names = _class_names([each.class_names for each in sources])
+    return Source(
+        train=_concatenated([each.train for each in sources], names),
+        val=_concatenated([each.val for each in sources], names),
+        path=first.path,
+        others=tuple(each.path for each in others),
+        fingerprint=first.fingerprint.without_rows.of_rows(
+            content_sha256(digests), features=content_sha256(imported) if imported else None
+        ),
+        val_manifest=content_sha256([each.val_manifest for each in sources]),
+        val_features=content_sha256([each.val_features for each in sources]) if imported else None,
+        head=_one_head(sources),
+        notes=tuple(note for each in sources for note in each.notes),
+        memory=memory,
+        load_s=sum(each.load_s for each in sources),
+    )
+
+
+def _refuse_shared_images(caches: Sequence[Cache]) -> None:
+    for name in ("train", "val"):
+        paths = []
+        for split in (cache.splits[name] for cache in caches if name in cache.splits):
+            place = split.fingerprint.features or split.summary.run.root or split.manifest.digest
+            paths.append(split.manifest.table.select(f"{place}/" + pl.col("path")).to_series())
+        twice = pl.concat(paths) if paths else pl.Series([], dtype=pl.String)
+        if len(twice := twice.filter(twice.is_duplicated())):
+            raise CacheError(
+                f"{twice.n_unique():,} {name} images are in more than one of the caches"
+                f" {', '.join(str(cache.path) for cache in caches)}, such as {twice[0]}",
+                remedy="Give caches of different images.",
+            )
+
+
+def _class_names(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return all classes: in sorted order if all lists are, else as they come."""
+    names = dict.fromkeys(name for names in lists for name in names)
+    in_order = all(one < two for each in lists for one, two in pairwise(each))
+    return tuple(sorted(names) if in_order else names)
+
+
+def _concatenated(parts: Sequence[FeatureSet], names: tuple[str, ...]) -> FeatureSet:
+    number = {name: label for label, name in enumerate(names)}
+    pool = Pool(
+        *(
+            (part.features, np.array([number[name] for name in part.class_names])[part.labels])
+            for part in parts
+        )
+    )
+    rows, groups = np.arange(len(pool.labels)), None
+    if any(part.groups is not None for part in parts):
+        own, groups = 0, rows.copy()
+        for part in parts:
+            here = slice(own, own + len(part.labels))
+            if part.groups is not None:
+                groups[here] = own + np.unique(part.groups, return_inverse=True)[1]
+            own = here.stop
+    features = pool.take(rows) if all(part.is_loaded for part in parts) else pool.stored(rows)
+    return FeatureSet(features, pool.labels, names, groups)
+
+
+def _one_head(sources: Sequence[Source]) -> Head | None:
+    """Return the head of the caches, a named one if there is."""
+    heads = [each.head for each in sources if each.head is not None]
+    heads.sort(key=lambda head: head.class_names is None)
+    for head in heads[1:]:
+        if tensors_sha256(head) != tensors_sha256(heads[0]) or (
+            head.class_names not in (None, heads[0].class_names)
+        ):
+            raise CacheError(
+                f"{' and '.join(each.path for each in sources)} hold different heads",
+                remedy="Import one of them again with the head of the other (`--head FILE`), or"
+                " name its rows alike: `clinit extract` with the same --head-classes.",
+            )
+    return heads[0] if heads else None
 
 
 def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
@@ -115,7 +215,11 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
 
     train = cache.split("train")
     features = read(train)
-    notes = _invalid_rows(cache)
+    notes = [
+        f"{split.path} lists {invalid:,} bad images: they are left out"
+        for split in cache.splits.values()
+        if (invalid := split.num_rows - split.num_valid)
+    ]
     if memory is not None:
         notes += [disk_note(split, memory) for split in cache.splits.values() if split in stored]
     if "val" in cache.splits:
@@ -139,14 +243,6 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
     )
 
 
-def _invalid_rows(cache: Cache) -> list[str]:
-    return [
-        f"{split.path} lists {invalid:,} bad images: they are left out"
-        for split in cache.splits.values()
-        if (invalid := split.num_rows - split.num_valid)
-    ]
-
-
 def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """Compare the fingerprints of two caches, in what says which backbone it was.
 
@@ -154,12 +250,12 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
         CacheError: If fields differ (the message names them all), or the features are imported
             and name no backbone.
     """
-    differing = one.without_rows.differences(other.without_rows)
-    if differing:
+    if differing := one.without_rows.differences(other.without_rows):
         raise CacheError(
             "the two caches hold features of different backbones:"
             f" {', '.join(map(str, differing))}",
-            remedy=_same_backbone(one, other),
+            remedy="Extract both with the same options of `clinit extract`, or import both from"
+            " one extractor, with the same `--backbone NAME` of `clinit cache import`.",
         )
     if one.is_nameless:
         raise CacheError(
@@ -167,19 +263,3 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
             " same one",
             remedy="Import both again with `clinit cache import --backbone NAME`.",
         )
-
-
-def _same_backbone(one: Fingerprint, other: Fingerprint) -> str:
-    """Return how two caches come to be of one backbone: imported features are not extracted."""
-    imported = (one.is_imported, other.is_imported)
-    if not any(imported):
-        return "Extract both with the same options of `clinit extract`."
-    if all(imported):
-        return (
-            "Import features of one extractor and type for both, with the same `--backbone NAME` of"
-            " `clinit cache import`."
-        )
-    return (
-        "One of them was imported: take both from `clinit extract`, or import both from the same"
-        " extractor, with the same `--backbone NAME` of `clinit cache import`."
-    )

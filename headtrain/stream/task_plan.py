@@ -1,16 +1,7 @@
-"""What each task of a stream looks at: its rows and its batches.
+"""What each task of a stream looks at: its rows and its batches, drawn once for all heads.
 
 It follows from the scenario and the study alone, whatever is trained: heads on stored
 features, or a network on images. So their runs can be compared sample by sample.
-
-Which rows of earlier classes a task may look at, and how batches mix them with new ones.
-
-rehearsal, derpp          the rows of a buffer
-naive, ewc                none
-closed forms              none: they keep statistics
-joint, solved heads       all rows of all classes seen so far
-
-Which rows are in which batch of a task, drawn once and shared by all heads.
 
 A batch of rehearsal is made of, by name of its mix:
 
@@ -24,94 +15,37 @@ rows or rows of earlier new classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.groups import thinned
-from clinit.headtrain.stream.buffer import Balanced, Buffer, Pool, TaskRows, kept_aside, quotas_of
+from clinit.headtrain.stream.buffer import (
+    Buffer,
+    TaskRows,
+    balanced,
+    correction_rows,
+    quotas_of,
+)
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import CLOSED_METHODS, SOLVED_METHODS, Study
 
-
-@runtime_checkable
-class OldRows(Protocol):
-    """A choice of rows of earlier classes."""
-
-    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
-        """Return the pool rows of earlier classes for training and statistics, base first."""
-        ...
-
-    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
-        """Return what each batch is made of; the counts add up to `batch_size`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class BufferedRows:
-    """Rows of a buffer of limited size, mixed with the new ones."""
-
-    mix: str = "text"
-
-    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
-        """Return the rows in the buffer once the earlier classes are seen."""
-        return buffer.rows(task.start)
-
-    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
-        """Mix new and old rows as `mix` says."""
-        return mixed(self.mix, rows, batch_size)
-
-
-@dataclass(frozen=True, slots=True)
-class AllOldRows:
-    """All rows of all earlier classes: training on everything, the upper bound."""
-
-    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
-        """Return all rows of the earlier classes."""
-        return train.rows_between(0, task.start)
-
-    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
-        """Draw each batch from all rows: how many of them are new is left to chance."""
-        return (Share(0, len(rows.labels), batch_size),)
-
-
-@dataclass(frozen=True, slots=True)
-class NoOldRows:
-    """No old row: naive fine-tuning, the lower bound, and methods that keep no rows."""
-
-    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
-        """Return no row."""
-        return np.empty(0, dtype=np.int64)
-
-    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
-        """Fill each batch with new rows."""
-        return (Share(rows.num_old, len(rows.labels), batch_size),)
-
-
-def old_rows_of(method: str, mix: str = "text") -> OldRows:
-    """Return the choice that `method` makes; `mix` is that of batches with rows of a buffer.
-
-    Raises:
-        ValueError: If there is no such method.
-    """
-    match method:
-        case "rehearsal" | "derpp":
-            return BufferedRows(mix)
-        case "naive" | "ewc":
-            return NoOldRows()
-        case "joint":
-            return AllOldRows()
-    if method in CLOSED_METHODS:
-        return NoOldRows()
-    if method in SOLVED_METHODS:
-        return AllOldRows()
-    raise ValueError(f"there is no method {method!r}")
+OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
+    "rehearsal": "buffer",
+    "derpp": "buffer",
+    "joint": "all",  # the upper bound
+    **dict.fromkeys(SOLVED_METHODS, "all"),
+    "naive": "none",  # the lower bound
+    "ewc": "none",
+    **dict.fromkeys(CLOSED_METHODS, "none"),  # they keep statistics
+}
+"""The rows of earlier classes that training and statistics may look at, by method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,30 +97,30 @@ def _passes(
     return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start
 
 
-def mixed(mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
-    """Return the shares of a batch, the new rows first."""
-    half = batch_size // 2
-    if not rows.num_old:
-        return (_new(rows, batch_size),)
-    if mix == "text" or rows.num_base in (0, rows.num_old):
-        return (_new(rows, half), Share(0, rows.num_old, batch_size - half))
+def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+    """Return the shares of a batch, the new rows first.
+
+    Of all rows of all classes each batch is drawn as it comes: how many are new is left to chance.
+    """
+    start, total, half = rows.num_old, len(rows.labels), batch_size // 2
+    if OLD_ROWS[method] == "all":
+        return (Share(0, total, batch_size),)
+    if not start or OLD_ROWS[method] == "none":
+        return (Share(start, total, batch_size),)
+    if mix == "text" or rows.num_base in (0, start):
+        return (Share(start, total, half), Share(0, start, batch_size - half))
     earlier = batch_size // 8
     return (
-        _new(rows, half - earlier),
+        Share(start, total, half - earlier),
         Share(0, rows.num_base, batch_size - half),
-        Share(rows.num_base, rows.num_old, earlier),
+        Share(rows.num_base, start, earlier),
     )
-
-
-def _new(rows: TaskRows, count: int) -> Share:
-    return Share(rows.num_old, len(rows.labels), count)
 
 
 class TaskPlan:
     """The tasks of a scenario as a resolved study wants them learnt."""
 
     def __init__(self, scenario: Scenario, study: Study) -> None:
-        self._old = old_rows_of(study.stream.method, study.stream.mix)
         self._scenario = scenario
         self._study = study
         self._stream = study.stream
@@ -194,15 +128,15 @@ class TaskPlan:
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def rows(self, task: Task) -> TaskRows:
-        """Choose the rows that the task may look at; those that are kept aside are not of them."""
+        """Choose the rows that the task may look at; none that is held out."""
         return self._task_rows(task, self._old_rows(task))
 
-    def rows_aside(self, task: Task) -> TaskRows:
-        """Choose the rows of the task that are kept aside, to correct the head by."""
-        return self._task_rows(task, self._old_rows(task), aside=True)
+    def correction_rows(self, task: Task) -> TaskRows:
+        """Choose the rows that are held out of the task, to correct the head by."""
+        return self._task_rows(task, self._old_rows(task), held_out=True)
 
-    def check_rows_aside(self) -> None:
-        """Check that each task keeps both old and new rows aside, if its head is corrected by them.
+    def check_correction(self) -> None:
+        """Check that old and new rows of each task are held out, if its head is corrected by them.
 
         Raises:
             ExperimentError: If one does not.
@@ -210,37 +144,42 @@ class TaskPlan:
         if self._study.training.correct != "bic":
             return
         for task in self._scenario.learnt:
-            rows = self.rows_aside(task)
+            rows = self.correction_rows(task)
             if not 0 < rows.num_old < len(rows.labels):
                 lacking = "old" if not rows.num_old else "new"
                 raise ExperimentError(
-                    f"bias correction keeps a tenth of the rows aside, and of the {lacking} classes"
+                    f"bias correction holds a tenth of the rows out, and of the {lacking} classes"
                     f" of task {task.number} this is none",
                     remedy="Use --correct wa, or give it more rows: a larger --buffer for old"
                     " classes, more --shots or fewer --tasks for new ones.",
                 )
 
     def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:
-        return self._old.old_rows(self._scenario.train, self._buffer, task)
+        match OLD_ROWS[self._stream.method]:
+            case "buffer":
+                return self._buffer.rows(task.start)
+            case "all":
+                return self._scenario.train.rows_between(0, task.start)
+        return np.empty(0, dtype=np.int64)
 
     def _task_rows(
-        self, task: Task, old: Int[np.ndarray, " old"], *, aside: bool = False
+        self, task: Task, old: Int[np.ndarray, " old"], *, held_out: bool = False
     ) -> TaskRows:
         train = self._scenario.train
         new = train.rows_between(task.start, task.stop)
-        old, new = (rows[self._aside[rows] == aside] for rows in (old, new))
+        old, new = (rows[self._held_out[rows] == held_out] for rows in (old, new))
         num_base = int((train.labels[old] < self._scenario.num_base).sum())
         rows = np.concatenate([old, new])
         return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
 
     @cached_property
-    def _aside(self) -> Bool[np.ndarray, " pool"]:
-        """Which rows are kept aside: none unless heads are corrected by them."""
+    def _held_out(self) -> Bool[np.ndarray, " pool"]:
+        """Which rows are held out: none unless heads are corrected by them."""
         train = self._scenario.train
         if self._study.training.correct != "bic":
             return np.zeros(len(train.labels), dtype=bool)
         base, classes = self._scenario.num_base, self._scenario.num_classes
-        return kept_aside(train, self._buffer, base, classes, seed=self._stream.seed)
+        return correction_rows(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
         """Choose the rows that the initialisation may look at; `rows` where it is these.
@@ -290,15 +229,14 @@ class TaskPlan:
 
     def base_sample(self, size: int) -> Int[np.ndarray, " sample"]:
         """Choose at most `size` rows of base classes, class-balanced, as a buffer would."""
-        quotas = Balanced(size)
-        buffer = Buffer(self._scenario.train, quotas, seed=self._stream.seed)
+        buffer = Buffer(self._scenario.train, balanced(size), seed=self._stream.seed)
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
         """Draw the batches of a task."""
         return draw_schedule(
             generator(self._stream.seed, draw, rows.number),
-            self._old.shares(rows, self._stream.rows_per_batch),
+            mixed(self._stream.method, self._stream.mix, rows, self._stream.rows_per_batch),
             first_new=rows.num_old,
             iterations=self._stream.iterations,
         )

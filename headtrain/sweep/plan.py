@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from clinit.errors import ExperimentError
-from clinit.extract.device import choose_device
 from clinit.headtrain.events import BankStarted, Event
 from clinit.headtrain.record.format import RunRecord, check_free, write_records
 from clinit.headtrain.runs import RunData, train_bank
@@ -18,7 +17,7 @@ from clinit.headtrain.study import PLACES, Study, by_stream, refusals, run_name
 from clinit.headtrain.sweep.folder import SweepFolder, run_digest
 from clinit.headtrain.sweep.grid import Grid, Interval, Together, Value, values_in
 from clinit.headtrain.train.heads import check_precision
-from clinit.machine import free_memory
+from clinit.machine import choose_device, free_memory
 
 
 def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:

@@ -28,8 +28,8 @@ from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
 from clinit.files.paths import check_readable
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation, LambdaCurve
-from clinit.headtrain.statistics.lambda_curve import Measure
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve, Measure
 
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""

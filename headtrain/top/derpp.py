@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -47,29 +46,23 @@ from torch import Tensor
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
 from clinit.headtrain.top.activations import Batch, RowReader, sent
-from clinit.headtrain.top.method import TopModel, sample_losses
+from clinit.headtrain.top.method import TopMethod, TopModel, sample_losses
 from clinit.headtrain.top.network import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 from clinit.headtrain.train.losses import loss_named
 
 
-class Derpp:
+class Derpp(TopMethod):
     """Train on new and old rows, and hold on to the former logits of the old ones."""
-
-    data_method = "rehearsal"
-    base_sample = 0
 
     def __init__(self, config: DerppConfig, *, loss_name: str = "ce") -> None:
         loss_named(loss_name)
         self._config = config
         self._loss_name = loss_name
-        self._teacher: Teacher | None = None
+        self._teacher: SnapshotTeacher | StoredTeacher | None = None
         if config.alpha:
             self._teacher = StoredTeacher() if config.teacher == "stored" else SnapshotTeacher()
-
-    @property
-    def draws(self) -> int:
-        """Two where logits are stored: Eq. 6 has a draw of old rows for each of its terms."""
-        return 2 if isinstance(self._teacher, StoredTeacher) else 1
+        if isinstance(self._teacher, StoredTeacher):
+            self.draws = 2  # Eq. 6 has a draw of old rows for each of its terms
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
         """Let the teacher look at the network before the first step."""
@@ -96,8 +89,8 @@ class Derpp:
             total = total + self._config.beta * losses[batch.num_new :].mean()
             if self._teacher is not None:
                 old = second or batch.old()
-                said = self._teacher.said(model, old)
-                total = total + self._config.alpha * self._distance(logits[-len(old) :], said)
+                found = self._teacher.logits(model, old)
+                total = total + self._config.alpha * self._distance(logits[-len(old) :], found)
         return total, losses.detach()
 
     def end(self, model: TopModel, task: Task, rows: RowReader) -> None:
@@ -114,10 +107,12 @@ class Derpp:
         if self._teacher is not None:
             self._teacher.restore(state)
 
-    def _distance(self, logits: Float[Tensor, "old classes"], said: Said) -> Float[Tensor, ""]:
+    def _distance(
+        self, logits: Float[Tensor, "old classes"], found: FormerLogits
+    ) -> Float[Tensor, ""]:
         """Return the mean of d over old rows."""
         parts = []
-        for places, former in said:
+        for places, former in found:
             squares = (logits[places, : former.shape[1]] - former).square()
             parts.append(squares.mean(1) if self._config.distance == "mean" else squares.sum(1))
         return torch.cat(parts).mean()
@@ -126,32 +121,8 @@ class Derpp:
 READ_ROWS = 256
 """Rows whose logits are computed at a time when they are stored."""
 
-Said = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
+FormerLogits = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
 """Places in a batch, and the former logits (places, classes seen by then) of these rows."""
-
-
-class Teacher(Protocol):
-    """Gives the former logits of old rows."""
-
-    def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
-        """Prepare for a task; nothing is trained yet."""
-        ...
-
-    def end(self, model: TopModel, task: Task, rows: RowReader) -> None:
-        """Remember what later tasks need of this one."""
-        ...
-
-    def said(self, model: TopModel, old: Batch) -> Said:
-        """Return former logits; together the places are all rows of `old`, each once."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all that it remembers."""
-        ...
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a `state()`."""
-        ...
 
 
 class SnapshotTeacher:
@@ -176,7 +147,7 @@ class SnapshotTeacher:
         self._parameters = {}
 
     @torch.no_grad()
-    def said(self, model: TopModel, old: Batch) -> Said:
+    def logits(self, model: TopModel, old: Batch) -> FormerLogits:
         """Return the logits of the copy."""
         assert self._parameters, "the task began without old rows"
         blocks = {name: v for name, v in self._parameters.items() if name not in CLASSIFIER}
@@ -215,7 +186,7 @@ class StoredTeacher:
         """Store the logits of the rows that later tasks may rehearse."""
         self._stored.add(rows.kept, _logits(model, rows.batches(rows.kept, READ_ROWS), task.stop))
 
-    def said(self, model: TopModel, old: Batch) -> Said:
+    def logits(self, model: TopModel, old: Batch) -> FormerLogits:
         """Return the stored logits of the rows."""
         return list(self._stored.find(old.rows))
 

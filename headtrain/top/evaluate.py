@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.start.initialise import random_rows
+from clinit.headtrain.start.new_rows import random_rows
 from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator

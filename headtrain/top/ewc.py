@@ -76,22 +76,15 @@ from clinit.headtrain.top.network import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER
 from clinit.headtrain.train.losses import loss_named
 
 
-class Ewc:
+class Ewc(Rehearsal):
     """Train on new rows, and pull what mattered back to where it was."""
 
-    data_method = "naive"
-    draws = 1
-
     def __init__(self, config: EwcConfig, *, loss_name: str = "ce", seed: int = 0) -> None:
+        super().__init__(loss_name)
         self._config = config
-        self._plain = Rehearsal(loss_name=loss_name, data_method=self.data_method)
         self._seed = seed
         self._springs: Quadratic | None = None
-
-    @property
-    def base_sample(self) -> int:
-        """Rows of base classes for the first anchor; none are needed where lambda is 0."""
-        return self._config.samples if self._config.lam else 0
+        self.base_sample = config.samples if config.lam else 0
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
         """Anchor the base, before the first task.
@@ -113,7 +106,7 @@ class Ewc:
         self, model: TopModel, batch: Batch, second: Batch | None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return mean loss plus penalty, and the losses alone."""
-        loss, losses = self._plain.loss(model, batch, second)
+        loss, losses = super().loss(model, batch, second)
         if self._springs is not None:
             loss = loss + self._config.lam / 2 * self._springs.value(model.trainable())
         return loss, losses
@@ -165,7 +158,7 @@ class Ewc:
             model,
             rows.batches(sample, chunk_size(model)),
             classes=classes,
-            loss_name=self._plain.loss_name,
+            loss_name=self.loss_name,
         )
         with torch.no_grad():
             added = Quadratic.around(fisher, model.trainable())

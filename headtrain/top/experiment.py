@@ -9,32 +9,22 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from clinit.extract.device import device_name
 from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.experiment import Origin, records_of
+from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import run_info
-from clinit.headtrain.record.task_log import run_record
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.study import PER_HEAD, Study, Top, names_of
-from clinit.headtrain.top import network as cut
+from clinit.headtrain.study import PER_HEAD, Study, Top
+from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import StoredPart, TopInputs
-from clinit.headtrain.top.learner import PHASES, TopLearner
-from clinit.headtrain.top.method import TRAINED_METHODS, Rehearsal, TopMethod
-from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.top.method import Rehearsal, TopMethod
 
 
 def top_notes(
@@ -88,69 +78,40 @@ def run_top(
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
-    started = datetime.now(UTC).isoformat(timespec="seconds")
     study = study.resolved()
     if study.shared != inputs.study.shared:
         raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
-    (name,) = names_of([study])
-    network = copy.deepcopy(inputs.network)
-    model = PlasticModel(
-        network,
-        cut(network, inputs.top.top_blocks),
-        Rows.of_head(inputs.initial_head),
-        study,
-    )
-    learner = TopLearner(
-        inputs,
-        study,
-        name,
-        model,
-        top_method(study),
-        observer=observer,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-    )
+    origin = Origin.of(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
+    blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
+    learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()
-    assert learner.shares is not None
-    activations = [_activations(part, part.name in learner.paid) for part in inputs.parts]
-    info = run_info(
-        study,
-        name=name,
-        base=inputs.base,
-        new=inputs.new,
-        head={"path": None, "digest": head_digest(inputs.initial_head), **(head_facts or {})},
-        notes=[*top_notes(inputs, [study], head_facts), *learner.diverged],
-        seconds=float(learner.seconds),
-        timings_s={
-            "trunk": math.fsum(
-                each["seconds"] or 0.0 for each in activations if each["computed_here"]
-            ),
-            **{phase: learner.watch.seconds[phase] for phase in PHASES},
-        },
-        optimizer={
+    assert blocks.shares is not None
+    activations = [_activations(part, part.name in blocks.paid) for part in inputs.parts]
+    paid = (each["seconds"] or 0.0 for each in activations if each["computed_here"])
+    (record,) = records_of(
+        learner,
+        origin,
+        top_notes(inputs, [study], head_facts),
+        {"trunk": math.fsum(paid), **{phase: learner.watch.seconds[phase] for phase in PHASES}},
+        {
             "name": "AdamW",
             "layer_decay": inputs.top.layer_decay,
             "schedule": "one cycle a task",
             "state": "fresh each task",
         },
-        bank=[study],
-        device=device_name(inputs.device),
-        started=started,
-        command=command,
+        facts={
+            "top": {
+                "blocks": blocks.model.cut.blocks,
+                "trained_parameters": blocks.shares.trained,
+                "plastic_parameters": blocks.shares.plastic,
+                "block_parameters": blocks.shares.block,
+                "total_parameters": blocks.shares.total,
+            },
+            "activations": activations,
+        },
+        changed=blocks.changed,
     )
-    info["top"] = {
-        "blocks": model.cut.blocks,
-        "trained_parameters": learner.shares.trained,
-        "plastic_parameters": learner.shares.plastic,
-        "block_parameters": learner.shares.block,
-        "total_parameters": learner.shares.total,
-    }
-    info["activations"] = activations
-    changed = model.changed()
-    final = learner.head(head_fingerprint(inputs, changed))
-    return run_record(
-        inputs.scenario, learner.entries, 0, info, head=final, top=changed, study=study
-    )
+    return record
 
 
 def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
@@ -170,26 +131,12 @@ def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
     }
 
 
-def head_fingerprint(inputs: TopInputs, changed: Mapping[str, np.ndarray]) -> str:
-    """Return the fingerprint of a head that reads the features of a changed backbone.
-
-    No cache has it, so the head is refused for features of the original backbone.
-    """
-    if not changed:
-        return inputs.initial_head.fingerprint
-    digest = hashlib.sha256(inputs.base.fingerprint.backbone_identifier.encode())
-    for name, values in sorted(changed.items()):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
-
-
 def top_method(study: Study) -> TopMethod:
     """Return a fresh method of a resolved study; only its own settings are read."""
     name, loss = study.stream.method, study.training.loss
     top = study.top or Top()
-    if name in TRAINED_METHODS:
-        return Rehearsal(loss_name=loss, data_method=name)
+    if name in ("rehearsal", "naive", "joint"):
+        return Rehearsal(loss)
     if name == "ewc":
         return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
     assert name == "derpp"

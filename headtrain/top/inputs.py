@@ -16,19 +16,18 @@ from torch import nn
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.reload import reload
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.timing import Progress
+from clinit.extract.work.recorded import reload
+from clinit.extract.work.shard_work import Progress
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study, Top
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
-from clinit.headtrain.top.network import check_cut
+from clinit.headtrain.top.network import check_cut, cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 from clinit.machine import cpu_count
 
@@ -157,7 +156,7 @@ def prepare_inputs(
     assert study.top is not None
     scenario = build_scenario(base.source, new.source, head, study.stream)
     task_plan = TaskPlan(scenario, study)
-    halves = cut(backbone.network, study.top.top_blocks)
+    halves = cut_network(backbone.network, study.top.top_blocks)
     trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():

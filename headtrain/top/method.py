@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -66,50 +65,53 @@ class TopModel(Protocol):
         ...
 
 
-@runtime_checkable
-class TopMethod(Protocol):
+class TopMethod:
     """A way to learn one task after another with a backbone that changes."""
 
-    @property
-    def data_method(self) -> str:
-        """Name of the method that chooses the rows of a task, see `stream.old_rows`."""
-        ...
-
-    @property
-    def draws(self) -> int:
-        """Draws from the old rows at each step: 2 if `loss` wants a second one, else 1."""
-        ...
-
-    @property
-    def base_sample(self) -> int:
-        """Rows of base classes for `begin` of the first task where `data_method` gives none."""
-        ...
+    draws: int = 1
+    """Draws from the old rows at each step: 2 if `loss` wants a second one."""
+    base_sample: int = 0
+    """Rows of base classes for `begin` of the first task if no old rows are trained on."""
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
         """Prepare for a task; the rows of its classes are initialised, nothing is trained yet."""
-        ...
 
     def loss(
         self, model: TopModel, batch: Batch, second: Batch | None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return what to minimise, and the detached loss of each row of `batch` for the record.
 
-        `second` holds as many old rows as `batch`, drawn apart from them, where `draws` is 2 and
+        `second` holds as many old rows as `batch`, drawn apart from them, if `draws` is 2 and
         there are old rows; otherwise it is None.
         """
-        ...
+        raise NotImplementedError
 
     def end(self, model: TopModel, task: Task, rows: RowReader) -> None:
         """Remember what later tasks need of this one."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Return all that `begin` and `end` have left behind: tensors of this method, by name."""
-        ...
+        return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over a `state()`, its tensors on the device of the model."""
-        ...
+
+
+class Rehearsal(TopMethod):
+    """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
+
+    def __init__(self, loss_name: str = "ce") -> None:
+        """Choose one of `clinit.headtrain.train.losses.LOSSES`."""
+        loss_named(loss_name)
+        self.loss_name = loss_name
+
+    def loss(
+        self, model: TopModel, batch: Batch, second: Batch | None
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+        """Return the mean loss of new and old rows together, and the loss of each."""
+        logits = model.logits(model.features(batch.activations))
+        losses = sample_losses(self.loss_name, logits, batch.labels)
+        return losses.mean(), losses.detach()
 
 
 def sample_losses(
@@ -157,46 +159,3 @@ class _SampleLosses(torch.autograd.Function):
             for values, axis in zip((logits, labels), in_dims, strict=False)
         )
         return _SampleLosses.apply(logits, labels, name), (0, 0)
-
-
-TRAINED_METHODS = ("rehearsal", "naive", "joint")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
-    """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
-
-    loss_name: str = "ce"
-    """One of `clinit.headtrain.train.losses.LOSSES`."""
-    data_method: str = "rehearsal"
-    """`rehearsal`; `naive` is plain fine-tuning on new rows, `joint` reads all rows seen."""
-    draws: int = 1
-    base_sample: int = 0
-
-    def __post_init__(self) -> None:
-        loss_named(self.loss_name)
-        if self.data_method not in TRAINED_METHODS:
-            raise ValueError(
-                f"data_method is {self.data_method!r}, expected one of {TRAINED_METHODS}"
-            )
-
-    def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
-        """Do nothing."""
-
-    def loss(
-        self, model: TopModel, batch: Batch, second: Batch | None
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return the mean loss of new and old rows together, and the loss of each."""
-        logits = model.logits(model.features(batch.activations))
-        losses = sample_losses(self.loss_name, logits, batch.labels)
-        return losses.mean(), losses.detach()
-
-    def end(self, model: TopModel, task: Task, rows: RowReader) -> None:
-        """Do nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return nothing: the method learns nothing but the parameters."""
-        return {}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Do nothing."""

@@ -65,7 +65,7 @@ def block_names(network: nn.Module) -> tuple[str, ...]:
     return tuple(step.block for step in steps if step.block is not None)
 
 
-def cut(network: nn.Module, top_blocks: int) -> Cut:
+def cut_network(network: nn.Module, top_blocks: int) -> Cut:
     """Cut a network in front of its last `top_blocks` blocks.
 
     Raises:

@@ -21,13 +21,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import DeviceError
-from clinit.extract.device import CPU_WITH_BF16, cpu_has_bf16
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
+from clinit.machine import CPU_WITH_BF16, cpu_has_bf16
 
-ROUNDOFF = {"tf32": 2.0**-10, "bf16": 2.0**-8}
-"""Relative error of a rounded operand, at most; those of TF32 may be cut off, not rounded."""
 _AMPERE = (8, 0)
 
 

@@ -1,4 +1,7 @@
-"""What a loss offers: values and gradients for training, local terms for calibration.
+"""Losses of a head: values and gradients for training, local terms for calibration.
+
+Pure functions of the logits of single samples, no mean over these and no weights: both are the
+caller's. A gradient is written into `out` if that is given; logits stay as they are.
 
 Cross entropy: loss = log sum_j exp(u_j) - u_y, with gradient softmax(u) - y.
 
@@ -14,18 +17,25 @@ Squentropy: loss = log sum_j exp(u_j) - u_y + sum_{j != y} u_j^2 / (C - 1).
 
 Source: L. Hui, M. Belkin, S. Wright, "Cut your losses with squentropy", ICML 2023.
 Gradient: softmax(u)_j - y_j + 2 u_j / (C - 1) for j != y, and softmax(u)_y - 1 for the label.
-
-Losses of a head, by name: cross entropy, rescaled squared error, squentropy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Logits = Float[Tensor, "*bank rows classes"]
+Labels = Int[Tensor, "*#bank rows"]
+"""Broadcast over leading axes, so that the heads of a bank share them."""
+PerRow = Float[Tensor, "*bank rows"]
+Columns = Float[Tensor, "rows columns"]
+"""Logits of some classes, new or fixed ones."""
+Target = Int[Tensor, " rows"]
+"""Column of each label, or -1 if it is not one of the columns."""
 
 
 class FixedPart(NamedTuple):
@@ -49,53 +59,7 @@ class LocalTerms(NamedTuple):
     outer: Float[Tensor, "rows new"]
 
 
-@runtime_checkable
-class Loss(Protocol):
-    """A loss of the logits of one sample; the last axis is that of the classes.
-
-    Pure functions, no mean over samples and no weights: both are the caller's. `labels` are
-    broadcast over leading axes, so that a bank of heads shares them.
-    """
-
-    def value(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
-    ) -> Float[Tensor, "*bank rows"]:
-        """Return the loss of each sample."""
-        ...
-
-    def value_and_gradient(
-        self,
-        logits: Float[Tensor, "*bank rows classes"],
-        labels: Int[Tensor, "*#bank rows"],
-        out: Float[Tensor, "*bank rows classes"] | None = None,
-    ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
-        """Return the loss of each sample and its gradient with respect to its logits.
-
-        The gradient is written into `out` where that is given; `logits` stay as they are.
-        """
-        ...
-
-    def fixed_part(
-        self,
-        logits: Float[Tensor, "rows fixed"],
-        target: Int[Tensor, " rows"],
-        num_classes: int,
-    ) -> FixedPart:
-        """Reduce the fixed logits; `target` is a column, or -1 where the label is a new row."""
-        ...
-
-    def local_terms(
-        self,
-        logits: Float[Tensor, "rows new"],
-        target: Int[Tensor, " rows"],
-        fixed: FixedPart,
-        num_classes: int,
-    ) -> LocalTerms:
-        """Expand in the new logits; `target` is a column, or -1 where the label is fixed."""
-        ...
-
-
-def pick(logits: Float[Tensor, "rows columns"], target: Int[Tensor, " rows"]) -> Tensor:
+def pick(logits: Columns, target: Target) -> Tensor:
     """Return the logit of column `target` of each row, 0 where `target` is -1."""
     if logits.shape[1] == 0:
         return logits.new_zeros(len(logits))
@@ -103,7 +67,7 @@ def pick(logits: Float[Tensor, "rows columns"], target: Int[Tensor, " rows"]) ->
     return picked.where(target >= 0, picked.new_zeros(()))
 
 
-def indicator(logits: Float[Tensor, "rows columns"], target: Int[Tensor, " rows"]) -> Tensor:
+def indicator(logits: Columns, target: Target) -> Tensor:
     """Return one-hot rows in the shape of `logits`, a row of zeros where `target` is -1."""
     one_hot = logits.new_zeros(logits.shape)
     if logits.shape[1] == 0:
@@ -113,9 +77,7 @@ def indicator(logits: Float[Tensor, "rows columns"], target: Int[Tensor, " rows"
     return one_hot.scatter_(1, target.clamp(min=0)[:, None], present)
 
 
-def spread(
-    labels: Int[Tensor, "*#bank rows"], logits: Float[Tensor, "*bank rows classes"]
-) -> Int[Tensor, "*bank rows 1"]:
+def spread(labels: Labels, logits: Logits) -> Int[Tensor, "*bank rows 1"]:
     """Return `labels` as the index of a gather along the classes of `logits`."""
     return labels.expand(logits.shape[:-1]).unsqueeze(-1)
 
@@ -124,18 +86,13 @@ def spread(
 class CrossEntropy:
     """Cross entropy of the softmax of the logits."""
 
-    def value(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
-    ) -> Float[Tensor, "*bank rows"]:
+    def value(self, logits: Logits, labels: Labels) -> PerRow:
         """Return the loss of each sample."""
         return logits.logsumexp(-1) - logits.gather(-1, spread(labels, logits)).squeeze(-1)
 
     def value_and_gradient(
-        self,
-        logits: Float[Tensor, "*bank rows classes"],
-        labels: Int[Tensor, "*#bank rows"],
-        out: Float[Tensor, "*bank rows classes"] | None = None,
-    ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
+        self, logits: Logits, labels: Labels, out: Logits | None = None
+    ) -> tuple[PerRow, Logits]:
         """Return the loss of each sample and its gradient with respect to its logits."""
         index = spread(labels, logits)
         gradient = torch.softmax(logits, -1, out=out)
@@ -143,21 +100,12 @@ class CrossEntropy:
         minus_one = gradient.new_full((), -1.0).expand(index.shape)
         return value, gradient.scatter_add_(-1, index, minus_one)
 
-    def fixed_part(
-        self,
-        logits: Float[Tensor, "rows fixed"],
-        target: Int[Tensor, " rows"],
-        num_classes: int,
-    ) -> FixedPart:
+    def fixed_part(self, logits: Columns, target: Target, num_classes: int) -> FixedPart:
         """Reduce the fixed logits to their log-sum and the logit of the label."""
         return FixedPart(_log_sum(logits, logits.softmax(1)), constant=-pick(logits, target))
 
     def local_terms(
-        self,
-        logits: Float[Tensor, "rows new"],
-        target: Int[Tensor, " rows"],
-        fixed: FixedPart,
-        num_classes: int,
+        self, logits: Columns, target: Target, fixed: FixedPart, num_classes: int
     ) -> LocalTerms:
         """Expand in the new logits: with p their probabilities, H = diag(p) - p p^T."""
         # The softmax of torch takes three times as long over few columns.
@@ -173,9 +121,7 @@ class CrossEntropy:
         )
 
 
-def _log_sum(
-    logits: Float[Tensor, "*bank rows classes"], softmax: Float[Tensor, "*bank rows classes"]
-) -> Float[Tensor, "*bank rows"]:
+def _log_sum(logits: Logits, softmax: Logits) -> PerRow:
     """Return log sum_j exp(u_j) of logits whose softmax is there; -inf where there is none.
 
     The largest probability is exp(largest logit - log-sum), and never small: this is the log-sum
@@ -197,19 +143,14 @@ class SquaredError:
         if not (self.kappa > 0 and self.beta > 0):
             raise ValueError(f"kappa is {self.kappa}, beta {self.beta}: expected both > 0")
 
-    def value(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
-    ) -> Float[Tensor, "*bank rows"]:
+    def value(self, logits: Logits, labels: Labels) -> PerRow:
         """Return the loss of each sample."""
         picked = logits.gather(-1, spread(labels, logits)).squeeze(-1)
         return (logits.square().sum(-1) + self._excess(picked)) / logits.shape[-1]
 
     def value_and_gradient(
-        self,
-        logits: Float[Tensor, "*bank rows classes"],
-        labels: Int[Tensor, "*#bank rows"],
-        out: Float[Tensor, "*bank rows classes"] | None = None,
-    ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
+        self, logits: Logits, labels: Labels, out: Logits | None = None
+    ) -> tuple[PerRow, Logits]:
         """Return the loss of each sample and its gradient with respect to its logits."""
         classes = logits.shape[-1]
         index = spread(labels, logits)
@@ -218,23 +159,14 @@ class SquaredError:
         gradient = torch.mul(logits, 2 / classes, out=out)
         return value, gradient.scatter_(-1, index, 2 * self.kappa * (picked - self.beta) / classes)
 
-    def fixed_part(
-        self,
-        logits: Float[Tensor, "rows fixed"],
-        target: Int[Tensor, " rows"],
-        num_classes: int,
-    ) -> FixedPart:
+    def fixed_part(self, logits: Columns, target: Target, num_classes: int) -> FixedPart:
         """Reduce the fixed logits to their part of the sum."""
         excess = self._excess(pick(logits, target)) * (target >= 0)
         constant = (logits.square().sum(1) + excess) / num_classes
         return FixedPart(log_sum=torch.full_like(constant, -torch.inf), constant=constant)
 
     def local_terms(
-        self,
-        logits: Float[Tensor, "rows new"],
-        target: Int[Tensor, " rows"],
-        fixed: FixedPart,
-        num_classes: int,
+        self, logits: Columns, target: Target, fixed: FixedPart, num_classes: int
     ) -> LocalTerms:
         """Expand in the new logits: the Hessian is diagonal, and constant."""
         is_target = indicator(logits, target)
@@ -256,20 +188,15 @@ class SquaredError:
 class Squentropy:
     """Cross entropy plus the mean square of the logits of the wrong classes."""
 
-    def value(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
-    ) -> Float[Tensor, "*bank rows"]:
+    def value(self, logits: Logits, labels: Labels) -> PerRow:
         """Return the loss of each sample."""
         picked = logits.gather(-1, spread(labels, logits)).squeeze(-1)
         squares = (logits.square().sum(-1) - picked.square()) / _wrong(logits.shape[-1])
         return logits.logsumexp(-1) - picked + squares
 
     def value_and_gradient(
-        self,
-        logits: Float[Tensor, "*bank rows classes"],
-        labels: Int[Tensor, "*#bank rows"],
-        out: Float[Tensor, "*bank rows classes"] | None = None,
-    ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
+        self, logits: Logits, labels: Labels, out: Logits | None = None
+    ) -> tuple[PerRow, Logits]:
         """Return the loss of each sample and its gradient with respect to its logits."""
         wrong = _wrong(logits.shape[-1])
         index = spread(labels, logits)
@@ -279,23 +206,14 @@ class Squentropy:
         gradient.add_(logits, alpha=2 / wrong)
         return value, gradient.scatter_add_(-1, index, picked * (-2 / wrong))
 
-    def fixed_part(
-        self,
-        logits: Float[Tensor, "rows fixed"],
-        target: Int[Tensor, " rows"],
-        num_classes: int,
-    ) -> FixedPart:
+    def fixed_part(self, logits: Columns, target: Target, num_classes: int) -> FixedPart:
         """Reduce the fixed logits to their log-sum and their part of the squares."""
         entropy = CrossEntropy().fixed_part(logits, target, num_classes)
         squares = logits.square().sum(1) - pick(logits, target).square()
         return FixedPart(entropy.log_sum, entropy.constant + squares / _wrong(num_classes))
 
     def local_terms(
-        self,
-        logits: Float[Tensor, "rows new"],
-        target: Int[Tensor, " rows"],
-        fixed: FixedPart,
-        num_classes: int,
+        self, logits: Columns, target: Target, fixed: FixedPart, num_classes: int
     ) -> LocalTerms:
         """Expand in the new logits: that of cross entropy plus a diagonal."""
         entropy = CrossEntropy().local_terms(logits, target, fixed, num_classes)
@@ -313,6 +231,7 @@ def _wrong(num_classes: int) -> int:
     return max(1, num_classes - 1)
 
 
+Loss = CrossEntropy | SquaredError | Squentropy
 LOSSES: dict[str, Loss] = {"ce": CrossEntropy(), "mse": SquaredError(), "sqen": Squentropy()}
 """With the paper's constants; `SquaredError(kappa, beta)` for others."""
 
@@ -322,6 +241,3 @@ def loss_named(name: str) -> Loss:
     if name not in LOSSES:
         raise ValueError(f"loss is {name!r}, expected one of {tuple(LOSSES)}")
     return LOSSES[name]
-
-
-__all__ = ["LOSSES", "CrossEntropy", "Loss", "SquaredError", "Squentropy", "loss_named"]

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from clinit.api.heads import load_head as load_head
     from clinit.api.heads import probe as probe
     from clinit.api.heads import save_head as save_head
-    from clinit.api.models import add_classes as add_classes
     from clinit.api.training import train_heads as train_heads
     from clinit.api.training import train_top as train_top
+    from clinit.headtrain.model.add import add_classes as add_classes
     from clinit.headtrain.model.head_alone import predict_features as predict_features
     from clinit.headtrain.model.predict import load_model as load_model
     from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
-    from clinit.headtrain.statistics.classifier import least_squares as least_squares
+    from clinit.headtrain.statistics.solve import least_squares as least_squares
     from clinit.headtrain.study import DerppConfig as DerppConfig
     from clinit.headtrain.study import EwcConfig as EwcConfig
     from clinit.headtrain.study import Start as Start
@@ -71,11 +71,12 @@ _PLACES = {
     ),
     "clinit.headtrain.model.predict": ("load_model",),
     "clinit.headtrain.model.head_alone": ("predict_features",),
-    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier", "least_squares"),
+    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
+    "clinit.headtrain.statistics.solve": ("least_squares",),
     "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),
     "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),
-    "clinit.api.models": ("add_classes",),
+    "clinit.headtrain.model.add": ("add_classes",),
     "clinit.api.training": ("train_heads", "train_top"),
 }
 """The public names, by the module that defines them."""

@@ -20,6 +20,11 @@
 Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
 
 class ClinitError(Exception):
     """Base of every error that the command line prints without a traceback.
@@ -31,11 +36,34 @@ class ClinitError(Exception):
         super().__init__(message)
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle, on the way from another process."""
+        return partial(type(self), remedy=self.remedy), (str(self),)
+
 
 LOOK_AT_STORAGE = (
     "Look at the rights and at the disk or the network behind it, then run the same command again."
 )
 """Remedy where a file cannot be read."""
+
+
+def reason(error: OSError) -> str:
+    """Return what the system says of an error."""
+    return error.strerror or str(error)
+
+
+def unreadable(path: object, error: OSError) -> StorageError:
+    """Return the error of a file that is there and cannot be read."""
+    return StorageError(f"cannot read {path}: {reason(error)}", remedy=LOOK_AT_STORAGE)
+
+
+def unwritable(path: object, error: OSError) -> ClinitError:
+    """Return the error of a place that cannot be written."""
+    return ClinitError(
+        f"cannot write {path}: {reason(error)}",
+        remedy="Free space or choose a place that you can write to, then run the same command"
+        " again.",
+    )
 
 
 class ManifestError(ClinitError):

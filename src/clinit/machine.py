@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from clinit.errors import DeviceError
+
 if TYPE_CHECKING:
     import torch
 
@@ -163,3 +165,42 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
+"""Names that PyTorch has for the instructions, of x86 and of Arm."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device called `name`; `auto` is CUDA where there is a device, else the CPU.
+
+    Raises:
+        DeviceError: If CUDA is asked for and there is no CUDA device.
+    """
+    import torch
+
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    if name.startswith("cuda") and not available:
+        raise DeviceError(
+            f"--device {name} was asked for, but PyTorch finds no CUDA device",
+            remedy="Use --device cpu, or install a CUDA build of PyTorch and its driver"
+            " (`nvidia-smi` shows the driver).",
+        )
+    return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of the GPU, or `cpu`."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def cpu_has_bf16() -> bool:
+    """Return whether the CPU multiplies bfloat16."""
+    import torch
+
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in CPU_WITH_BF16)

@@ -137,6 +137,12 @@ def did_you_mean(word: str, known: Iterable[str], *, lead: str = "") -> str:
     return "" if found is None else f"{lead}Did you mean {found}?"
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the question after the word that is most like it, or all words that are known."""
+    names = list(known)
+    return did_you_mean(word, names) or f"Known are: {', '.join(names)}."
+
+
 def _plain(word: str) -> str:
     return word.lower().replace("_", "-").lstrip("-")
 

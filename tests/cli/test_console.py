@@ -1,3 +1,5 @@
+"""What is printed: no control character passes, and what an encoding lacks is replaced."""
+
 from __future__ import annotations
 
 import io
@@ -13,15 +15,23 @@ from pathlib import Path
 
 import pytest
 from rich.panel import Panel
-from rich.progress import Progress, TextColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from clinit.cli import console
 from clinit.cli import main as command_line
-from clinit.cli.console import Console, forget_odd_sizes, note, print_csv, print_json, say, warn
-from clinit.cli.library_messages import show_messages_of_libraries
+from clinit.cli.console import (
+    Console,
+    forget_odd_sizes,
+    likeness,
+    note,
+    print_csv,
+    print_json,
+    replace_what_cannot_be_printed,
+    say,
+    show_messages_of_libraries,
+    warn,
+)
 from clinit.words import visible
 
 HOSTILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\r\x08\x00"
@@ -104,34 +114,12 @@ def test_no_renderable_brings_a_control_character_to_the_terminal(
     assert RAW.findall(printed(terminal)) == []
 
 
-def test_a_progress_bar_shows_what_is_hostile(terminal: Console) -> None:
-    with Progress(TextColumn("{task.description}", markup=False), console=terminal) as bar:
-        bar.add_task(HOSTILE)
-    assert r"a\x1b]0;" in printed(terminal)
-    assert RAW.findall(printed(terminal)) == []
-
-
 def test_styles_stay_on_their_letters_when_control_characters_grow(terminal: Console) -> None:
     text = Text.assemble(("\x1b\x9b", "red"), "plain", ("\x1bb", "bold"), "end")
     terminal.print(text)
     assert isinstance(terminal.file, io.StringIO)
     red, bold, off = "\x1b[31m", "\x1b[1m", "\x1b[0m"
     assert terminal.file.getvalue() == (f"{red}\\x1b\\x9b{off}plain{bold}\\x1bb{off}end\n")
-
-
-def test_control_characters_that_grow_are_wrapped_and_not_cut(terminal: Console) -> None:
-    terminal.print(Text(f"{chr(0x1B)} " * 30))
-    assert printed(terminal).count(r"\x1b") == 30
-    assert max(map(len, printed(terminal).splitlines())) <= 60
-
-
-def test_a_cell_that_is_made_visible_first_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table("name", "n")
-    table.add_row(Text(visible("\x1b" * 5)), "1")
-    table.add_row("plain", "2")
-    console.out.print(table)
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert rows == ["│ " + r"\x1b" * 5 + " │ 1 │", f"│ plain{' ' * 15} │ 2 │"]
 
 
 def test_json_says_the_same_with_escapes_and_holds_no_control_character(
@@ -224,33 +212,6 @@ def test_no_command_prints_a_control_character_of_a_class_or_file_name(
     assert RAW.findall(shown.out + shown.err) == []
 
 
-def test_a_refused_word_is_shown_in_a_panel_with_the_usage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert run(monkeypatch, "recipe", "nope\x1b") == 2
-    said = capsys.readouterr().err
-    usage, help_, *_ = said.splitlines()
-    assert usage.startswith("Usage: ")
-    assert usage.endswith("recipe [OPTIONS] COMMAND ...")
-    assert help_.endswith("recipe --help' for help.")
-    assert RAW.findall(said) == []
-    (tmp_path / "study.toml").write_text('[align]\nepochs = "many"\n', encoding="utf-8")
-    words = ["cache", "--out=o.safetensors", f"--config={tmp_path / 'study.toml'}"]
-    assert run(monkeypatch, "align", *words) == 2
-    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    # The folder above it is long, so the line breaks anywhere.
-    assert "".join(said.split()).count("study.tomlgives'many'.") == 1
-
-
-def test_no_words_at_all_are_answered_by_the_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "cache") == 2
-    shown = capsys.readouterr()
-    assert "Usage: " in shown.out
-    assert shown.err == ""
-
-
 def test_an_unforeseen_error_is_a_traceback_without_control_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,15 +237,67 @@ def test_a_size_that_no_terminal_has_is_forgotten(odd: str) -> None:
         assert kept == {"COLUMNS": usual, "LINES": "25"}
 
 
-@pytest.mark.parametrize("width", [0, 1, 9, 10**8])
-def test_a_console_of_such_a_size_is_eighty_columns_wide(width: int) -> None:
-    assert Console(width=width, height=25).size == (80, 25)
-    assert Console(width=20, height=25).size == (20, 25)
+OUTPUTS = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
 
 
-@pytest.mark.parametrize("columns", ["0", "5", "²"])
-def test_the_help_is_given_at_any_width(columns: str) -> None:
-    command = [sys.executable, "-m", "clinit", "recipe", "show", "--help"]
-    environment = {**os.environ, "COLUMNS": columns}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert "Print a recipe: the commands in order" in done.stdout
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        ("↑↓→×±λ…", "^v->x~lambda..."),
+        ("┌─┐│└┘┼━┃╭╮", "+-+|+++-|++"),
+        ("▁▂▃▄▅▆▇█", "12345678"),
+        ("éñ½ﬁ", "en12fi"),
+        ("日本😀", "???"),
+        ("\udcff\ud800\x9b\u202e", r"\xff\ud800\x9b\u202e"),
+    ],
+)
+def test_a_character_is_replaced_by_its_likeness(letters: str, expected: str) -> None:
+    assert "".join(map(likeness, letters)) == expected
+
+
+def test_streams_replace_what_they_lack_and_keep_what_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = io.BytesIO()
+    stream = io.TextIOWrapper(content, encoding="latin-1", errors="strict")
+    monkeypatch.setattr("sys.stdout", stream)
+    replace_what_cannot_be_printed()
+    stream.write("é ± → \udcff")
+    stream.flush()
+    assert content.getvalue() == b"\xe9 \xb1 -> \\xff"
+
+
+def answers(environment: dict[str, str], *words: str | Path) -> tuple[int, bytes, bytes]:
+    done = subprocess.run(
+        [sys.executable, "-m", "clinit", *map(str, words)],
+        capture_output=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_report_with_curves_is_given_in_any_encoding(output: str, tiny_run: Path) -> None:
+    code, out, err = answers(OUTPUTS[output], "report", tiny_run)
+    assert (code, err) == (0, b"")
+    known = out.decode("latin-1" if output == "latin-1" else "ascii")
+    assert "least-square" in known
+    assert "ooo least-square" in known
+    assert known.count("|") > 20  # the frame of the curves
+    assert known.count("%^") > 3  # higher is better
+    assert "%v" in known
+
+
+@pytest.mark.slow
+def test_names_in_another_encoding_are_shown_and_the_exit_code_stays(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\x9b")
+    for environment in ({"PYTHONIOENCODING": "utf-8"}, *OUTPUTS.values()):
+        code, out, err = answers(environment, "cache", "show", path)
+        assert (code, out) == (1, b"")
+        assert b"/caf\\xe9\\x9b\n" in err

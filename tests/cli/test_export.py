@@ -1,6 +1,4 @@
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from clinit.cli.export import export
-from clinit.errors import CacheError, ModelError
+from clinit.errors import ModelError
 from clinit.headtrain.record.format import read_record
 
 app = typer.Typer()
@@ -32,7 +30,7 @@ def test_a_folder_says_how_timm_loads_it(tiny_run: Path, tmp_path: Path) -> None
     assert lines[start + 1] == (
         f"model = timm.create_model('local-dir:{tmp_path}/scenes.v2', pretrained=True).eval()"
     )
-    assert lines[start + 2].startswith("transform = timm.data.create_transform(")
+    assert lines[start + 3].startswith("transform = timm.data.create_transform(")
     assert f"Model folder at {tmp_path}/scenes.v2; try it:" in lines
     assert f"clinit predict {tmp_path}/scenes.v2 IMAGE…" in lines
     left = sorted(path.name for path in (tmp_path / "scenes.v2").iterdir())
@@ -48,22 +46,6 @@ def test_the_onnx_form_is_compared_on_images_that_are_given(tiny_run: Path, tmp_
     assert result.exit_code == 0, result.output
     assert "onnxruntime and PyTorch agree on 4 images: same class, logits within" in result.output
     assert (tmp_path / "model" / "model.onnx").is_file()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--onnx",), "--onnx writes into a folder: give --out one, not"),
-        (("--check-images", "."), "--check-images means nothing without --onnx"),
-    ],
-)
-def test_options_of_onnx_that_mean_nothing_are_refused(
-    tiny_run: Path, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    result = invoke(tiny_run, "--out", tmp_path / "model.safetensors", *options)
-    assert result.exit_code == 2
-    assert message in unframed(result)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_says_what_was_exported_and_how_good_the_run_was(tiny_run: Path, tmp_path: Path) -> None:
@@ -84,42 +66,27 @@ def test_it_says_what_was_exported_and_how_good_the_run_was(tiny_run: Path, tmp_
     assert lines[-1] == f"clinit predict {out} IMAGE…"
 
 
-@pytest.mark.slow
-def test_the_lines_that_it_prints_load_the_model(tiny_run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "it's [bold] here"
-    folder.mkdir()
-    result = invoke(tiny_run, "--out", folder / "model.safetensors")
-    printed = result.output.splitlines()
-    lines = printed[printed.index("import timm") :][:2]
-    code = "\n".join([*lines, "assert not model.training", "print(model.num_classes)"])
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "5\n"
-
-
-def test_the_cache_and_the_weights_can_be_given(
-    tiny_run: Path, tmp_path: Path, seal_record: Callable[..., None]
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: give --out one, not"),
+        ("m", ("--check-images", "."), "--check-images means nothing without --onnx"),
+        ("m", ("--new", ".", "--no-memory", "--no-temperature"), "--new means nothing where"),
+        ("h.npz", ("--weights", "w"), "--weights means nothing where the head alone is written"),
+        ("h.npz", ("--base", ".", "--no-temperature"), "--base means nothing where no feature"),
+        ("h", ("--head-only",), "--out is a file that ends in .npz or .safetensors"),
+        ("model.pth", (), "--out is a folder, or a file that ends in .safetensors"),
+        ("model.ONNX", (), "--out is a folder, or a file that ends in .safetensors"),
+        ("m.NPZ", (), "--out is a folder, or a file that ends in .safetensors"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    tiny_run: Path, tmp_path: Path, name: str, options: tuple[str, ...], message: str
 ) -> None:
-    folder = tiny_run.parent
-    run = shutil.copytree(tiny_run, tmp_path / "run")
-    seal_record(run, base={**read_record(run).info["base"], "path": "gone"})
-    failed = invoke(run, "--out", tmp_path / "model.safetensors")
-    assert isinstance(failed.exception, CacheError)
-    assert "was at gone, where nothing is now" in str(failed.exception)
-    for option, path in (("--base", "caches/base"), ("--weights", "weights.safetensors")):
-        out = tmp_path / f"by{option}.safetensors"
-        assert invoke(run, "--out", out, option, folder / path).exit_code == 0
-        assert out.is_file()
-
-
-@pytest.mark.parametrize("name", ["model.pth", "model.ONNX", "model.Safetensors", "m.NPZ"])
-def test_the_name_of_another_kind_of_file_is_refused(
-    tiny_run: Path, tmp_path: Path, name: str
-) -> None:
-    result = invoke(tiny_run, "--out", tmp_path / name)
+    result = invoke(tiny_run, "--out", tmp_path / name, *options)
     assert result.exit_code == 2
-    assert "--out is a folder, or a file that ends in .safetensors" in unframed(result)
+    assert message in unframed(result)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["head.npz", "model", "."])
@@ -132,18 +99,14 @@ def test_nothing_is_written_into_the_record(tiny_run: Path, name: str) -> None:
     assert sorted(tiny_run.iterdir()) == before
 
 
-def test_a_model_that_is_there_is_kept(tiny_run: Path, tmp_path: Path) -> None:
-    assert invoke(tiny_run, "--out", tmp_path / "model.safetensors").exit_code == 0
-    content = (tmp_path / "model.safetensors").read_bytes()
-    again = invoke(tiny_run, "--out", tmp_path / "model.safetensors")
-    assert isinstance(again.exception, ModelError)
-    assert (tmp_path / "model.safetensors").read_bytes() == content
-
-
-def test_a_run_without_test_images_says_so(
+def test_a_run_without_test_images_gives_a_model_and_a_head(
     tiny_run: Path, tmp_path: Path, without_test_images: Callable[[Path], None]
 ) -> None:
     run = shutil.copytree(tiny_run, tmp_path / "run")
     without_test_images(run)
-    result = invoke(run, "--out", tmp_path / "model.safetensors")
-    assert "The run ended with no test image: its accuracy is unknown" in result.output
+    out = tmp_path / "model.safetensors"
+    assert "no test image: its accuracy is unknown" in invoke(run, "--out", out).output
+    assert isinstance(invoke(run, "--out", out).exception, ModelError)  # it is there
+    result = invoke(run, "--out", tmp_path / "h.npz")
+    assert "A head of 5 classes, 2 of which arrived later, on 12 features" in result.output
+    assert f"clinit predict {tmp_path / 'h.npz'} FEATURES.npy" in result.output

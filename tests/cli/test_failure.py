@@ -16,7 +16,7 @@ import torch
 from clinit.cli.failure import fail
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.extract.decode import memory_error
+from clinit.extract.dataset.decode import memory_error
 
 LESS = "Give a smaller --batch-size or --workers, or free some."
 
@@ -80,12 +80,6 @@ def test_the_remedy_names_the_options_of_the_command_that_was_typed(
     assert "Use a machine with more memory, or" in told(MemoryError(), "cache", "show", "c")
 
 
-def test_a_shortage_behind_an_error_of_a_library_is_the_shortage(told: Callable[..., str]) -> None:
-    wrapped = KeyError("a batch")
-    wrapped.__cause__ = MemoryError("Unable to allocate 3 GiB")
-    assert told(wrapped).startswith("Error: out of memory: Unable to allocate 3 GiB\n")
-
-
 def test_our_own_error_about_memory_stays_as_it_is(told: Callable[..., str]) -> None:
     own = memory_error(Path("/data/big.jpg"))
     own.__cause__ = MemoryError("Unable to allocate 3 GiB")
@@ -130,12 +124,6 @@ def test_a_full_disk_is_a_sentence(
     )
 
 
-def test_our_own_error_about_a_full_disk_stays_as_it_is(told: Callable[..., str]) -> None:
-    own = ClinitError("cannot write x: No space left on device", remedy="Free space.")
-    own.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    assert told(own) == "Error: cannot write x: No space left on device\nFree space.\n"
-
-
 def test_an_error_without_a_message_is_named_by_its_type(told: Callable[..., str]) -> None:
     assert told(ClinitError("", remedy="Do.")) == "Error: clinit error without a message\nDo.\n"
     assert told(InterruptedError()) == "Error: interrupted error without a message\n"
@@ -168,20 +156,6 @@ def limited(words: list[str | Path], kind: int, size: int) -> subprocess.Complet
         preexec_fn=lambda: resource.setrlimit(kind, (size, size)),
         check=False,
     )
-
-
-def test_a_limit_of_the_size_of_files_ends_a_command_in_a_sentence(
-    make_tree: Callable[..., Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "o" / "train.parquet"
-    words: list[str | Path] = ["manifest", "build", "folder", "--root", make_tree()]
-    words += ["--split", "train", "--out", out]
-    done = limited(words, resource.RLIMIT_FSIZE, 1000)
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: cannot write")
-    assert "File too large" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not out.exists()
 
 
 def test_a_limit_of_memory_ends_a_command_in_a_sentence(tiny_run: Path) -> None:

@@ -1,3 +1,7 @@
+"""The frame of the command line: its help, its refusals, and what it loads."""
+
+from __future__ import annotations
+
 import os
 import re
 import subprocess
@@ -13,15 +17,22 @@ import typer
 from clinit.cli import main as command_line
 from clinit.errors import ClinitError
 from clinit.extract.cache.head import Head, write_head
+from clinit.headtrain.study import settings_of
+
+TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
 
 
-def walk(command: Any, path: str = "clinit") -> Iterator[tuple[str, Any]]:
-    yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from walk(child, f"{path} {name}")
+def walk(command: Any, above: Any = None, name: str = "clinit") -> Iterator[tuple[str, Any, Any]]:
+    settings = command.context_settings if above is None else {}
+    context = command.context_class(command, info_name=name, parent=above, **settings)
+    yield context.command_path, command, context
+    for each in getattr(command, "commands", {}):
+        yield from walk(command.commands[each], context, each)
 
 
-COMMANDS = dict(walk(typer.main.get_command(command_line.app)))
+COMMANDS = {
+    path: (command, each) for path, command, each in walk(typer.main.get_command(command_line.app))
+}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -31,19 +42,31 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+def python(code: str, **more: Any) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("path", COMMANDS)
-def test_every_command_and_every_option_has_help(path: str) -> None:
-    command = COMMANDS[path]
+def test_every_command_and_every_option_has_whole_help_at_80_columns(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command, context = COMMANDS[path]
+    text = command.get_help(context)
     assert command.help
-    for parameter in command.params:
-        assert getattr(parameter, "help", None) or parameter.name in ("help",), parameter.name
+    for parameter in command.get_params(context):
+        assert getattr(parameter, "help", None), parameter.name
+        for name in parameter.opts if parameter.param_type_name == "option" else ():
+            assert re.search(rf"^  .*(?<![\w-]){name}(?![\w-])", text, re.MULTILINE)
 
 
 def told(command: str) -> str:
     """Return what the help says of the settings of a command, and of their defaults."""
     return "\n".join(
         f"{parameter.opts[0]} {parameter.help} {getattr(parameter, 'show_default', '')}"
-        for parameter in COMMANDS[f"clinit {command}"].params
+        for parameter in COMMANDS[f"clinit {command}"][0].params
         if parameter.name != "help"
     )
 
@@ -54,47 +77,116 @@ def test_the_help_of_a_command_tells_its_own_settings_and_defaults_alone() -> No
     assert re.findall(r"heads? alone|ncm|ridge, |\btf32|--lr .* 1e-3", tops, re.I) == []
     assert "--batch-size Rows per batch. 256\n" in heads
     assert "--batch-size Rows per batch. 256; ewc: 128\n" in tops
-    assert "--lr Learning rate of AdamW; it is constant. 1e-3\n" in heads
-    assert "at the peak of one cycle per task. 1.5e-3; ewc: 8e-4\n" in tops
 
 
-@pytest.mark.parametrize("name", command_line.Commands.table)
-def test_the_list_says_of_each_command_what_its_own_help_begins_with(name: str) -> None:
-    line = command_line.Commands.table[name].help
-    assert " ".join(COMMANDS[f"clinit {name}"].help.split()).startswith(line)
-    assert line.endswith(".")
+def test_settings_of_a_study_stand_below_the_titles_that_they_name() -> None:
+    command, context = COMMANDS["clinit train-top"]
+    parts = re.split(r"^(\w[\w+ ]*):\n", command.get_help(context), flags=re.MULTILINE)
+    titles = dict(zip(parts[1::2], parts[2::2], strict=True))
+    for field in settings_of(top=True).values():
+        assert field.option in titles[field.panel]
+    assert list(titles)[-1] == "Options"
 
 
-def test_the_list_names_every_command(
+def test_the_list_says_of_each_command_what_its_own_help_begins_with(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     assert run(monkeypatch, "--help") == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name, lazy in command_line.Commands.table.items():
+        assert " ".join(COMMANDS[f"clinit {name}"][0].help.split()).startswith(lazy.help)
         assert f" {name} {lazy.help}" in shown
 
 
-def test_an_unknown_command_is_refused_with_a_near_one(
+def test_no_words_at_all_are_answered_by_the_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "trainhead") == 2
-    assert "There is no command trainhead. Did you mean train-head?" in capsys.readouterr().err
+    assert run(monkeypatch, "cache") == 2
+    shown = capsys.readouterr()
+    assert "Usage: " in shown.out
+    assert shown.err == ""
 
 
-def test_help_builds_no_command() -> None:
+MISTAKES = {
+    (*TRAIN, "--method=rehersal"): "--method.*'rehersal'.*'rehearsal'",
+    (*TRAIN, "--tasks=many"): "--tasks.*integer.*'many'",
+    (*TRAIN, "--tasks=0"): "--tasks.* 1, got '?0",
+    (*TRAIN, "--itertions=4"): "--itertions.*--iterations",
+    (*TRAIN, "--lr=-1"): "--lr must be positive, got -1.0",
+    (*TRAIN, "--lambda=much"): "--lambda.*'much'",
+    (*TRAIN, "--buffer=5", "--buffer-per-class=5"): "--buffer and --buffer-per-class exclude",
+    (*TRAIN, "--tasks=0", "--tasks=4"): "no feature cache at absent",  # the last one wins
+    (*TRAIN, "--init=random", "--init=lda"): "no feature cache at absent",
+    ("sweep", "--weight-decay", "0"): "--weight-decay.*weight_decay=VALUE",
+    ("cache", "shwo"): "'shwo'.*'show'",
+    ("train-head", "--base", "x"): "'--new'.*Feature cache of the new classes",
+    ("report", "r", "--plot"): "'--plot' requires an argument",
+    ("demo", "here", "there"): "here there",
+    ("cache", "show", "caches[bold]/absent"): r"no feature cache at caches\[bold\]/absent",
+    ("cache", "show", "x" * 5000): "File name too long",
+    ("probe", "c", "--seed", "1", "--seed", "1"): "--seed is given more than once",
+    ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127/255 meant",
+    ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
+    ("reproduce", "last-laier"): "last-layer",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=lambda words: " ".join(words)[:50])
+def test_a_mistake_is_told_without_a_traceback(
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *words) in (1, 2)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
+    assert re.search(MISTAKES[words], " ".join(shown.err.split()))
+
+
+@pytest.mark.parametrize("odd", ["0", "5", "²"])
+def test_the_help_is_given_at_any_width(
+    odd: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "clinit", "recipe", "show", "--help"]
+    environment = {**os.environ, "COLUMNS": odd}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "Print a recipe: the commands in order" in done.stdout
+
+
+def test_help_builds_no_command_and_loads_no_heavy_package() -> None:
     code = (
         "import sys; from clinit.cli.main import app; app(['--help'], standalone_mode=False);"
-        "print([name for name in ('train_head', 'sweep') if f'clinit.cli.{name}' in sys.modules])"
+        "heavy = {'torch', 'timm', 'h5py', 'polars', 'scipy', 'sklearn', 'matplotlib', 'numpy',"
+        " 'clinit.cli.train_head', 'clinit.cli.sweep'};"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
+    assert python(code).endswith("loaded: []\n")
 
 
-def test_the_commands_are_those_of_the_documentation() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    leaves = [path for path, command in COMMANDS.items() if not hasattr(command, "commands")]
-    assert [path for path in leaves if path not in readme] == []
+@pytest.mark.parametrize(
+    "module",
+    [
+        "clinit.analysis.report",
+        "clinit.extract.cache.read",
+        "clinit.extract.arrays.import_features",
+        "clinit.extract.cache.verify",
+        "clinit.headtrain.record.format",
+    ],
+)
+def test_what_only_reads_and_writes_files_does_not_load_torch(module: str) -> None:
+    assert python(f"import sys, {module}; print('torch' in sys.modules)") == "False\n"
+
+
+def test_a_head_is_read_without_torch(tmp_path: Path) -> None:
+    write_head(Head(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)), tmp_path / "h")
+    code = (
+        "import sys; from pathlib import Path; from clinit.extract.cache.head import read_head;"
+        f"read_head(Path({str(tmp_path / 'h')!r})); print('torch' in sys.modules)"
+    )
+    assert python(code) == "False\n"
 
 
 def test_the_version_is_that_of_the_package(
@@ -104,49 +196,6 @@ def test_the_version_is_that_of_the_package(
 
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"clinit {__version__}\n"
-
-
-def test_help_loads_none_of_the_heavy_packages() -> None:
-    code = (
-        "import sys; from clinit.cli.main import app; app(['--help'], standalone_mode=False);"
-        "heavy = {'torch', 'timm', 'h5py', 'polars', 'scipy', 'sklearn', 'matplotlib', 'numpy'};"
-        "print('loaded:', sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("loaded: []\n")
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "clinit.analysis.report",
-        "clinit.extract.cache.read",
-        "clinit.extract.import_features",
-        "clinit.extract.cache.verify",
-        "clinit.headtrain.record.format",
-    ],
-)
-def test_what_only_reads_and_writes_files_does_not_load_torch(module: str) -> None:
-    code = f"import sys, {module}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-def test_a_head_is_read_without_torch(tmp_path: Path) -> None:
-    write_head(Head(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)), tmp_path / "h")
-    code = (
-        "import sys; from pathlib import Path; from clinit.extract.cache.head import read_head;"
-        f"read_head(Path({str(tmp_path / 'h')!r})); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-def test_python_m_clinit_is_the_same_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "clinit", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("clinit ")
 
 
 def test_shells_can_complete_the_command() -> None:
@@ -160,22 +209,10 @@ def test_shells_can_complete_the_command() -> None:
     assert "COMP_WORDS" in done.stdout
 
 
-def test_a_known_error_is_one_message_with_its_remedy_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "cache", "show", "caches[bold]/absent") == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("Error: no feature cache at caches[bold]/absent\n")
-    assert "`clinit extract --out`" in shown.err
-    assert "Traceback" not in shown.err
-
-
-def test_a_path_that_is_too_long_is_an_error_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "cache", "show", "x" * 5000) == 1
-    assert "File name too long" in capsys.readouterr().err
+def test_the_commands_are_those_of_the_documentation() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    leaves = [path for path, (command, _) in COMMANDS.items() if not hasattr(command, "commands")]
+    assert [path for path in leaves if path not in readme] == []
 
 
 def test_the_errors_form_the_tree_that_is_drawn() -> None:
@@ -183,3 +220,63 @@ def test_the_errors_form_the_tree_that_is_drawn() -> None:
 
     leaves = {error.__name__ for error in ClinitError.__subclasses__()}
     assert all(name in (clinit.errors.__doc__ or "") for name in leaves)
+
+
+EARLY = (
+    (*TRAIN, "--method=rehersal"),
+    (*TRAIN, "--tasks=0"),
+    (*TRAIN, "--lr=-1"),
+    TRAIN,
+    ("train-top", "--base=absent", "--new=absent", "--out=o"),
+    ("sweep", "--base=absent", "--new=absent", "--out=o", "itertions=3"),
+    ("extract", "--dataset=imagnet", "--root=absent", "--out=o"),
+    ("extract", "--dataset=folder", "--root=absent", "--out=o"),
+    ("extract", "--dataset=folder", "--root=.", "--out=o", "--mean=127"),
+    ("align", "absent", "--out=h.safetensors"),
+    ("diagnose", "absent"),
+    ("probe", "absent"),
+    ("predict", "absent", "absent"),
+    ("export", "absent", "--out=o"),
+    ("add", "absent", "absent", "--out=o"),
+    ("add", "--backbone=nope", "absent", "--out=o"),
+    ("remember", "absent", "absent", "--out=o"),
+    ("remember", ".", "absent", "--out=o"),
+    ("remember", "--backbone=nope", "absent", "--out=o"),
+    ("remove", "absent", "ant", "--out=o"),
+    ("rename", "absent", "ant=bee", "--out=o"),
+    ("model", "show", "absent"),
+    ("rerun", "absent"),
+    ("reproduce", "last-layer", "--base=absent", "--new=absent"),
+    ("diagnose", "cache", "--head=absent"),
+    ("align", "cache", "--out=file/h.safetensors"),
+    ("train-head", "--base=cache", "--new=cache", "--out=file/o"),
+    ("train-top", "--base=cache", "--new=cache", "--out=file/o"),
+    ("sweep", "--base=cache", "--new=cache", "--out=file/o", "lr=0.1"),
+    ("sweep", "--base=absent", "--new=absent", "--out=o", "--search=optuna", "lr=0.1..1:log"),
+    ("export", "cache", "--out=file/o"),
+    ("rerun", "cache", "--out=file/o"),
+    ("remember", ".", ".", "--out=file/o"),
+)
+POLARS = (
+    ("extract", "--manifest=absent.parquet", "--root=.", "--out=o", "--backbone=nope"),
+    ("extract", "--dataset=folder", "--root=empty", "--out=o", "--backbone=nope"),
+)
+"""These read what is there, for which Polars is loaded."""
+
+
+def test_mistakes_are_found_before_the_heavy_packages_are_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys; from clinit.cli.main import main\n"
+        f"for words in {(*EARLY, *POLARS)!r}:\n"
+        "    sys.argv = ['clinit', *words]\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: assert ended.code in (1, 2), words\n"
+        "    heavy = {'torch', 'timm', 'polars', 'h5py', 'scipy'} & set(sys.modules)\n"
+        f"    read = {{'polars', 'h5py'}} if words in {POLARS!r} else set()\n"
+        "    assert not heavy - read, (words, heavy)\n"
+    )
+    (tmp_path / "cache" / "train").mkdir(parents=True)
+    (tmp_path / "cache" / "train" / "plan.json").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    python(code, cwd=tmp_path)

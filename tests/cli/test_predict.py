@@ -1,9 +1,9 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import typer
@@ -11,26 +11,27 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from clinit.cli import predict_output as predict_table
-from clinit.cli.predict import predict
-from clinit.cli.predict_output import COLUMNS, OF_REJECTION
+from clinit.cli import predict as predict_output
+from clinit.cli.predict import COLUMNS, OF_REJECTION, predict
 from clinit.errors import ImageError, ModelError
-from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.edit import open_model
-from clinit.headtrain.model.export import Export, export_run
-from clinit.headtrain.model.folder import MEMORY_FILE, write_model_folder
-from clinit.headtrain.model.memory import Memory, write_memory
-from clinit.headtrain.model.model_file import ModelFacts, write_model
+from clinit.headtrain.model.export import Export
+from clinit.headtrain.model.model_file import write_model
 from clinit.headtrain.model.predict import Rejection, find_images, load_model
 
 app = typer.Typer()
 app.command()(predict)
 
 
-@pytest.fixture(scope="module")
-def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_run(tiny_run, tmp_path_factory.mktemp("model") / "model.safetensors").path
+@pytest.fixture
+def remembering(tiny_onnx: Export) -> Path:
+    """A model folder that remembers held-out features of its classes."""
+    return tiny_onnx.path
+
+
+@pytest.fixture
+def model(remembering: Path) -> Path:
+    """The same as a file, which remembers nothing."""
+    return remembering / "model.safetensors"
 
 
 @pytest.fixture
@@ -61,78 +62,54 @@ def test_one_image_has_its_path_above_a_table_of_its_classes(
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("top", [1, 3])
 def test_several_images_fit_the_width_and_lose_nothing(
-    model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch, width: int, top: int
+    remembering: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch, width: int, top: int
 ) -> None:
-    monkeypatch.setattr(predict_table, "out", Console(width=width, highlight=False))
-    result = invoke(model, *images, images[0].parents[2] / "train" / "d" / "0.png", "--top", top)
-    lines = result.output.splitlines()
+    monkeypatch.setattr(predict_output, "out", Console(width=width, highlight=False))
+    every = [*images, images[0].parents[2] / "train" / "d" / "0.png"]
+    scores = scores_of(remembering, every)
+    threshold = sorted(scores)[3] - 1e-4
+    options = ("--reject", "energy", "--threshold", threshold, "--top", top)
+    result = invoke(remembering, *every, *options)
+    lines = result.stdout.splitlines()
     assert max(map(len, lines[1:])) <= width
     assert lines[0] == str(images[0].parents[2])  # the common folder, as it was given
-    joined = "".join(result.output.split())
-    for path in (*images, Path("train/d/0.png")):
+    joined = "".join(result.stdout.split())
+    for path, score in zip(every, scores, strict=True):
         assert "/".join(path.parts[-3:]) in joined
-    assert result.output.count(" %") == top * (len(images) + 1)
-
-
-def test_folders_are_searched(model: Path, images: list[Path]) -> None:
-    by_folder = invoke(model, images[0].parents[1], "--json")
-    by_name = invoke(model, *images, "--json")
-    assert by_folder.output == by_name.output
-    assert len(json.loads(by_folder.output)) == len(images) == 8
+        assert (f"unknown (score {score:.4g})" in result.stdout) == (score < threshold)
+    assert result.stdout.count(" %") == top * (len(every) - 3)
+    assert f"3 of 9 images unknown: their score is below {threshold:.6g}" in result.stderr
 
 
 def test_json_holds_all_and_nothing_else(model: Path, images: list[Path]) -> None:
-    (shown,) = json.loads(invoke(model, images[0], "--json", "--top", 2).output)
-    (expected,) = load_model(model, device="cpu").predict(images[:1], top=2)
-    assert shown == {
-        "image": str(images[0]),
-        "error": None,
-        "classes": [
-            {"class": g.name, "title": g.title, "probability": g.probability, "task": g.task}
-            for g in expected.guesses
-        ],
-    }
-
-
-def test_csv_has_a_line_an_image_and_class(model: Path, images: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    result = invoke(model, *images[:2], tmp_path / "gone.png", "--csv", out, "--top", 2)
-    assert result.exit_code == 1
-    assert result.stdout == f"3 images at {out}\n"
-    with out.open(newline="") as file:
-        header, *rows = csv.reader(file)
-    assert tuple(header) == COLUMNS
-    assert [row[:2] for row in rows] == [
-        *[[str(images[0]), "1"], [str(images[0]), "2"], [str(images[1]), "1"]],
-        *[[str(images[1]), "2"], [str(tmp_path / "gone.png"), ""]],
+    shown = json.loads(invoke(model, images[0].parents[1], "--json", "--top", 2).output)
+    expected = load_model(model, device="cpu").predict(images, top=2)
+    assert shown == [
+        {
+            "image": str(each.path),
+            "error": None,
+            "classes": [
+                {"class": g.name, "title": g.title, "probability": g.probability, "task": g.task}
+                for g in each.guesses
+            ],
+        }
+        for each in expected
     ]
-    assert rows[-1][2:] == ["", "", "", "", "the file is missing"]
-    (expected,) = load_model(model, device="cpu").predict(images[:1], top=1)
-    assert rows[0][2] == expected.guesses[0].name
-    assert float(rows[0][4]) == pytest.approx(expected.guesses[0].probability, rel=1e-5)
 
 
-def test_a_bad_image_is_reported_the_others_are_shown_and_the_code_is_1(
+def test_bad_images_are_reported_the_others_are_shown_and_the_code_is_1(
     model: Path, images: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "empty[bold].png").touch()
-    result = invoke(model, tmp_path / "empty[bold].png", images[0])
+    Image.new("RGB", (50, 50)).save(tmp_path / "large.png")
+    bad = (tmp_path / "empty[bold].png", tmp_path / "large.png")
+    result = invoke(model, *bad, images[0], "--max-pixels", 2000)
     assert result.exit_code == 1
     assert str(images[0]) in result.stdout
     assert "empty" not in result.stdout
-    assert "Warning: 1 of 2 images cannot be read:" in result.stderr
+    assert "Warning: 2 of 3 images cannot be read:" in result.stderr
     assert f"{tmp_path / 'empty[bold].png'}: the file is empty" in result.stderr
-
-
-def test_an_image_above_the_limit_is_reported_and_the_others_are_shown(
-    model: Path, images: list[Path], tmp_path: Path
-) -> None:
-    Image.new("RGB", (50, 50)).save(tmp_path / "large.png")
-    result = invoke(model, tmp_path / "large.png", images[0], "--max-pixels", 2000)
-    assert result.exit_code == 1
-    assert str(images[0]) in result.stdout
-    reason = "too large: 50 x 50 pixels, more than the 2,000 of --max-pixels"
-    assert f"{tmp_path / 'large.png'}: {reason}" in result.stderr
+    assert "large.png: too large: 50 x 50 pixels" in result.stderr
 
 
 def test_names_that_are_not_utf8_are_shown(model: Path, images: list[Path], tmp_path: Path) -> None:
@@ -145,68 +122,16 @@ def test_names_that_are_not_utf8_are_shown(model: Path, images: list[Path], tmp_
         assert r"caf\xe9.png" in written.replace(r"\\", "\\")
 
 
-def test_classes_of_imagenet_are_shown_in_words(
+def test_classes_are_shown_in_words_and_scores_are_noted(
     model: Path, images: list[Path], tmp_path: Path
 ) -> None:
     loaded = load_model(model, device="cpu")
-    facts = {name: getattr(loaded.facts, name) for name in ModelFacts.__dataclass_fields__}
-    facts["class_names"] = ("n02979186", *loaded.facts.class_names[1:])
-    write_model(loaded.backbone.network, ModelFacts(**facts), tmp_path / "words.safetensors")
+    names = ("n02979186", *loaded.facts.class_names[1:])
+    facts = replace(loaded.facts, class_names=names, record={"config": {"loss": "mse"}})
+    write_model(loaded.backbone.network, facts, tmp_path / "words.safetensors")
     result = invoke(tmp_path / "words.safetensors", images[0])
     assert "cassette player (n02979186)" in result.output
-
-
-def test_a_head_of_squared_error_is_noted(model: Path, images: list[Path], tmp_path: Path) -> None:
-    loaded = load_model(model, device="cpu")
-    facts = {name: getattr(loaded.facts, name) for name in ModelFacts.__dataclass_fields__}
-    facts["record"] = {"config": {"loss": "mse"}}
-    write_model(loaded.backbone.network, ModelFacts(**facts), tmp_path / "mse.safetensors")
-    result = invoke(tmp_path / "mse.safetensors", images[0])
     assert "Note: the head was trained with squared error" in result.stderr
-
-
-def test_a_folder_without_images_and_a_wrong_model_are_errors(
-    model: Path, images: list[Path], tmp_path: Path
-) -> None:
-    assert isinstance(invoke(model, tmp_path).exception, ImageError)
-    assert isinstance(invoke(images[0], images[0]).exception, ModelError)
-
-
-def test_a_model_behind_the_images_is_asked_about(model: Path, images: list[Path]) -> None:
-    for first in (images[0], images[0].parent):
-        result = invoke(first, images[-1], model)
-        assert str(result.exception) == (
-            f"{first} is not a model, but {model} is one: are they swapped?"
-        )
-        assert getattr(result.exception, "remedy", "").startswith("Give the model first:")
-
-
-def test_a_csv_file_has_its_ending(model: Path, images: list[Path]) -> None:
-    result = invoke(model, images[0], "--csv", model)
-    assert result.exit_code == 2
-    assert "--csv is the file to write, .csv" in " ".join(result.output.split())
-
-
-@pytest.fixture(scope="module")
-def remembering(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder that remembers held-out features of its classes."""
-    out = tmp_path_factory.mktemp("model") / "remembering"
-    network = load_model(
-        export_run(tiny_run, out.with_name("plain"), remembers=False).path, device="cpu"
-    )
-    opened = open_model(out.with_name("plain"), device="cpu")
-    rows = [
-        open_cache(tiny_run.parent / "caches" / side).split("val").load()
-        for side in ("base", "new")
-    ]
-    names = network.facts.class_names
-    labels = [names.index(each.class_names[label]) for each in rows for label in each.labels]
-    features = np.concatenate([each.features for each in rows])
-    held_out = FeatureSet(features, np.array(labels), names)
-    memory = Memory.of(held_out, opened.depends_on, held_out=held_out)
-    extra = {MEMORY_FILE: lambda path: write_memory(memory, path)}
-    write_model_folder(out, network.backbone.network, network.facts, extra=extra)
-    return out
 
 
 def scores_of(folder: Path, images: list[Path]) -> list[float]:
@@ -229,46 +154,11 @@ def test_the_share_of_held_out_images_that_is_allowed_is_unknown(
     for each in shown:
         assert each["unknown"] == (each["score"] < each["threshold"])
         assert len(each["classes"]) == 5
-
-
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("top", [1, 3])
-def test_unknown_images_are_marked_with_score_and_threshold(
-    remembering: Path,
-    images: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    width: int,
-    top: int,
-) -> None:
-    monkeypatch.setattr(predict_table, "out", Console(width=width, highlight=False))
-    scores = scores_of(remembering, images)
-    threshold = sorted(scores)[3] - 1e-4
-    options = ("--reject", "energy", "--threshold", threshold, "--top", top)
-    result = invoke(remembering, *images, *options)
-    assert result.exit_code == 0
-    assert max(map(len, result.stdout.splitlines()[1:])) <= width
-    for score in scores:
-        assert (f"unknown (score {score:.4g})" in result.stdout) == (score < threshold)
-    assert result.stdout.count(" %") == top * (len(images) - 3)
-    assert f"3 of 8 images unknown: their score is below {threshold:.6g}" in result.stderr
-
-
-def test_one_unknown_image_is_unknown(remembering: Path, images: list[Path]) -> None:
-    result = invoke(remembering, images[0], "--reject", "max-logit", "--threshold", 1e6)
-    assert result.exit_code == 0
-    assert "unknown (score " in result.stdout
-    assert "base" not in result.stdout.splitlines()[-1]
-
-
-def test_the_default_share_is_told_with_the_number_of_held_out_images(
-    remembering: Path, images: list[Path]
-) -> None:
-    result = invoke(remembering, *images, "--reject", "max-logit")
-    told = " ".join(result.stderr.split())
+    told = " ".join(invoke(remembering, *images, "--reject", "max-logit").stderr.split())
     assert "below which at most 5 % of 20 held-out images are" in told
 
 
-def test_csv_and_parquet_say_which_images_are_unknown(
+def test_csv_and_parquet_have_a_line_an_image_and_class(
     remembering: Path, images: list[Path], tmp_path: Path
 ) -> None:
     threshold = sorted(scores_of(remembering, images))[3] - 1e-4
@@ -284,7 +174,10 @@ def test_csv_and_parquet_say_which_images_are_unknown(
     last = table.row(-1, named=True)
     assert (last["error"], last["unknown"], last["score"]) == ("the file is missing", None, None)
     assert table["threshold"].unique().to_list() == [pytest.approx(threshold)]
-    assert table.group_by("image").agg(pl.col("probability").sum())["probability"].max() <= 1
+    (expected,) = load_model(remembering, device="cpu").predict(images[:1], top=1)
+    first = table.row(0, named=True)
+    assert (first["class"], first["rank"]) == (expected.guesses[0].name, 1)
+    assert first["probability"] == pytest.approx(expected.guesses[0].probability)
     with (tmp_path / "out.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     for line, row in zip(lines, table.iter_rows(named=True), strict=True):
@@ -294,21 +187,15 @@ def test_csv_and_parquet_say_which_images_are_unknown(
         for name in ("probability", "score"):
             number = float(line[name]) if line[name] else None
             assert number == (row[name] and pytest.approx(row[name], rel=1e-5))
+    invoke(remembering, images[0], "--parquet", tmp_path / "plain.parquet")
+    assert pl.read_parquet(tmp_path / "plain.parquet").columns == list(COLUMNS)
 
 
-def test_without_rejection_the_tables_have_no_columns_of_it(
-    model: Path, images: list[Path], tmp_path: Path
-) -> None:
-    invoke(model, images[0], "--parquet", tmp_path / "out.parquet")
-    assert pl.read_parquet(tmp_path / "out.parquet").columns == list(COLUMNS)
-    assert pl.read_parquet(tmp_path / "out.parquet").schema["probability"] == pl.Float64
-
-
-@pytest.mark.parametrize("kind", ["file", "folder", "onnx"])
+@pytest.mark.parametrize("kind", ["file", "onnx"])
 def test_a_model_that_remembers_nothing_asks_for_a_memory_or_a_threshold(
-    model: Path, remembering: Path, images: list[Path], tmp_path: Path, kind: str
+    model: Path, images: list[Path], tmp_path: Path, kind: str
 ) -> None:
-    path = {"file": model, "folder": remembering.with_name("plain"), "onnx": tmp_path / "x.onnx"}
+    path = {"file": model, "onnx": tmp_path / "x.onnx"}
     path["onnx"].touch()  # it is refused by its name
     result = invoke(path[kind], images[0], "--reject", "energy")
     assert isinstance(result.exception, ModelError)
@@ -328,6 +215,7 @@ def test_a_model_that_remembers_nothing_asks_for_a_memory_or_a_threshold(
         ),
         (("--reject", "energy", "--threshold", "nan"), "--threshold must be a finite number"),
         (("--parquet", "out.csv"), "--parquet is the file to write, .parquet, got out.csv"),
+        (("--features-name", "x"), "--features-name means nothing here"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(
@@ -338,15 +226,12 @@ def test_options_that_mean_nothing_are_refused(
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
-@pytest.mark.slow
-def test_an_onnx_file_and_a_folder_name_the_same(tiny_onnx: Export, images: list[Path]) -> None:
-    folder = tiny_onnx.path
-    reject = ("--reject", "energy", "--threshold", 0, "--json")
-    by_torch, by_onnx = (
-        json.loads(invoke(path, *images, *reject).stdout)
-        for path in (folder, folder / "model.onnx")
-    )
-    for left, right in zip(by_torch, by_onnx, strict=True):
-        assert left["image"] == right["image"]
-        assert [each["class"] for each in left["classes"]] == [c["class"] for c in right["classes"]]
-        assert left["score"] == pytest.approx(right["score"], abs=1e-4)
+def test_what_is_no_model_and_no_image_is_refused(
+    model: Path, images: list[Path], tmp_path: Path
+) -> None:
+    assert isinstance(invoke(model, tmp_path).exception, ImageError)
+    assert isinstance(invoke(images[0], images[0]).exception, ModelError)
+    for first in (images[0], images[0].parent):
+        result = invoke(first, images[-1], model)
+        assert f"{first} is not a model, but {model} is one" in str(result.exception)
+        assert getattr(result.exception, "remedy", "").startswith("Give the model first:")

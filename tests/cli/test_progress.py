@@ -7,36 +7,21 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import chain, repeat
-from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from clinit.cli import console, progress_log
+from clinit.cli import console
 from clinit.cli import progress as progress_module
 from clinit.cli import training_progress as training_progress_module
 from clinit.cli.main import app
-from clinit.cli.progress import Line, Progress, counting, doing, duration, progress
-from clinit.cli.progress_log import ProgressLog
+from clinit.cli.progress import Line, Progress, ProgressLog, counting, doing, progress
 from clinit.headtrain import events
 from tests.cli.screen import Screen, on_terminal
-
-ENCODINGS = ("utf-8", "latin-1", "ascii")
-
-
-def test_the_screen_of_these_tests_obeys_what_rich_writes() -> None:
-    screen = Screen(10)
-    screen.feed("one\r\ntwo\x1b[1mbold\x1b[0m12345\rX")
-    assert screen.lines == ["one", "twobold123", "X5"]
-    screen.feed("\r\x1b[2K\x1b[1A\x1b[2Knew\x1b[?25l")
-    assert screen.lines == ["one", "new", ""]
-    assert not screen.shows_cursor
-
 
 # What a bar and results do to each other, in a process of its own with a terminal.
 STEPS = """
@@ -74,8 +59,7 @@ def lines_of(screen: Screen) -> list[str]:
     return [line for line in screen.lines if line]
 
 
-@pytest.mark.parametrize("columns", [20, 80, 140])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(("columns", "encoding"), [(20, "utf-8"), (80, "latin-1"), (140, "ascii")])
 def test_results_remain_and_bars_do_not(columns: int, encoding: str) -> None:
     code, screen = on_terminal(
         [sys.executable, "-c", STEPS.format(middle="pass")],
@@ -113,50 +97,12 @@ def test_a_terminal_that_cannot_draw_and_forced_colours_in_a_file_get_no_bar() -
     assert "\x1b[2K" not in done.stderr
 
 
-def extraction(root: Path, out: Path, weights: Path, *more: object) -> list[object]:
-    return [
-        *("extract", "--dataset", "folder", "--root", root, "--out", out, "--device", "cpu"),
-        *("--backbone", "convnextv2_atto", "--model-arg=depths=(1,1,1,1)", "--input-size", 32),
-        *("--model-arg=dims=(4,8,8,12)", "--weights", weights, "--head-classes", "dataset"),
-        *more,
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [140])
-def test_the_summary_of_an_extraction_is_whole_at_a_terminal(
-    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path, columns: int
-) -> None:
-    words = extraction(make_tree(), tmp_path / "cache", tiny_weights, "--views", 1)
-    code, screen = on_terminal([sys.executable, "-m", "clinit", *words], columns=columns)
-    assert code == 0, screen.text
-    assert screen.text.count("stored head: top-1") == 3
-    for part in ("train", "val", "train, view 0"):
-        assert sum(line.startswith(f"{part}: ") for line in screen.lines) == 1, screen.text
-    assert not re.search("[━╸╺]", screen.text)
-
-
-@pytest.mark.slow
-def test_the_notes_of_training_stand_above_its_bar(tiny_run: Path, tmp_path: Path) -> None:
-    caches = tiny_run.parent / "caches"
-    words = ["train-head", "-v", "--base", caches / "base", "--new", caches / "new", "--tasks", 2]
-    words += ["--iterations", 4, "--batch-size", 4, "--device", "cpu", "--out", tmp_path / "runs"]
-    code, screen = on_terminal([sys.executable, "-m", "clinit", *words], columns=80)
-    assert code == 0, screen.text
-    assert not re.search("[━╸╺] ", screen.text.split("vit")[0].split("───")[0]), screen.text
-    for task in (1, 2):
-        assert sum(line.startswith(f"Task {task}, lambda ") for line in screen.lines) == 1
-        assert sum(line.startswith(f"Task {task}, least-sq") for line in screen.lines) == 1
-    assert "Task 1/2" not in screen.text
-    assert "run records at" in screen.text
-
-
 @pytest.fixture
 def fast_log(monkeypatch: pytest.MonkeyPatch) -> ProgressLog:
     """A log whose lines are due every few milliseconds."""
     log = ProgressLog()
     log._pauses = chain((0.02,), repeat(0.03))
-    monkeypatch.setattr(progress_log, "_LEAST_S", 0.001)
+    monkeypatch.setattr(progress_module, "_LEAST_S", 0.001)
     monkeypatch.setattr(progress_module, "_log", log)
     return log
 
@@ -195,19 +141,13 @@ def test_a_log_begins_after_ten_seconds_and_goes_on_at_longer_pauses(
             now[0] += timeout or 0
             return now[0] > 500
 
-    monkeypatch.setattr(progress_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(progress_log, "print_line", lambda line: printed.append(now[0] - 100))
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress_module, "_print_line", lambda line: printed.append(now[0] - 100))
     log = ProgressLog()
     with log.telling(lambda: ""):
         pass
     log._tell(lambda: "still going", Clock())
     assert printed == [10, 30, 60, 120, 180, 240, 300, 360]
-
-
-def test_work_of_less_than_ten_seconds_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    with doing("Reading …"), progress() as shown:
-        shown.line("train").count(1, 2)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,50 +209,17 @@ def test_losses_are_told_with_the_names_of_their_heads(monkeypatch: pytest.Monke
     assert told_of(monkeypatch, events.Evaluated(1, 0, many)).endswith("loss 1 to 5")
 
 
-def test_times_have_two_units_at_most() -> None:
-    assert [duration(float(s)) for s in (0, 99, 100, 5_999, 6_000, 86_400 * 2)] == [
-        *("0 s", "99 s", "2 min", "1 h 40 min", "1 h 40 min", "2 d 0 h"),
-    ]
-
-
 @pytest.mark.parametrize("before", [True, False])
-def test_quiet_leaves_out_progress_and_notes_but_no_warning_and_no_result(
-    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path, before: bool
-) -> None:
-    root = make_tree()
-    (root / "train" / "a" / "0.png").write_bytes(b"no image")
-    words = [str(w) for w in extraction(root, tmp_path / "cache", tiny_weights, "--views")]
-    assert CliRunner().invoke(app, [*words, "2"]).exit_code == 0
-    words.append("1")
-    quiet = ["-q", *words] if before else [words[0], "--quiet", *words[1:]]
-    shown = CliRunner().invoke(app, quiet)
-    assert shown.exit_code == 0
-    assert "Note: " not in shown.stderr
-    assert "top-1" in shown.stdout
-    assert "Warning: 1 of 15 images have no features" in shown.stderr
-    assert console.is_quiet()
-    again = CliRunner().invoke(app, words)
-    assert "Note: the cache holds 2 views" in again.stderr
-    assert not console.is_quiet()
+def test_a_command_is_quiet_wherever_the_option_stands(before: bool) -> None:
+    words = ["recipe", "show", "table2-last-layer"]
+    for quiet in (["-q", *words] if before else [*words, "--quiet"], words):
+        assert CliRunner().invoke(app, quiet).exit_code == 0
+        assert console.is_quiet() == (quiet != words)
 
 
-def test_quiet_draws_nothing_at_a_terminal(tmp_path: Path) -> None:
+def test_quiet_draws_nothing_at_a_terminal() -> None:
     code = f"from clinit.cli.console import hush\nhush(wanted=True)\n{STEPS.format(middle='pass')}"
     _, screen = on_terminal([sys.executable, "-c", code], columns=80)
     assert lines_of(screen)[:2] == ["result 1", "result 2"]
     assert "note 3" not in screen.text
     assert "Warning: warning 5" in screen.text
-
-
-def test_commands_that_a_command_runs_are_as_quiet_as_it(tmp_path: Path) -> None:
-    """`reproduce` and `demo` run others through the same program."""
-    from clinit.cli.typed import runner
-
-    heard: list[list[str]] = []
-    root = SimpleNamespace(command=SimpleNamespace(main=lambda words, **_: heard.append(words)))
-    context = SimpleNamespace(find_root=lambda: root)
-    run = runner.__wrapped__ if hasattr(runner, "__wrapped__") else runner
-    for wanted in (True, False):
-        console.hush(wanted=wanted)
-        run(context)("report", tmp_path)  # type: ignore[arg-type]
-    assert heard == [["--quiet", "report", str(tmp_path)], ["report", str(tmp_path)]]

@@ -70,14 +70,14 @@ def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for command in ("align", "sweep", "train_head", "train_top"):
         module = importlib.import_module(f"clinit.cli.{command}")
         monkeypatch.setattr(module, "check_caches", lambda *_, **__: None)
-    monkeypatch.setattr("clinit.cli.extract._check_images", lambda *_: None)
+    monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.check", lambda _: None)
 
 
 def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> Any:
-    monkeypatch.setattr("clinit.extract.scan.available_splits", lambda *_: ())
-    monkeypatch.setattr("clinit.cli.extract._manifests", lambda *_, **__: {})
+    monkeypatch.setattr("clinit.extract.dataset.scan.available_splits", lambda *_: ())
+    monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.manifests", lambda *_, **__: {})
     monkeypatch.setattr(
-        "clinit.extract.work.run.extract_part",
+        "clinit.extract.work.run.extract",
         lambda _, __, ___, config, *____, **_____: stop(config),
     )
     places = ["--root=r", "--out=o", "--dataset=places365", "--device=cpu"]
@@ -105,7 +105,7 @@ def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> li
 
 
 def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(sweep_module, "_sweep", lambda grids, *_, **__: stop(grids))
+    monkeypatch.setattr(sweep_module, "_runs", lambda grids, **_: stop(grids))
     places = ["--base=b", "--new=n", "--out=o"]
     grids = invoke("sweep", f"--config={name}", *places, *words)[0]
     return [run.values() for run in distinct(run for grid in grids for run in runs_of(grid))]
@@ -248,7 +248,7 @@ def test_table_4_has_the_settings_of_each_method(monkeypatch: pytest.MonkeyPatch
 
 
 def top_sweep(monkeypatch: pytest.MonkeyPatch, name: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr("clinit.cli.sweep_top.sweep_top", lambda runs, *_, **__: stop(runs))
+    monkeypatch.setattr("clinit.cli.sweep._sweep_top", lambda runs, *_, **__: stop(runs))
     words = ["--top", f"--config={name}", "--base=b", "--new=n", "--out=o"]
     return [run.values() for run in invoke("sweep", *words)[0]]
 
@@ -385,7 +385,7 @@ def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not(
 def test_errors_in_a_recipe_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clinit.cli.recipe.recipe", lambda name: "[align]\nepoch = 1\n")
     result = CliRunner().invoke(app, ["align", "cache", "--out=o", f"--config={ORDER[1]}"])
-    message = f"the recipe {ORDER[1]} sets 'epoch' in [align], which is not an option of align"
+    message = f"the recipe {ORDER[1]} sets 'epoch', which is no option or method in [align]"
     assert str(result.exception) == message
 
 

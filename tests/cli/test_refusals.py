@@ -67,13 +67,6 @@ def test_every_door_refuses_what_no_run_reads(
     assert message in said("sweep", *PLACES, *kind, f"--config={file}", "seed=0")
     file.write_text("\n".join(["[[sweep.grid]]", *lines]))
     assert message in said("sweep", *PLACES, *kind, f"--config={file}")
-    if "method" in settings:
-        of_method = [line for line in lines if not line.startswith("method")]
-        section = f"[{command}.{settings['method']}]"
-        file.write_text("\n".join([section, *of_method]))
-        asked = f"--method={settings['method']}"
-        if not {"buffer", "ewc_gamma"} & settings.keys():  # which the command line may yet ask for
-            assert message in said(command, *PLACES, f"--config={file}", asked)
     train = clinit.train_top if top else clinit.train_heads
     places: dict[str, Any] = {"out": tmp_path / "runs"}
     with pytest.raises(Exception, match=message[:20]) as caught:

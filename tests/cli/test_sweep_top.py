@@ -67,7 +67,7 @@ def test_methods_and_their_settings_are_swept_together(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["seed=0", "--top", "--bank-size=3"], "--top trains one run after another"),
+        (["seed=0", "--top", "--bank-size=3"], "--bank-size is for banks of heads"),
         (["seed=0", "--top", "--trials=3"], "--trials is for a search: add --search optuna"),
         (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
         (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
@@ -117,19 +117,19 @@ def test_a_taken_folder_is_told_before_anything_is_trained(
 def test_a_killed_run_goes_on_where_the_grid_has_grown(
     sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clinit.headtrain.top import learner
+    from clinit.headtrain.top import blocks
 
     grid = ["--top", "--checkpoint-every=1", *SMALL, "device=cpu", "init=random"]
-    save = learner.TopLearner._save
+    save = blocks.TopBlocks._save
 
-    def kill(self: learner.TopLearner, *words: object) -> None:
+    def kill(self: blocks.TopBlocks, *words: object) -> None:
         save(self, *words)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(learner.TopLearner, "_save", kill)
+    monkeypatch.setattr(blocks.TopBlocks, "_save", kill)
     sweep(*grid)
     (left,) = (tmp_path / "out").glob("*.checkpoint")
-    monkeypatch.setattr(learner.TopLearner, "_save", save)
+    monkeypatch.setattr(blocks.TopBlocks, "_save", save)
     result = sweep(*grid, "seed=0:2")
     assert result.exit_code == 0, result.output
     assert "goes on from its checkpoint" in result.output

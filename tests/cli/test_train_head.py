@@ -23,7 +23,7 @@ from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.plan import Plan, settle_plan, shard_name
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
-from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.headtrain import runs
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_record
@@ -613,3 +613,28 @@ def test_a_file_that_contradicts_itself_is_refused(base: Path, new: Path, tmp_pa
     result = run_alone(base, new, tmp_path / "runs", "--config", str(file))
     assert result.exit_code == 2
     assert "--buffer does not go with --method naive" in said(result)
+
+
+def test_several_caches_are_one_side(tmp_path: Path) -> None:
+    import clinit
+    from tests.headtrain.stream.made_caches import DIM, write_base, write_new, write_split
+
+    base = write_base(tmp_path / "base")
+    halves = [write_new(tmp_path / "one"), tmp_path / "two"]
+    for split in ("train", "val"):
+        write_split(halves[1], split, np.ones((3, DIM)), 4, seed=3)
+    sides = ["--base", str(base), "--new", str(halves[0]), "--new", str(halves[1])]
+    out = tmp_path / "out"
+    asked = ["--init", "random", "--tasks", "2", "--iterations", "5", "--device", "cpu"]
+    assert CliRunner().invoke(app, ["train-head", *sides, *asked, "--out", str(out)]).exit_code == 0
+    record = read_record(out / "random")
+    assert record.info["new"]["path"] == str(halves[0])
+    assert record.info["new"]["other_paths"] == [str(halves[1])]
+    assert len(record.info["tasks"]) == 2
+    study = {"init": "random", "tasks": 2, "iterations": 5, "device": "cpu"}
+    (same,) = clinit.train_heads(base, halves, study)
+    assert same.record.steps.equals(record.steps)
+    again = CliRunner().invoke(
+        app, ["rerun", str(out / "random"), "--out", str(tmp_path / "again")]
+    )
+    assert again.exit_code == 0, again.output

@@ -85,14 +85,6 @@ WORDS = {
     ("report",): "RUN is missing. Run records, or folders that hold some.",
     ("report", "r", "--plot"): "--plot is given without its value.",
     ("report", "r", "--output"): "There is no option --output. ",
-    (
-        "cache",
-        "merge",
-        "o",
-        "a",
-        "b",
-        "--out",
-    ): "There is no option --out: OUT is given without it.",
     ("add", "absent", "absent", "--out=o"): "Error: no model file at absent ",
     (
         "remember",

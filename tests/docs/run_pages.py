@@ -22,8 +22,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from tests.docs.blocks import Block, all_blocks, is_run
-from tests.docs.command_lines import command_lines, words_of
+from tests.docs.pages import Block, all_blocks, words_of
 from tests.docs.prepare import prepare
 
 
@@ -32,7 +31,7 @@ def run(block: Block, names: dict[str, Any]) -> None:
     if block.language == "python":
         exec(compile("\n" * block.line + block.text, block.place, "exec"), names)
         return
-    for line in command_lines(block):
+    for line in block.command_lines:
         words = words_of(line)
         if "--out" in words:  # the prepared folder may have what the page is about to write
             shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
@@ -60,7 +59,7 @@ def main(folder: Path) -> None:
     """Prepare a folder, and run every page in a copy of it."""
     prepare(folder / "prepared")
     pages = defaultdict(list)
-    for block in filter(is_run, all_blocks()):
+    for block in (each for each in all_blocks() if each.is_run):
         pages[block.page].append(block)
     results = {}
     for page, blocks in pages.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, blocks_of
+from tests.docs.pages import ROOT, Block, blocks_of
 
 PAGE = list(blocks_of(ROOT / "docs" / "extend.md"))
 START = """

@@ -1,56 +1,90 @@
-"""Commands that are killed or fail, and run again; a sample of `benchmarks/faults.py`."""
+"""Every writing command is killed, or fails, at one of its file operations, and run again.
+
+After the second run all that counts is there, to the bit as from a run that nobody disturbed, and
+no draft is left. A second run that is refused is right only where the first had finished. A command
+whose operation fails ends with an error of one sentence, and removes its drafts.
+"""
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 
 import pytest
-from fault_trials.kills import broken_decoding, kill
-from fault_trials.trial import Failure, Place, Trial
+from same_bits import litter, results
+
+from tests.conftest import Once
+from tests.faults.process import Done, Fault, Limits, run, told
+from tests.faults.workload import WRITERS, Scene
+
+QUICK = [
+    ("extract", "SIGKILL", 0.42),
+    ("extract", "full", 0.6),
+    ("extract --views", "SIGTERM", 0.5),
+    ("cache import", "SIGKILL", 0.7),
+    ("cache export", "full", 0.8),
+    ("manifest build", "EACCES", 0.0),
+    ("align", "EIO", 0.9),
+    ("train-head", "SIGKILL", 0.5),
+    ("train-top", "SIGKILL", 0.3),
+    ("sweep", "SIGKILL", 0.4),
+    ("sweep --search", "SIGINT", 0.3),
+    ("export, folder", "SIGKILL", 0.6),
+]
+MODES = ("SIGKILL", "SIGTERM", "SIGINT", "EIO", "EACCES", "full")
+SHARES = (0.03, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
+SLOW = [
+    pytest.param(command, mode, SHARES[(i + 3 * j) % len(SHARES)], marks=pytest.mark.slow)
+    for (i, command), (j, mode) in product(enumerate(WRITERS), enumerate(("SIGKILL",) * 3 + MODES))
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "mode", "share"),
-    [
-        ("extract", "after", 0.42),
-        ("extract", "enospc", 0.6),
-        ("extract --views", "kill", 0.8),
-        ("extract --views", "term", 0.5),
-        ("cache import", "after", 0.7),
-        ("cache import", "eacces", 0.0),
-        ("cache export", "after", 0.5),
-        ("cache export", "enospc", 0.8),
-        ("cache export, parquet", "kill", 0.6),
-        ("cache merge", "after", 0.6),
-        ("manifest build", "after", 0.5),
-        ("manifest build", "short", 0.0),
-        ("align", "kill", 0.6),
-        ("align", "eio", 0.9),
-        ("train-head", "after", 0.5),
-        ("train-head", "enospc", 0.7),
-        ("train-top", "kill", 0.3),
-        ("train-top", "after", 0.9),
-        ("sweep", "after", 0.2),
-        ("sweep --search optuna", "after", 0.1),
-        ("export", "after", 0.4),
-        ("export, folder", "after", 0.6),
-        ("report --plot", "short", 0.0),
-        ("report --html", "enospc", 0.5),
-        ("predict --csv", "kill", 0.7),
-    ],
-)
-def test_after_a_kill_or_a_failing_disk_the_same_command_ends_as_if_nothing_had_happened(
-    place: Place,
-    failures: Callable[[Trial], list[Failure]],
-    command: str,
-    mode: str,
-    share: float,
+@pytest.fixture
+def undisturbed(once: Once, another: Callable[[str], Scene]) -> Callable[[str], Path]:
+    """Return the operations and results of a command to which nothing happens, as a file."""
+
+    def whole(command: str) -> Path:
+        def make(folder: Path) -> None:
+            scene = another("undisturbed")
+            done = run(WRITERS[command].split(), scene.folder)
+            assert done.code == 0, done.err
+            sizes = [path.stat().st_size for path in scene.out.rglob("*") if path.is_file()]
+            found = {"results": results(scene.out, *scene.places), "size": max(sizes)}
+            (folder / "whole.json").write_text(
+                json.dumps({"operations": len(done.operations), **found})
+            )
+
+        return once(f"undisturbed-{command.replace(' ', '-')}", make) / "whole.json"
+
+    return whole
+
+
+def first_run(scene: Scene, words: list[str], mode: str, share: float, whole: Path) -> Done:
+    facts = told(whole)
+    if mode == "full":
+        size = max(1000, int(share * facts["size"]))
+        return run(words, scene.folder, limits=Limits(file_size=size))
+    fault = Fault(mode, 1 + round(share * (facts["operations"] - 1)))
+    return run(words, scene.folder, fault=fault)
+
+
+@pytest.mark.parametrize(("command", "mode", "share"), [*QUICK, *SLOW])
+def test_after_a_kill_or_a_failure_the_same_command_ends_as_if_nothing_had_happened(
+    scene: Scene, undisturbed: Callable[[str], Path], command: str, mode: str, share: float
 ) -> None:
-    assert failures(kill(place, command, mode, share)) == []
-
-
-@pytest.mark.parametrize("mode", ["runtime", "memory"])
-def test_a_shortage_of_memory_marks_no_image_invalid(
-    place: Place, failures: Callable[[Trial], list[Failure]], mode: str
-) -> None:
-    assert failures(broken_decoding(place, "extract", mode)) == []
+    whole, words = undisturbed(command), WRITERS[command].split()
+    wanted = told(whole)["results"]
+    first = first_run(scene, words, mode, share, whole)
+    if mode != "SIGKILL":
+        signals = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
+        assert first.problems(ends=(0, signals.get(mode, 1))) == []
+        assert litter(scene.out) == []
+    if first.code == 0:
+        assert results(scene.out, *scene.places) == wanted
+    again = run(words, scene.folder)
+    assert again.problems(ends=(0, 1)) == []
+    assert results(scene.out, *scene.places) == wanted, again.err
+    assert litter(scene.out) == []

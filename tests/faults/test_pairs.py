@@ -1,32 +1,61 @@
-"""Two processes on one --out; a sample of `benchmarks/faults.py`."""
+"""Two processes are given the same folder; one is held at one of its file operations.
+
+What a process that ends well has made is there, whole, as when it runs alone. The other is refused
+in a sentence, or finds everything there; both write the same bits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from fault_trials.pairs import PID, pair
-from fault_trials.trial import Failure, Trial
+from same_bits import litter, results
+
+from tests.faults.process import Fault, run, start
+from tests.faults.workload import WRITERS, Scene
+
+HOLD_S = 4.0
+"""How long the first is held while the second does not end: it may be waiting for the first."""
+OTHER = {
+    "align": ("--loss", "ce"),
+    "train-head": ("--seed", "1"),
+    "extract": ("--dtype", "float32"),
+}
+QUICK = [("extract", 0.5, False), ("train-head", 0.5, False), ("align", 0.0, True)]
+SLOW = [
+    pytest.param(command, share, other, marks=pytest.mark.slow)
+    for command in WRITERS
+    for share in (0.1, 0.8)
+    for other in ((False, True) if command in OTHER else (False,))
+]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "share", "pid"),
-    [
-        ("extract", "extract", 0.5, None),
-        ("cache import", "cache import", 0.5, PID),
-        ("manifest build", "manifest build", 0.5, PID),
-        ("sweep", "sweep", 0.5, None),
-        ("train-head", "train-head", 0.0, None),
-        ("train-head", "train-head", 0.15, PID),
-        ("align", "align, cross entropy", 0.0, None),
-        ("train-top", "train-top", 0.0, PID),
-    ],
-)
-def test_two_processes_on_one_folder_compute_nothing_twice(
-    failures: Callable[[Trial], list[Failure]],
-    first: str,
-    second: str,
-    share: float,
-    pid: int | None,
+@pytest.mark.parametrize(("command", "share", "other"), [*QUICK, *SLOW])
+def test_two_processes_on_one_folder_write_what_one_writes(
+    scene: Scene, another: Callable[[str], Scene], command: str, share: float, other: bool
 ) -> None:
-    assert failures(pair(first, second, share, pid)) == []
+    both = [WRITERS[command].split()] * 2
+    both[1] = [*both[1], *(OTHER[command] if other else ())]
+    wanted, operations = [], 0
+    for number, words in enumerate(both[: 1 + other]):
+        alone = another(f"alone{number}")
+        done = run(words, alone.folder)
+        wanted.append(results(alone.out, *alone.places))
+        operations = operations or len(done.operations)
+    at = 1 + round(share * (operations - 1))
+    one = start(both[0], scene.folder, fault=Fault("pause", at), name="one")
+    while not (scene.folder / "paused").exists() and not one.ended(0.01):
+        pass
+    two = start(both[1], scene.folder, name="two")
+    two.ended(HOLD_S)
+    (scene.folder / "go").touch()
+    done = [one.wait(), two.wait()]
+    assert [each.problems(ends=(0, 1)) for each in done] == [[], []]
+    assert 0 in [each.code for each in done], done
+    there = results(scene.out, *scene.places)
+    if other:
+        winner = next(i for i, each in enumerate(done) if each.code == 0)
+        assert there.items() >= wanted[winner].items() or all(each.code == 0 for each in done)
+    else:
+        assert there == wanted[0]
+    assert litter(scene.out) == []

@@ -5,28 +5,23 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from clinit.extract.cache.features import FeatureSet, StoredRows
+from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.headtrain.array import StreamedRows, select, take
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream import buffer as pool_module
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.search import hold_out
-from clinit.headtrain.train import loop
-from clinit.headtrain.train.loop import TaskSteps
 from tests.headtrain.bank.test_loop import STEPS, make_steps
 
 DIM, CLASSES = 8, 4
@@ -110,13 +105,6 @@ def test_the_copies_that_a_run_holds_are_no_more_than_the_features(
     assert 0.3 < most_copies(data, RUNS[run], monkeypatch) <= 1
 
 
-def test_they_are_no_more_where_a_head_is_diagnosed(
-    data: RunData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = most_copies(data, RUNS["slda"], monkeypatch, diagnose=lambda statistics, head: {})
-    assert found <= 1
-
-
 def test_copying_rows_needs_a_block_beside_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "TAKEN_AT_ONCE", 512)
     features = np.zeros((16_384, 128), np.float16)
@@ -131,20 +119,6 @@ def test_copying_rows_needs_a_block_beside_the_copy(monkeypatch: pytest.MonkeyPa
     assert peak < 1.25 * features.nbytes
 
 
-def test_held_out_rows_are_not_copied(data: RunData) -> None:
-    held = hold_out(data, 0.2, seed=0)
-    for part in (held.base.train, held.base.val, held.new.train, held.new.val):
-        assert isinstance(part.features, StoredRows)
-
-
-@pytest.mark.parametrize("place", [np.asarray, partial(StreamedRows, send=np.asarray)])
-def test_a_choice_of_rows_in_host_memory_copies_none(place: Callable[[np.ndarray], Any]) -> None:
-    features = np.arange(12.0).reshape(6, 2)
-    chosen = select(place(features), np.array([4, 0]))
-    features[4] = 7
-    assert take(chosen, slice(None)).tolist() == [[7, 7], [0, 1]]
-
-
 @torch.no_grad()
 def test_the_steps_of_a_task_are_let_go_of_with_their_last_name() -> None:
     with without_cyclic_collector():
@@ -154,17 +128,3 @@ def test_the_steps_of_a_task_are_let_go_of_with_their_last_name() -> None:
         del steps
         assert gone() is None
         assert bank.num_heads == 2
-
-
-@torch.no_grad()
-def test_so_are_those_of_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop.Replayed, "_warm_up", lambda replayed, step: step())
-    monkeypatch.setattr(loop, "_capture", lambda step: lambda: None)
-    with without_cyclic_collector():
-        _, steps = make_steps()
-        steps._replayed = loop.Replayed()
-        steps.run(0, STEPS)
-        assert steps._number.item() == loop.WARM_UP_STEPS
-        gone: weakref.ref[TaskSteps] = weakref.ref(steps)
-        del steps
-        assert gone() is None

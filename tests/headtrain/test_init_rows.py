@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 import clinit
-from clinit.errors import ExperimentError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
@@ -22,7 +21,6 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of
-from clinit.headtrain.sweep.grid import parse_grid
 from clinit.headtrain.sweep.plan import run_of
 
 DIM, BASE, NEW = 8, 5, 4
@@ -84,42 +82,6 @@ def test_a_buffer_is_kept_for_initialisation_alone() -> None:
     ):
         asked = study(method=method, init_rows=rows, buffer=60)
         assert asked.resolved().stream.buffer == expected
-
-
-def test_a_solved_head_has_no_choice_of_rows() -> None:
-    assert study(method="ridge", init_rows="new").resolved().start.init_rows == "buffer"
-
-
-def test_wrong_rows_and_averages_are_named() -> None:
-    with pytest.raises(ValueError, match=r"init_rows must be one of buffer or new, got 'old'"):
-        study(init_rows="old")
-    with pytest.raises(ExperimentError, match=r"weighting takes 'class' or 'sample', got 'row'"):
-        parse_grid(["weighting=row"])
-
-
-@pytest.mark.parametrize("scale", ["norm", "calibrated"])
-def test_naive_training_starts_where_rehearsal_starts_when_it_sees_the_same_buffer(
-    scale: str,
-) -> None:
-    head = {**LEAST_SQUARE, "scale": scale}
-    (rehearsed,) = run(head, buffer=20)
-    (naive,) = run(head, method="naive", init_rows="buffer", buffer=20)
-    np.testing.assert_array_equal(final_weight(naive), final_weight(rehearsed))
-    (blind,) = run(head, method="naive")
-    assert not np.array_equal(final_weight(blind), final_weight(naive))
-    (new_only,) = run(head, buffer=20, init_rows="new")
-    np.testing.assert_array_equal(final_weight(new_only), final_weight(blind))
-
-
-def test_training_does_not_see_the_rows_that_initialisation_sees() -> None:
-    (record,) = run(method="naive", init_rows="buffer", buffer=20, iterations=10)
-    assert record.steps["loss_old"].null_count() == len(record.steps) == 20
-    assert [task["buffer_rows"] for task in record.info["tasks"]] == [0, 0]
-    assert [task["init_old_rows"] for task in record.info["tasks"]] == [20, 20]
-    assert record.info["config"]["buffer"] == 20
-    (random,) = run({"init": "random"}, method="naive", iterations=10)
-    (same,) = run({"init": "random"}, method="naive", init_rows="buffer", buffer=20, iterations=10)
-    assert random.steps.equals(same.steps)
 
 
 def one_hot_solution(
@@ -193,14 +155,6 @@ def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
     assert measured[0] == classes
 
 
-def test_random_rows_are_the_same_run_whatever_initialisation_may_look_at() -> None:
-    one, other = (
-        run_of({"method": "naive", "init": "random", "init_rows": rows, "buffer": buffer})
-        for rows, buffer in (("buffer", 20), ("new", None))
-    )
-    assert one.identity == other.identity
-
-
 def test_rows_that_nobody_looks_at_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[int] = []
     take = Pool.take
@@ -214,13 +168,6 @@ def test_rows_that_nobody_looks_at_are_not_fetched(monkeypatch: pytest.MonkeyPat
     alone = len(fetched)
     run(LEAST_SQUARE, method="naive", init_rows="buffer", buffer=20)
     assert len(fetched) - alone == alone + SMALL["tasks"]
-
-
-def test_an_average_without_an_effect_is_no_other_run() -> None:
-    one, other = (run_of({"init": "class-mean", "weighting": each}) for each in ("class", "sample"))
-    assert one.identity == other.identity
-    one, other = (run_of({"init": "lda", "weighting": each}) for each in ("class", "sample"))
-    assert one.identity != other.identity
 
 
 @pytest.mark.parametrize(

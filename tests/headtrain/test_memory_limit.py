@@ -20,7 +20,6 @@ from clinit.headtrain.ram import HostMemory
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.stream import source as source_module
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.search import hold_out
@@ -122,14 +121,6 @@ def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: 
         assert any("disk" in note for note in notes)
 
 
-@pytest.mark.parametrize("family", ["least-square", "ridge", "simplecil"])
-def test_so_they_are_in_float32(tmp_path: Path, family: str) -> None:
-    paths = write_base(tmp_path / "base", "float32"), write_new(tmp_path / "new", "float32")
-    (expected,), _ = train(loaded(paths), FAMILIES[family])
-    (found,), _ = train(read_sources(*paths, memory=2 * SMALL), FAMILIES[family])
-    same(found, expected)
-
-
 def test_diagnoses_are_the_same_wherever_features_are(caches: Caches) -> None:
     for settings in (TRAINED, {**STREAM, "method": "slda"}):
         (expected,), _ = train(loaded(caches), settings, diagnose=measured)
@@ -150,16 +141,6 @@ def test_alignment_is_the_same_wherever_features_are(caches: Caches, views: int)
     assert one.head.weight.tobytes() == other.head.weight.tobytes()
     assert one.facts["loss_by_epoch"] == other.facts["loss_by_epoch"]
     assert one.facts["top1_after"] == other.facts["top1_after"]
-
-
-def test_views_are_not_loaded_where_the_plain_features_are_not(
-    caches: Caches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (base,) = read_sources(caches[0], memory=SMALL)
-    assert base.head is not None
-    views = open_cache(caches[0]).views
-    monkeypatch.delattr("clinit.extract.cache.read.CacheSplit.load")
-    align(base, base.head, AlignConfig(epochs=2, batch_size=32, device="cpu"), views)
 
 
 def test_rows_that_a_search_holds_out_stay_on_disk(caches: Caches) -> None:
@@ -198,27 +179,9 @@ def test_without_a_limit_it_is_the_free_memory_that_counts(
     monkeypatch.setattr(memory_module, "free_memory", lambda: 30_000)
     base, new = read_sources(*caches)
     assert base.memory == new.memory == HostMemory(30_000, is_asked=False)
-    assert base.notes[-1] == (
-        f"{caches[0]}/train stays on disk: its 25.09 kB of features and copies of them, beside the"
-        " others, could take more than the 30.00 kB that are free; rows are read when they are"
-        " needed"
-    )
+    assert base.notes[-1].startswith(f"{caches[0]}/train stays on disk")
+    assert "more than the 30.00 kB that are free" in base.notes[-1]
     assert len(new.notes) == 2
-
-
-def test_what_is_read_each_time_and_the_peak_are_said_before_training(caches: Caches) -> None:
-    _, notes = train(read_sources(*caches, memory=SMALL), TRAINED)
-    assert notes[1].endswith(
-        "more than the 16.00 kB of --memory; rows are read when they are needed"
-    )
-    assert (
-        "the test rows take 12.80 kB, more than a sixth of the 16.00 kB of --memory: they are read"
-        " from disk each time they are needed"
-    ) in notes
-    assert any(note.startswith("the rows of the largest task take 1") for note in notes)
-    assert [note for note in notes if note.endswith("of memory are expected at the peak")]
-    _, notes = train(read_sources(*caches, memory=110_000), TRAINED)
-    assert not any("each time" in note for note in notes)
 
 
 def test_a_shard_that_memory_does_not_hold_is_refused(
@@ -250,19 +213,3 @@ def test_batches_that_memory_does_not_hold_are_refused(caches: Caches) -> None:
     assert caught.value.remedy == (
         "Give a smaller --batch-size, or more memory (--memory; in Python, memory=)."
     )
-
-
-@pytest.mark.parametrize("memory", [0, -1])
-def test_memory_is_above_zero(caches: Caches, memory: int) -> None:
-    with pytest.raises(ValueError, match=f"memory must be above 0 bytes, got {memory}"):
-        read_sources(*caches, memory=memory)
-
-
-def test_features_that_fit_are_loaded_as_before(
-    caches: Caches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(source_module, "stored_features")
-    base, new = read_sources(*caches, memory=10**9)
-    for side, expected in zip((base, new), map(read_source, caches), strict=True):
-        assert side.notes == expected.notes
-        assert side.train.features.tobytes() == expected.train.features.tobytes()

@@ -26,11 +26,3 @@ def test_a_head_of_tensors_is_rounded_to_float32_and_of_unknown_origin() -> None
     assert (head.class_names, head.fingerprint) == (None, "")
     assert isinstance(head.bias, np.ndarray)
     np.testing.assert_array_equal(head.bias, BIAS.astype(np.float32))
-
-
-def test_rows_between_two_are_not_copied() -> None:
-    rows = Rows(WEIGHT, BIAS).between(1, 3)
-    np.testing.assert_array_equal(rows.weight, [[3, 4], [5, 6]])
-    np.testing.assert_array_equal(rows.bias, [0.2, 0.3])
-    assert np.shares_memory(rows.weight, WEIGHT)
-    assert np.shares_memory(rows.bias, BIAS)

@@ -18,7 +18,7 @@ from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
-from clinit.headtrain.stream.buffer import Balanced, Buffer, Pool, kept_aside
+from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.search import hold_out
@@ -84,7 +84,7 @@ def test_what_bias_correction_looks_at_is_repeated_in_no_other_row() -> None:
         (np.append(ROWS.features, ROWS.features[:1], axis=0), labels),
         groups=lambda: np.where(labels < 2, np.arange(len(labels)), np.append(IMAGES, -1) + 1000),
     )
-    aside = kept_aside(pool, Buffer(pool, Balanced(50), seed=0), 2, CLASSES, seed=0)
+    aside = correction_rows(pool, Buffer(pool, balanced(50), seed=0), 2, CLASSES, seed=0)
     assert share(aside[:-1]) == pytest.approx(0.1, abs=0.05)
     assert not aside[-1]
 

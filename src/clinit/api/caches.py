@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clinit.extract.device import choose_device
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig
 from clinit.extract.work.run import extract as extract_splits
 from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.machine import choose_device
 from clinit.words import byte_count
 
 Cache = Source | str | Path
 """A feature cache: loaded, or its folder."""
+Caches = Cache | Sequence[str | Path]
+"""One cache, or the folders of several of one backbone."""
 
 
 def extract_features(
@@ -89,9 +91,13 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
     return source
 
 
-def opened(base: Cache, new: Cache, memory: int | str | None) -> tuple[Source, Source]:
+def opened(base: Caches, new: Caches, memory: int | str | None) -> tuple[Source, Source]:
     """Open the caches that are given by their folders, all of them within the memory."""
-    folders = [Path(each) for each in (base, new) if not isinstance(each, Source)]
+    folders = [
+        [Path(path) for path in ([each] if isinstance(each, str | Path) else each)]
+        for each in (base, new)
+        if not isinstance(each, Source)
+    ]
     if memory is not None and not folders:
         raise ValueError(
             "both caches are loaded already: give their folders, or load them with memory="

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clinit.analysis.report.report import Runs, load_runs, runs_of
-from clinit.api.caches import Cache, opened
+from clinit.api.caches import Caches, opened
 from clinit.extract.cache.head import Head
 from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
@@ -61,8 +61,8 @@ def studies_of(asked: Studies | None, *, top: bool) -> list[Study]:
 
 
 def train_heads(
-    base: Cache,
-    new: Cache,
+    base: Caches,
+    new: Caches,
     study: Studies | None = None,
     *,
     out: str | Path | None = None,

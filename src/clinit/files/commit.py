@@ -3,7 +3,7 @@
 The rename is the only commit: the content is written under a name that nobody else has, flushed
 to the disk and renamed; then the folder is flushed, so that the new name survives a power cut
 too. A writer removes its own draft alone; what a killed one leaves is removed by the next
-process that claims the folder or the file (`lock`, `claims`).
+process that claims the folder or the file (`lock`).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, unwritable
 
 _NAME_BYTES = 255
 """Longest name of Linux and macOS."""
@@ -74,36 +74,22 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
     _refuse_other_than_file(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        while not _committed(path, write):
-            pass
+        _commit(path, write)
     except OSError as error:
-        raise ClinitError(
-            f"cannot write {path}: {error.strerror or error}",
-            remedy="Free space or choose a folder you can write, then run the same command again.",
-        ) from error
+        raise unwritable(path, error) from error
 
 
-def _committed(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write a draft and rename it; return False where somebody has swept it away meanwhile.
-
-    That happens to a worker that slept so long that its claim was taken over.
-    """
+def _commit(path: Path, write: Callable[[Path], object]) -> None:
     draft = draft_of(path)
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-        try:
-            write(draft)
-            flush_file(draft)
-            draft.replace(path)
-        except FileNotFoundError:
-            if draft.exists() or not path.parent.is_dir():
-                raise
-            return False
+        write(draft)
+        flush_file(draft)
+        draft.replace(path)
         flush_folder(path.parent)
     except BaseException:
         _remove(draft)
         raise
-    return True
 
 
 def commit_folder(
@@ -129,10 +115,7 @@ def commit_folder(
         take_place(draft, folder, overwrite=overwrite)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise ClinitError(
-            f"cannot write {folder}: {error.strerror or error}",
-            remedy="Free space or choose a folder you can write, then run the same command again.",
-        ) from error
+        raise unwritable(folder, error) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

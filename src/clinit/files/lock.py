@@ -16,12 +16,12 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, unwritable
 from clinit.files.commit import DRAFT, hidden_stem
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -97,33 +97,43 @@ def make_folder(folder: Path, *, within: Path | None = None) -> None:
             _refuse_links(folder, within)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot_write(folder, error) from error
+        raise unwritable(folder, error) from error
 
 
 @contextmanager
 def claim_file(
     path: Path,
     *,
+    drafts_of: Iterable[str] = (),
     on_busy: Callable[[], None] | None = None,
     on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
     """Be the only process that writes the file `path`; remove the drafts of killed ones.
 
     Its folder is made where it does not exist; arguments and errors as in `claim_folder`.
+    `drafts_of` names more files of this folder that nobody else writes meanwhile.
     """
     lock = path.with_name(f".{hidden_stem(path.name)}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise unwritable(path, error) from error
     with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
-            _sweep(path.parent, hidden_stem(path.name))
+            _sweep(path.parent, {hidden_stem(name) for name in (path.name, *drafts_of)})
         try:
             yield
         finally:
             # While it is held: who waits for it sees that the name is gone, and begins anew.
             lock.unlink(missing_ok=True)
+
+
+def claimed_names(folder: Path, pattern: str) -> list[str]:
+    """Return the names of claimed files in a folder, those of this process too."""
+    locks = folder.glob(f".{pattern}.lock")
+    return [
+        lock.name.removeprefix(".").removesuffix(".lock") for lock in locks if _is_claimed(lock)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +173,7 @@ def _open(lock: Path, claimed: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
             raise _not_a_lock(lock) from error
-        raise _cannot_write(claimed, error) from error
+        raise unwritable(claimed, error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_a_lock(lock)
@@ -187,7 +197,7 @@ def _hold(
             )
             return False
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-            raise _cannot_write(claimed, error) from error
+            raise unwritable(claimed, error) from error
         if on_busy is None:
             where = f"into {claimed}" if claimed.is_dir() else str(claimed)
             raise ClinitError(f"another process is writing {where}", remedy=_WAIT) from error
@@ -200,7 +210,7 @@ def _wait(descriptor: int, claimed: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:  # such as a server that has gone meanwhile
-        raise _cannot_write(claimed, error) from error
+        raise unwritable(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:
@@ -211,14 +221,14 @@ def _names(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sweep(folder: Path, stem: str | None = None) -> None:
-    """Remove drafts in a claimed folder, or those of one claimed file in it."""
+def _sweep(folder: Path, stems: Collection[str] | None = None) -> None:
+    """Remove drafts in a claimed folder, or those of claimed files in it."""
     with os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := DRAFT.fullmatch(entry.name))]
     for entry, match in found:
-        if stem is None and _is_claimed(folder / f".{match['stem']}.lock"):
+        if stems is None and _is_claimed(folder / f".{match['stem']}.lock"):
             continue  # by the writer of that file
-        if stem in (None, match["stem"]):
+        if stems is None or match["stem"] in stems:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
@@ -241,8 +251,8 @@ def _is_claimed(lock: Path) -> bool:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in _CANNOT_LOCK
     finally:
         os.close(descriptor)
     return False
@@ -264,11 +274,4 @@ def _not_a_lock(lock: Path) -> ClinitError:
     return ClinitError(
         f"{lock} is a link or no regular file: it is not a lock of clinit",
         remedy="Look where this folder is from; remove this file if you trust the rest.",
-    )
-
-
-def _cannot_write(path: Path, error: OSError) -> ClinitError:
-    return ClinitError(
-        f"cannot write {path}: {error.strerror or error}",
-        remedy="Choose a place that you can write to with `--out`.",
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.errors import DeviceError, HeadError
+from clinit.errors import HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.probe.align import align
@@ -90,32 +90,11 @@ def test_alignment_lowers_the_loss_and_says_what_it_did() -> None:
     assert facts["started_from"] == head_digest(HEAD) != facts["digest"]
 
 
-def test_alignment_follows_the_names_and_not_the_order_of_the_rows() -> None:
-    order = [2, 0, 3, 1]
-    turned = Head(HEAD.weight[order], HEAD.bias[order], tuple(NAMES[i] for i in order), "print")
-    straight, found = (align(BASE, head, CONFIG).head for head in (HEAD, turned))
-    np.testing.assert_allclose(found.weight, straight.weight[order], atol=1e-5)
-
-
 def test_a_base_smaller_than_a_batch_is_one_batch_and_needs_no_validation_rows() -> None:
     empty = FeatureSet(np.empty((0, DIM), np.float16), np.empty(0, np.int64), NAMES)
     found = align(Source(rows(9, 1), empty), HEAD, CONFIG)
     assert found.facts["top1_before"] is None
     assert found.facts["top1_after"] is None
-
-
-def test_an_alignment_in_bf16_is_near_to_one_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clinit.headtrain.train.heads.cpu_has_bf16", lambda: True)
-    full = align(BASE, HEAD, CONFIG)
-    low = align(BASE, HEAD, replace(CONFIG, precision="bf16"))
-    assert (full.facts["precision"], low.facts["precision"]) == ("float32", "bf16")
-    assert 0 < np.abs(full.head.weight - low.head.weight).max() < 0.02
-    np.testing.assert_allclose(full.facts["loss_by_epoch"], low.facts["loss_by_epoch"], rtol=0.02)
-
-
-def test_a_precision_that_the_device_lacks_is_refused() -> None:
-    with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices"):
-        align(BASE, HEAD, replace(CONFIG, precision="tf32"))
 
 
 def test_a_diverging_alignment_is_an_error() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from clinit.extract.cache.plan import Plan, settle_plan, shard_name
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
-from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -128,17 +127,6 @@ def test_epochs_train_on_the_views_in_turn(cache: Path, number: int) -> None:
     assert len(found.facts["loss_by_epoch"]) == 5
 
 
-def test_views_of_different_numbers_of_readable_images_are_each_used_whole(cache: Path) -> None:
-    bad = tuple(range(12, 25))
-    blocks = [
-        write_split(cache, "views/0", view=0),
-        write_split(cache, "views/1", view=1, bad=bad),
-    ]
-    rows = [np.arange(ROWS), np.setdiff1d(np.arange(ROWS), bad)]
-    found = align(read_source(cache), HEAD, CONFIG, views_of(cache))
-    np.testing.assert_allclose(found.head.weight, linear_layer(blocks, rows, 5), atol=1e-5)
-
-
 def test_without_views_the_plain_features_are_trained_on_and_that_is_said(cache: Path) -> None:
     plain = align(read_source(cache), HEAD, CONFIG)
     write_split(cache, "views/0", view=0)
@@ -147,13 +135,6 @@ def test_without_views_the_plain_features_are_trained_on_and_that_is_said(cache:
     assert ignored.facts["views"] == 0
     assert ignored.facts["view_seed"] is None
     assert ignored.facts["augmentation"] == "none: the plain images"
-
-
-def test_views_that_no_epoch_comes_to_are_not_counted(cache: Path) -> None:
-    for view in range(3):
-        write_split(cache, f"views/{view}", view=view)
-    found = align(read_source(cache), HEAD, replace(CONFIG, epochs=2), views_of(cache))
-    assert found.facts["views"] == 2
 
 
 @pytest.mark.slow

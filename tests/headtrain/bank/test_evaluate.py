@@ -110,12 +110,6 @@ def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
     assert found.correct.sum() < found.correct_in_task.sum() < 2 * 150
 
 
-def test_no_test_row_gives_no_correct_count() -> None:
-    bank = three_heads()
-    empty = LabelledRows.on(CPU, np.empty((0, DIM), np.float16), np.empty(0, np.int64))
-    assert count_correct(bank, empty).sum() == 0
-
-
 def test_equal_logits_count_for_the_first_class_only() -> None:
     bank = Bank(Rows(np.zeros((3, DIM)), np.zeros(3)), [Training(lr=1e-3)], CPU)
     test = LabelledRows.on(CPU, np.ones((6, DIM), np.float16), np.array([0, 0, 1, 1, 2, 2]))
@@ -142,13 +136,6 @@ def test_counts_are_those_of_float32_logits(
     np.testing.assert_array_equal(counts[0], counts[1])
     expected = np.bincount(labels[labels == logits.argmax(1)], minlength=CLASSES)
     np.testing.assert_array_equal(counts[0], [expected, expected])
-
-
-def test_a_head_of_one_class_is_always_right() -> None:
-    for name in ("float32", "bf16"):
-        bank = bank_in(name, Rows(np.ones((1, DIM)), np.zeros(1)), [Training(lr=1e-3)], CPU)
-        test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(16, np.int64))
-        assert count_correct(bank, test).tolist() == [[16]]
 
 
 def test_a_diverged_head_is_right_nowhere() -> None:

@@ -90,18 +90,6 @@ def test_a_head_alone_is_the_same_head_in_a_bank_of_three(head: int) -> None:
         torch.testing.assert_close(many[0][:, head], one[0][:, 0], atol=1e-5, rtol=1e-5)
 
 
-def test_heads_of_different_losses_train_side_by_side() -> None:
-    mixed = [
-        Training(loss="ce", lr=1e-3),
-        Training(loss="mse", lr=1e-3),
-        Training(loss="sqen", lr=1e-3),
-    ]
-    among = bank_run(make_bank(mixed, seeds=[1, 2, 3]))
-    for head, config in enumerate(mixed):
-        alone = bank_run(make_bank([config], seeds=[head + 1]))
-        torch.testing.assert_close(among[-1][1][head], alone[-1][1][0], atol=1e-5, rtol=1e-5)
-
-
 def test_appended_rows_leave_the_others_as_they_are() -> None:
     bank = make_bank(THREE, seeds=[1, 2, 3])
     before = [bank.rows(index) for index in range(3)]

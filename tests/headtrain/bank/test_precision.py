@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from clinit.errors import DeviceError
-from clinit.extract.device import cpu_has_bf16
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Study, Training
+from clinit.headtrain.study import Training
 from clinit.headtrain.train import heads as precision
 from clinit.headtrain.train import step as training_module
-from clinit.headtrain.train.heads import Bank, check_precision, products_in
-from clinit.headtrain.train.step import Bf16Products, Float32Products, Updates
+from clinit.headtrain.train.heads import Bank, check_precision
+from clinit.headtrain.train.step import Bf16Products, Products, Updates
+from clinit.machine import cpu_has_bf16
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16
@@ -60,36 +60,18 @@ def switch() -> str:
     return str(torch.backends.cuda.matmul.fp32_precision)
 
 
-@pytest.mark.parametrize(("name", "within"), [("tf32", "tf32"), ("float32", "ieee")])
-@pytest.mark.parametrize("before", ["none", "tf32", "ieee"])
-def test_the_switch_of_the_process_is_put_back_even_after_an_error(
-    name: str, within: str, before: str
-) -> None:
-    kept = switch()
-    torch.backends.cuda.matmul.fp32_precision = before
-    try:
-        with products_in(name):
-            assert switch() == within
-        assert switch() == before
-        with pytest.raises(KeyError), products_in(name):
-            raise KeyError
-        assert switch() == before
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = kept
-
-
 def test_an_update_in_tf32_switches_it_on_for_its_products_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = []
-    plain = Float32Products.logits
+    plain = Products.logits
 
     def spy(*args: Tensor, **kwargs: Tensor) -> None:
         seen.append(switch())
         plain(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(training_module, "check_precision", lambda name, device: None)
-    monkeypatch.setattr(Float32Products, "logits", spy)
+    monkeypatch.setattr(Products, "logits", spy)
     before = switch()
     with torch.no_grad():
         Updates(bank_of("tf32"), BATCH).step(*batch())
@@ -120,12 +102,6 @@ def test_an_old_cuda_device_is_refused(name: str, monkeypatch: pytest.MonkeyPatc
     check_precision("float32", CUDA)
 
 
-def test_the_capability_of_the_cpu_is_read_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found, expected in (({"avx512_bf16": True}, True), ({"avx2": True, "bf16": False}, False)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
-        assert HAS_BF16() is expected
-
-
 def rounded(values: Tensor) -> Tensor:
     return values.bfloat16().double()
 
@@ -154,41 +130,3 @@ def test_weights_moments_and_losses_are_float32_whatever_the_products() -> None:
         losses = training.step(*batch())
     kinds = {value.dtype for each in training.optimizers for value in each.state}
     assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} | kinds == {torch.float32}
-
-
-def test_a_weight_learns_by_steps_that_bf16_could_not_hold() -> None:
-    bank = bank_in("bf16", random_rows(), [Training(lr=1e-6, weight_decay=0.0)], CPU)
-    before = bank.weight.clone()
-    with torch.no_grad():
-        Updates(bank, BATCH).step(*batch())
-    assert ((bank.weight - before).abs() > 5e-7).float().mean() > 0.9
-    assert (bank.weight.bfloat16() == before.bfloat16()).float().mean() > 0.9
-
-
-def test_bf16_losses_follow_those_of_float32() -> None:
-    traces = []
-    for name in ("float32", "bf16"):
-        with torch.no_grad():
-            training = Updates(bank_of(name), BATCH)
-            traces.append([training.step(*batch(seed)).clone() for seed in range(30)])
-    for full, low in zip(*traces, strict=True):
-        torch.testing.assert_close(low, full, rtol=0.02, atol=0.05)
-
-
-@pytest.mark.parametrize("head", [0, 1, 2])
-def test_a_bf16_head_alone_is_the_same_head_in_a_bank(head: int) -> None:
-    heads = [Training(lr=1e-3), Training(lr=1e-2, loss="mse"), Training(loss="sqen", lr=1e-3)]
-    with torch.no_grad():
-        many, one = (bank_in("bf16", random_rows(), each, CPU) for each in (heads, [heads[head]]))
-        for bank in (many, one):
-            training = Updates(bank, BATCH)
-            for seed in range(10):
-                training.step(*batch(seed))
-    torch.testing.assert_close(many.weight[head], one.weight[0], atol=1e-5, rtol=1e-5)
-
-
-def test_a_solved_head_has_no_precision() -> None:
-    study = Study.of({"precision": "bf16", "method": "ncm"})
-    assert study.resolved().training.precision == "float32"
-    with pytest.raises(ValueError, match="precision must be one of"):
-        Study.of({"precision": "fp8"})

@@ -22,16 +22,6 @@ def make_batches() -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(1).integers(ROWS, size=(STEPS, BATCH)))
 
 
-def test_a_block_holds_no_other_steps() -> None:
-    rows, batches = make_rows(), make_batches()
-    feed = StreamedFeed(rows, batches, most_steps=5)
-    assert len(feed.features) == 5 * BATCH < ROWS
-    feed.prepare(6, 9)
-    for step in range(6, 9):
-        torch.testing.assert_close(feed.features[feed.batches[step]], rows.features[batches[step]])
-        assert torch.equal(feed.labels[feed.batches[step]], rows.labels[batches[step]])
-
-
 def test_the_feed_follows_from_where_the_features_are(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = make_batches()
     assert isinstance(feed_of(make_rows(), batches, 5), ResidentFeed)
@@ -54,14 +44,6 @@ def test_rows_are_copied_widened_and_cut_as_they_are_stored() -> None:
     assert (len(first), first.features.data_ptr()) == (5, rows.features.data_ptr())
 
 
-def test_a_resident_feed_has_all_steps_at_any_time() -> None:
-    rows, batches = make_rows(), make_batches()
-    feed = ResidentFeed(rows, batches)
-    feed.prepare(0, 1)
-    assert torch.equal(feed.features[feed.batches[STEPS - 1]], rows.features[batches[STEPS - 1]])
-    assert feed.features.data_ptr() == rows.features.data_ptr()
-
-
 def test_a_streamed_feed_gives_its_memory_to_the_steps_that_follow() -> None:
     rows, batches = make_rows(), make_batches()
     feed = StreamedFeed(rows, batches, most_steps=5)
@@ -72,11 +54,3 @@ def test_a_streamed_feed_gives_its_memory_to_the_steps_that_follow() -> None:
             assert torch.equal(feed.features[feed.batches[step]], rows.features[batches[step]])
             assert torch.equal(feed.labels[feed.batches[step]], rows.labels[batches[step]])
     assert feed.features.data_ptr() == place
-
-
-def test_a_subset_stays_where_the_rows_are() -> None:
-    rows, chosen = make_rows(), torch.tensor([7, 3, 3])
-    found = rows.subset(chosen)
-    torch.testing.assert_close(found.features, rows.features[chosen])
-    assert found.features.dtype == torch.float16
-    assert found.labels.tolist() == rows.labels[chosen].tolist()

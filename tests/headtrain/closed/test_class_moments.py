@@ -1,23 +1,37 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from clinit.headtrain.closed.moments import ClassMoments, plus_diagonal
+from clinit.headtrain.closed import moments as moments_module
+from clinit.headtrain.closed.moments import ClassMoments, FeatureMap, plus_diagonal
 from tests.headtrain.closed.made import COUNTS, DIM, STOPS, rows_of
 
 
-def gathered(stops: tuple[int, ...] = STOPS, block_rows: int = 4) -> ClassMoments:
+class Identity(FeatureMap):
+    def __call__(self, features: Any, columns: slice = slice(None)) -> Any:
+        return features
+
+
+MAP = Identity("relu", 0, 0, np.eye(DIM, 500, dtype=np.float32))
+
+
+def gathered(stops: tuple[int, ...] = STOPS) -> ClassMoments:
     moments = ClassMoments(np.zeros(DIM))
     for start, stop in zip((0, *stops), stops, strict=False):
         moments.grow(stop)
-        moments.add(*rows_of(start, stop), lambda rows: rows, block_rows=block_rows)
+        moments.add(*rows_of(start, stop), MAP)
     return moments
 
 
-@pytest.mark.parametrize("block_rows", [1, 5, 1000])
-def test_means_and_the_covariance_about_them_are_those_of_all_rows(block_rows: int) -> None:
-    found = gathered(block_rows=block_rows)
+@pytest.mark.parametrize("values", [1, 2**23])
+def test_means_and_the_covariance_about_them_are_those_of_all_rows(
+    values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments_module, "BLOCK_VALUES", values)  # 64 rows at least
+    found = gathered()
     features, labels = rows_of(0, len(COUNTS))
     expected = np.zeros((DIM, DIM))
     for label in np.unique(labels):
@@ -29,34 +43,17 @@ def test_means_and_the_covariance_about_them_are_those_of_all_rows(block_rows: i
     assert found.present.tolist() == [count > 0 for count in COUNTS]
 
 
-def test_classes_may_come_at_once_or_in_turn() -> None:
-    one, three = gathered((len(COUNTS),)), gathered()
-    np.testing.assert_allclose(np.tril(one.lower), np.tril(three.lower), rtol=1e-12)
-    np.testing.assert_allclose(one.sums, three.sums, rtol=1e-12)
-
-
 def test_parts_merge_into_the_whole() -> None:
     features, labels = rows_of(0, len(COUNTS))
     parts = []
     for chosen in (slice(0, 20), slice(20, None)):
         part = ClassMoments(np.zeros(DIM))
         part.grow(len(COUNTS))
-        part.add(features[chosen], labels[chosen], lambda rows: rows, block_rows=7)
+        part.add(features[chosen], labels[chosen], MAP)
         parts.append(part)
     parts[0].merge(parts[1])
     np.testing.assert_allclose(np.tril(parts[0].lower), np.tril(gathered().lower), rtol=1e-12)
     assert parts[0].counts.tolist() == list(COUNTS)
-
-
-def test_progress_counts_rows() -> None:
-    said: list[tuple[str, int, int]] = []
-    moments = ClassMoments(np.zeros(DIM))
-    moments.grow(4)
-    moments.add(
-        *rows_of(0, 4), lambda rows: rows, block_rows=10,
-        progress=lambda *each: said.append(each),
-    )  # fmt: skip
-    assert [each[1:] for each in said] == [(10, 22), (20, 22), (22, 22)]
 
 
 @pytest.mark.parametrize("size", [1, 512, 700])

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.closed.fecam import Fecam, correlation_of, own_covariances, shrink
+from clinit.headtrain.closed.fecam import Fecam
 from clinit.headtrain.closed.interface import Arrival, ClosedForm
 from clinit.headtrain.rows import NEVER
 from clinit.headtrain.study import FecamConfig
@@ -142,15 +140,6 @@ def test_equal_images_are_no_covariance() -> None:
     assert form.learn(Arrival(0, features, labels, 4)).notes[0].startswith("2 classes")
 
 
-def test_with_one_image_of_every_class_the_nearest_mean_wins() -> None:
-    form = Fecam(FecamConfig(), np.zeros(DIM))
-    form.learn(Arrival(1, queries(5), np.arange(5), 5))
-    scores = form.scores(queries(9))
-    rows = unit(queries(9))
-    expected = -((rows[:, None] - rows[None, :5]) ** 2).sum(2)
-    np.testing.assert_allclose(scores, expected, atol=1e-5)
-
-
 def test_a_class_without_rows_never_wins_and_there_is_no_head() -> None:
     form: ClosedForm = Fecam(FecamConfig(), np.zeros(DIM))
     stream(form)
@@ -163,30 +152,3 @@ def test_a_matrix_that_is_not_positive_definite_is_an_error() -> None:
     features = queries(3)
     with pytest.raises(StatisticsError, match="is not positive definite after its shrinkage by"):
         form.learn(Arrival(1, features, np.zeros(3, np.int64), 1))
-
-
-def test_the_correlation_of_a_covariance_has_ones_on_its_diagonal() -> None:
-    covariance = np.cov(np.random.default_rng(0).normal(size=(20, 4)).T * [[1], [5], [9], [2]])
-    np.testing.assert_allclose(correlation_of(covariance), normalised(covariance))
-    np.testing.assert_allclose(np.diag(correlation_of(covariance)), 1)
-    # Correlations of the rows of a covariance are something else.
-    assert not np.allclose(correlation_of(covariance), np.corrcoef(covariance))
-
-
-@pytest.mark.parametrize("change", [np.asarray, np.abs])
-def test_a_scale_of_all_features_changes_nothing(
-    change: Callable[[np.ndarray], np.ndarray],
-) -> None:
-    small, large = (Fecam(FecamConfig(), np.zeros(DIM)) for _ in range(2))
-    stream(small, change=change)
-    stream(large, change=lambda features: 64 * change(features))
-    asked = change(queries())
-    np.testing.assert_allclose(small.scores(asked), large.scores(64 * asked), rtol=1e-4, atol=1e-4)
-
-
-def test_shrinkage_of_one_number_has_nothing_off_its_diagonal() -> None:
-    np.testing.assert_allclose(shrink(np.array([[2.0]]), 0.5, 1.0), [[3.0]])
-
-
-def test_classes_of_more_than_one_row_are_counted() -> None:
-    assert own_covariances(np.array(COUNTS)) == len(SEEN) - len(ALONE)

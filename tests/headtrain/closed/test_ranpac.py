@@ -101,38 +101,6 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
     np.testing.assert_allclose(found, naive_head(width, second.lam), rtol=1e-3, atol=1e-4)
 
 
-def test_the_tasks_make_no_difference_where_lambda_is_given() -> None:
-    one, three = (learnt(lam=3.0, stops=stops).head().rows for stops in ((4, 9), (4, 6, 9)))
-    np.testing.assert_allclose(one.weight, three.weight, rtol=1e-8, atol=1e-10)
-
-
-def test_rows_are_added_once_whatever_lambda_is_chosen_by() -> None:
-    """With more rows than random features, and with fewer, statistics come in two parts."""
-    for width in (5, 80):
-        chosen, given = learnt(width), learnt(width, 1.0)
-        np.testing.assert_allclose(
-            np.tril(chosen._moments.lower), np.tril(given._moments.lower), rtol=1e-5
-        )
-        np.testing.assert_allclose(chosen._moments.sums, given._moments.sums, rtol=1e-5)
-        assert chosen._moments.counts.tolist() == list(COUNTS)
-
-
-def test_scores_are_answers_on_the_random_features() -> None:
-    form = learnt()
-    expected = mapped(queries()) @ form.head().rows.weight.T
-    np.testing.assert_allclose(form.scores(queries()), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_seed_draws_features_and_rows() -> None:
-    one, again, other = (
-        Ranpac(RanpacConfig(width=9), np.zeros(DIM), seed=seed) for seed in (1, 1, 2)
-    )
-    for form in (one, again, other):
-        stream(form)
-    np.testing.assert_array_equal(one.head().rows.weight, again.head().rows.weight)
-    assert one.head().feature_map != other.head().feature_map
-
-
 def far_apart(size: float, rows: int = 40) -> Arrival:
     labels = np.arange(rows) % 2
     features = np.random.default_rng(0).normal(size=(rows, DIM)) * size
@@ -188,10 +156,6 @@ def test_a_single_row_leaves_nothing_to_judge_by() -> None:
     assert solution.curve is None
     assert solution.lam == 1
     assert solution.notes == ("task 1 has too few rows to hold any out: lambda is 1",)
-
-
-def test_a_class_without_rows_has_a_row_of_zeros() -> None:
-    assert (learnt().head().rows.weight[2] == 0).all()
 
 
 def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:

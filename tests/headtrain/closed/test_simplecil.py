@@ -24,13 +24,6 @@ def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
     np.testing.assert_allclose(scaled, cosines[:, seen], atol=1e-5)
 
 
-def test_it_does_not_matter_in_what_tasks_the_classes_come() -> None:
-    one, three = SimpleCil(np.zeros(DIM)), SimpleCil(np.zeros(DIM))
-    stream(three)
-    stream(one, stops=(len(COUNTS),))
-    np.testing.assert_array_equal(one.head().rows.weight, three.head().rows.weight)
-
-
 def test_its_head_is_linear_with_unit_rows_and_no_bias() -> None:
     form = SimpleCil(np.zeros(DIM))
     stream(form)

@@ -71,16 +71,6 @@ def test_blocks_of_rows_give_what_the_recursion_gives_row_by_row(
     assert (found[:, ~seen] < found[:, seen].min(axis=1, keepdims=True)).all()
 
 
-def test_rows_may_come_mixed_among_classes() -> None:
-    form, naive = Slda(SldaConfig(), np.zeros(DIM)), Transcribed(1e-4)
-    features, labels = rows_of(0, len(COUNTS))
-    order = np.random.default_rng(1).permutation(len(labels))
-    form.learn(Arrival(1, features[order], labels[order], len(COUNTS)))
-    for row, label in zip(features[order].astype(float), labels[order], strict=True):
-        naive.fit(row, label)
-    np.testing.assert_allclose(form.covariance, naive.covariance, rtol=1e-9, atol=1e-12)
-
-
 def test_without_a_row_of_the_base_the_stream_begins_with_the_first_task() -> None:
     features, labels = rows_of(4, 6)
     empty = np.empty((0, DIM), np.float32), np.empty(0, dtype=np.int64)
@@ -97,10 +87,6 @@ def test_the_shrinkage_of_the_base_is_that_of_scikit_learn(rows: int) -> None:
     peer = OAS(assume_centered=True).fit(features)
     found = oracle_weight(features.T @ features / rows, rows)
     np.testing.assert_allclose(found, peer.shrinkage_, rtol=1e-10)
-
-
-def test_equal_variances_are_shrunk_all_the_way() -> None:
-    assert oracle_weight(np.eye(1), 3) == 1
 
 
 def test_many_rows_of_a_class_come_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.start.scale import CASTS, TURNS
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import Start
@@ -147,16 +149,6 @@ def test_without_two_old_classes_of_two_rows_the_norm_is_that_of_the_head(
     assert found.loss_after is None
     expected = (2 if travel else 1) * length(data.pretrained)
     assert length(found.rows) == pytest.approx(expected)
-
-
-def test_with_a_new_class_of_two_rows_nothing_is_learnt_from_episodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr("clinit.headtrain.start.scale.learnt_scale")
-    data = arrival()
-    again = np.append(np.arange(len(data.labels)), len(data.labels) - 1)
-    pairs = replace(data, features=data.features[again] + 0.01, labels=data.labels[again])
-    assert initialise(Start(), pairs).loss_after is not None
 
 
 @pytest.mark.parametrize("old", [10, 100])

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.groups import find_groups, repeating
-from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.lambda_curve import held_out
 from clinit.headtrain.study import Start
 
@@ -55,23 +57,6 @@ def test_copies_change_nothing(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(often.rows.bias, once.rows.bias, **close)
 
 
-def test_copies_that_nobody_tells_of_shut_the_new_classes_out() -> None:
-    data, centres = arrival()
-    rng = np.random.default_rng(1)
-    tested = np.repeat(np.arange(OLD, STOP), 100)
-    images = centres[tested] + 2 * rng.normal(size=(len(tested), DIM))
-
-    def accuracy(data: NewClasses) -> float:
-        rows = initialise(Start(), data).rows
-        old = data.head.between(0, OLD)
-        weight = np.concatenate([old.weight, rows.weight])
-        logits = images @ weight.T + np.concatenate([old.bias, rows.bias])
-        return float((logits.argmax(axis=1) == tested).mean())
-
-    often = repeated(data, 10)
-    assert accuracy(often) == accuracy(data) > accuracy(replace(often, groups=None)) + 0.1
-
-
 def test_a_class_of_copies_is_a_class_of_a_single_row() -> None:
     data, _ = arrival()
     single = np.flatnonzero((data.labels < OLD) | (np.arange(len(data.labels)) % 3 == 0))
@@ -80,11 +65,6 @@ def test_a_class_of_copies_is_a_class_of_a_single_row() -> None:
     assert not data.has_pairs
     assert not often.has_pairs
     np.testing.assert_array_equal(often.counts, data.counts)
-
-
-def test_where_nothing_repeats_there_are_no_groups() -> None:
-    data, _ = arrival()
-    assert repeated(data, 1).groups is None
 
 
 def test_groups_are_held_out_as_a_whole() -> None:

@@ -1,25 +1,22 @@
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from clinit.headtrain.start.initialise import (
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import (
     NewClasses,
-    Rows,
-    class_statistics,
-    initialise,
     random_rows,
+    random_task_rows,
 )
-from clinit.headtrain.start.new_rows import random_task_rows, unit_class_mean_rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw
-from clinit.headtrain.study import INITS, SCALES, Start, Study
+from clinit.headtrain.study import INITS, SCALES, Start
 
 OLD, NEW, DIM = 6, 3, 10
 DATA_DRIVEN = [init for init in INITS if init != "random"]
@@ -35,15 +32,6 @@ def arrival(rows: int = 300, unseen: int = 0, dtype: type = np.float32) -> NewCl
     draw.weight[:OLD] = 0.5 * (centres[:OLD] - 1)
     draw.bias[:OLD] = -0.25 * (centres[:OLD] ** 2).sum(1)
     return NewClasses(features, labels, draw, OLD, OLD + NEW)
-
-
-def test_random_rows_are_uniform_within_the_bound_of_a_linear_layer() -> None:
-    rows = random_rows(np.random.default_rng(0), 500, 384)
-    for values in (rows.weight, rows.bias):
-        assert np.abs(values).max() <= 384**-0.5
-        assert values.std() == pytest.approx((384 * 3) ** -0.5, rel=0.1)
-    again = random_rows(np.random.default_rng(0), 500, 384)
-    np.testing.assert_array_equal(rows.weight, again.weight)
 
 
 def test_the_random_rows_of_a_task_follow_from_its_number_and_the_seed_alone() -> None:
@@ -88,26 +76,6 @@ def test_a_unit_class_mean_is_the_mean_of_normalised_features() -> None:
         assert rows.bias[k] == 0
 
 
-def test_unit_class_means_need_little_memory_beside_the_features() -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, OLD + NEW, size=40_000)
-    features = rng.normal(size=(40_000, 96)).astype(np.float16)
-    features[labels == OLD] = 0
-    data = NewClasses(features, labels, random_rows(rng, OLD + NEW, 96), 0, OLD + NEW)
-    unit_class_mean_rows(data)  # imports
-    tracemalloc.start()
-    try:
-        rows = unit_class_mean_rows(data)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1.5 * features.nbytes  # float64 alone is four times as much
-    np.testing.assert_array_equal(rows.weight[OLD], 0)
-    members = features[labels == 1].astype(np.float64)
-    mean = (members / np.linalg.norm(members, axis=1, keepdims=True)).mean(axis=0)
-    np.testing.assert_allclose(rows.weight[1], mean, rtol=1e-10, atol=1e-15)
-
-
 def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
     data = arrival()
     found = initialise(Start(scale="none", lam=0.3), data)
@@ -125,14 +93,6 @@ def test_a_base_class_without_rows_does_not_count() -> None:
     renumbered = np.where(data.labels[kept] > 2, data.labels[kept] - 1, data.labels[kept])
     head = least_squares_head(ClassStatistics.of(data.features[kept], renumbered), 0.3)
     np.testing.assert_allclose(found.rows.weight, head.weight[OLD - 1 :], rtol=1e-12)
-
-
-@pytest.mark.parametrize("init", DATA_DRIVEN)
-def test_given_statistics_change_nothing(init: Any) -> None:
-    data = arrival()
-    config = Start(init=init)
-    given = initialise(config, data, statistics=class_statistics(data))
-    np.testing.assert_array_equal(given.rows.weight, initialise(config, data).rows.weight)
 
 
 def test_zero_rows_are_zero() -> None:
@@ -233,35 +193,6 @@ def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(
     assert found.loss_after <= found.loss_before
 
 
-def test_calibrated_least_square_rows_recognise_new_classes_where_raw_ones_do_not() -> None:
-    data = arrival()
-
-    def accuracy(scale: Any) -> float:
-        rows = initialise(Start(scale=scale), data).rows
-        weight = np.r_[data.head.weight[:OLD], rows.weight]
-        bias = np.r_[data.head.bias[:OLD], rows.bias]
-        new = data.labels >= OLD
-        predicted = (data.features[new] @ weight.T + bias).argmax(axis=1)
-        return float((predicted == data.labels[new]).mean())
-
-    assert accuracy("calibrated") > 0.8
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"init": "ls"}, "init must be one of .*, got 'ls'"),
-        ({"scale": "auto"}, "scale must be one of .*, got 'auto'"),
-        ({"class_mean": "l2"}, "class_mean must be one of .*, got 'l2'"),
-        ({"bias": "zero"}, "bias must be one of .*, got 'zero'"),
-        ({"lam": -0.1}, "lam must be at least 0, got -0.1"),
-    ],
-)
-def test_an_unknown_option_is_refused(option: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Study.of(option)
-
-
 def test_a_new_class_without_a_sample_is_refused() -> None:
     data = arrival()
     kept = data.labels != OLD + 1
@@ -270,16 +201,6 @@ def test_a_new_class_without_a_sample_is_refused() -> None:
             Start(),
             NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW),
         )
-
-
-def test_new_rows_outside_the_head_are_refused() -> None:
-    head = Rows(np.zeros((4, 2)), np.zeros(4))
-    with pytest.raises(ValueError, match=r"new rows \[3, 5\) of a head of 4 rows"):
-        NewClasses(np.zeros((1, 2)), np.zeros(1, dtype=int), head, 3, 5)
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\)"):
-        NewClasses(np.zeros((1, 2)), np.array([4]), head, 3, 4)
-    with pytest.raises(ValueError, match="features of width 3 for a head of width 2"):
-        NewClasses(np.zeros((1, 3)), np.array([0]), head, 3, 4)
 
 
 @pytest.mark.parametrize("init", DATA_DRIVEN)

@@ -7,19 +7,16 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from clinit.headtrain.start.calibrate import calibrate
-from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.initialise import (
-    NewClasses,
-    Rows,
     _Search,
     class_statistics,
     initialise,
     loss_curve,
-    raw_rows,
     safe_lambda,
 )
-from clinit.headtrain.start.left_out import leave_one_out
+from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study import Start
 from clinit.headtrain.train.losses import LOSSES
@@ -45,7 +42,7 @@ def few_rows(*counts: int) -> NewClasses:
 
 def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     path = LambdaPath.of(class_statistics(data))
-    return loss_curve(Surroundings.of(data, LOSSES[loss]), path, **options)
+    return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
 
 
 def naive_left_out(data: NewClasses, lam: float, bias: str = "write") -> np.ndarray:
@@ -82,31 +79,6 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: s
 
         best = minimize(calibrated, [1.0, 0.0], method="Nelder-Mead", tol=1e-9).fun
         assert found == pytest.approx(best, rel=2e-3)  # the prior of the factor is in neither
-
-
-@pytest.mark.parametrize("bias", ["write", "keep"])
-def test_each_loss_is_the_one_that_calibration_ends_at(bias: Any) -> None:
-    data = few_rows(3, 8)
-    around = Surroundings.of(data, LOSSES["ce"])
-    curve = curve_of(data, with_bias=bias == "write")
-    for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::3]:
-        start, statistics = Start(lam=lam, bias=bias), class_statistics(data)
-        rows = raw_rows(start, data, statistics, lam)
-        calibration = calibrate(around, leave_one_out(start, rows, around, statistics, lam))
-        assert calibration.factor > 0
-        assert found == pytest.approx(calibration.loss_after, abs=1e-6)
-
-
-@pytest.mark.parametrize("noise", [0.3, 2.0, 4.0])
-def test_the_curve_is_ascending_in_lambda_and_wide_enough_to_be_flat_at_its_ends(
-    noise: float,
-) -> None:
-    curve = curve_of(arrival(noise=noise))
-    assert (np.diff(curve.lams) > 0).all()
-    assert curve.measure == "leave-one-out loss"
-    height = max(curve.errors) - min(curve.errors)
-    assert abs(curve.errors[1] - curve.errors[0]) < 0.05 * height
-    assert abs(curve.errors[-1] - curve.errors[-2]) < 0.05 * height
 
 
 def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues() -> None:
@@ -147,32 +119,10 @@ def test_a_new_row_that_is_the_only_one_of_its_class_does_not_judge_where_rows_a
 def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -> None:
     data = few_rows(1, 8)
     path = LambdaPath.of(class_statistics(data))
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
     assert found.curve == loss_curve(around.subset(data.labels != OLD), path)
     assert found.curve != loss_curve(around, path)
-
-
-def test_noise_wants_a_larger_lambda() -> None:
-    quiet = [curve_of(arrival(noise=0.3, seed=seed)).best for seed in range(5)]
-    noisy = [curve_of(arrival(noise=4.0, seed=seed)).best for seed in range(5)]
-    assert np.median(noisy) > 3 * np.median(quiet)
-
-
-def test_the_unit_of_the_features_moves_the_grid_along() -> None:
-    data = arrival(noise=0.5)
-    scaled = NewClasses(
-        data.features * 100, data.labels, Rows(data.head.weight / 100, data.head.bias), 3, 5
-    )
-    ours, theirs = curve_of(data).lams[-10:], curve_of(scaled).lams[-10:]
-    np.testing.assert_allclose(theirs, 1e4 * np.array(ours))
-
-
-def test_auto_takes_the_best_lambda_of_the_curve() -> None:
-    data = arrival()
-    found = initialise(Start(lam="auto"), data)
-    assert found.curve == curve_of(data)
-    assert found.lam == curve_of(data).best
 
 
 def opposites(seed: int = 0) -> NewClasses:
@@ -187,7 +137,7 @@ def opposites(seed: int = 0) -> NewClasses:
 
 def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> None:
     data = opposites()
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     path = LambdaPath.of(class_statistics(data))
     assert loss_curve(around, path) is None
     found = initialise(Start(), data)
@@ -203,7 +153,7 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
     chosen_negative = 0
     for seed in range(20):
         data = arrival(rows=2, noise=6.0, seed=seed)
-        around = Surroundings.of(data, LOSSES["ce"])
+        around = CalibrationSet.of(data, LOSSES["ce"])
         path = LambdaPath.of(class_statistics(data))
         curve = loss_curve(around, path)
         search = _Search(around, path, with_bias=True)

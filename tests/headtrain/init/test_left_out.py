@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.array import to_numpy
-from clinit.headtrain.start.calibration_set import Surroundings
-from clinit.headtrain.start.initialise import NewClasses, Rows, class_statistics, raw_rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibration_set import CalibrationSet
+from clinit.headtrain.start.initialise import class_statistics
 from clinit.headtrain.start.left_out import leave_one_out
-from clinit.headtrain.start.new_rows import SHRINKAGE
+from clinit.headtrain.start.new_rows import SHRINKAGE, NewClasses, raw_rows
 from clinit.headtrain.statistics import leave_one_out as leave_one_out_module
 from clinit.headtrain.study import Start
 from clinit.headtrain.train.losses import LOSSES
@@ -44,7 +45,7 @@ def groups_of(data: NewClasses) -> np.ndarray:
 def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) -> np.ndarray:
     statistics = class_statistics(data, start.weighting)
     rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     found = leave_one_out(start, rows, around, statistics if start.reads_statistics else None, lam)
     return to_numpy(found)
 
@@ -117,7 +118,7 @@ def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repea
     start = Start(init="least-square", lam=0.05)
     statistics = class_statistics(data)
     rows = raw_rows(start, data, statistics, 0.05)
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     whole = leave_one_out(start, rows, around, statistics, 0.05)
     monkeypatch.setattr(leave_one_out_module, "BLOCK_ROWS", 5)
     # The class of 12 rows, or 8 groups, comes in part.
@@ -133,21 +134,6 @@ def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repea
     found = leave_one_out(start, rows, around.subset(kept), statistics, 0.05)
     small = np.flatnonzero(data.labels[kept] != 5)
     np.testing.assert_allclose(found[small], whole[kept][small], rtol=1e-12)
-
-
-def test_a_share_of_a_small_class_does_not_lower_its_own_logits() -> None:
-    # Two rows per class and a large lambda: rows are means, and that of the other row is no half.
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(STOP), 2)
-    features = 5 + rng.normal(size=(STOP, DIM))[labels]  # both rows of a class are the same
-    head = Rows(rng.normal(size=(STOP, DIM)), rng.normal(size=STOP))
-    data = NewClasses(features, labels, head, START, STOP)
-    statistics = class_statistics(data)
-    rows = raw_rows(Start(init="least-square", lam=1e4), data, statistics, 1e4)
-    in_sample = features @ rows.weight.T + rows.bias
-    found = left_out_logits(Start(init="least-square", lam=1e4), data, 1e4)
-    new = labels >= START
-    np.testing.assert_allclose(found[new], in_sample[new], rtol=1e-12)
 
 
 @pytest.mark.parametrize("repeats", [False, True])

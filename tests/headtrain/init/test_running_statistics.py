@@ -108,14 +108,6 @@ def test_rows_that_differ_are_summed_anew(change: str, summed: list[int]) -> Non
     assert_same(found, expected)
 
 
-def test_averages_over_classes_and_over_rows_are_kept_apart() -> None:
-    rows = task(1, rows_of(range(BASE)))
-    running = RunningStatistics()
-    for weighting in ("class", "sample", "class"):
-        found = running.of(rows, FEATURES[rows.rows], stop(1), weighting)
-        assert found.weighting == weighting
-
-
 def test_more_rows_of_a_class_are_another_set() -> None:
     statistics = ClassStatistics.of(FEATURES, LABELS)
     more = statistics.totals.copy()

@@ -14,12 +14,10 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.start.new_rows import SHRINKAGE
-from clinit.headtrain.start.task_start import SOLVED, SolvedHead
+from clinit.headtrain.start.task_start import SOLVED, Solve
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import HEAD_METHODS, Study, names_of
+from clinit.headtrain.study import Study
 
 DIM, BASE, NEW = 10, 5, 6
 RANDOM = {"init": "random"}
@@ -67,36 +65,11 @@ def accuracy(record: RunRecord, task: int) -> float:
     return int(end["correct"].sum()) / int(end["total"].sum())
 
 
-def test_naive_trains_on_new_rows_alone() -> None:
-    (record,) = run("naive")
-    assert record.steps["loss_old"].null_count() == len(record.steps) == 24
-    assert [task["buffer_rows"] for task in record.info["tasks"]] == [0, 0]
-    assert record.info["config"]["method"] == "naive"
-    assert record.info["config"]["buffer"] is None
-    assert record.info["id"] == "naive-random"
-
-
-def test_joint_trains_on_all_rows_of_all_classes_seen() -> None:
-    (record,) = run("joint", iterations=40)
-    assert [task["buffer_rows"] for task in record.info["tasks"]] == [100, 100 + 36]
-    assert record.steps["loss"].null_count() == 0
-    parts = record.steps.drop_nulls()
-    low, high = np.sort(parts.select("loss_new", "loss_old").to_numpy(), axis=1).T
-    loss = parts["loss"].to_numpy()
-    assert ((loss >= low - 1e-6) & (loss <= high + 1e-6)).all()
-
-
 def test_a_joint_batch_without_a_new_row_has_no_new_loss() -> None:
     (record,) = run("joint", iterations=60, batch_size=2, base_rows=(200,) * BASE)
     alone = record.steps.filter(pl.col("loss_new").is_null())
     assert len(alone) > 0
     assert alone["loss"].equals(alone["loss_old"].alias("loss"))
-
-
-def test_naive_forgets_what_joint_keeps() -> None:
-    start = {"scale": "norm", "lr": 0.05}
-    naive, joint = (run(name, [start], iterations=60)[0] for name in ("naive", "joint"))
-    assert accuracy(joint, 2) > 0.9 > accuracy(naive, 2)
 
 
 @pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
@@ -110,8 +83,8 @@ def statistics() -> tuple[np.ndarray, np.ndarray, ClassStatistics]:
     return data.features, data.labels, ClassStatistics.of(data.features, data.labels, num_classes=4)
 
 
-def predictions(method: SolvedHead, features: np.ndarray, of: ClassStatistics) -> np.ndarray:
-    solved = method.solve(of, 0.05)
+def predictions(method: Solve, features: np.ndarray, of: ClassStatistics) -> np.ndarray:
+    solved = method(of, 0.05)
     return np.asarray((features @ solved.weight.T + solved.bias).argmax(1))
 
 
@@ -129,7 +102,7 @@ def test_ridge_is_that_of_scikit_learn_with_class_balanced_weights() -> None:
     extended = np.hstack([features, np.ones((len(features), 1))])
     peer = PeerRidge(alpha=0.05, fit_intercept=False)
     peer.fit(extended, np.eye(4)[labels], sample_weight=weights)
-    solved = SOLVED["ridge"].solve(of, 0.05)
+    solved = SOLVED["ridge"](of, 0.05)
     np.testing.assert_allclose(solved.weight, peer.coef_[:, :-1], atol=1e-6)
     np.testing.assert_allclose(solved.bias, peer.coef_[:, -1], atol=1e-6)
 
@@ -175,53 +148,3 @@ def test_the_solved_head_does_not_depend_on_the_number_of_tasks() -> None:
         for record, task in ((one, 1), (three, 3))
     ]
     assert last[0] == last[1]
-
-
-def test_ridge_can_choose_its_lambda_from_held_out_rows() -> None:
-    (record,) = run("ridge", [{"lam": "auto"}])
-    for task in record.info["tasks"]:
-        curve: Any = task["lambda_curve"]
-        best = curve["lam"][int(np.argmin(curve["held_out_error"]))]
-        assert task["initialisation"]["lam"] == best
-
-
-def test_two_ridge_heads_differ_by_lambda_and_two_class_mean_heads_are_one() -> None:
-    heads: list[dict[str, Any]] = [{"lam": 0.1}, {"lam": 1.0}]
-    names = names_of([study("ridge", each) for each in heads])
-    assert names == ["ridge-lam=0.1", "ridge-lam=1.0"]
-    with pytest.raises(ValueError, match=r"two heads of a bank are the same: \{'loss': 'ce', 'm"):
-        names_of([study("ncm", each) for each in heads])
-
-
-def test_naive_heads_are_named_by_method_and_initialisation() -> None:
-    assert names_of([study("naive", RANDOM), study("naive")]) == [
-        "naive-random",
-        "naive-least-square-calibrated",
-    ]
-
-
-def test_a_solved_head_is_never_wider_than_the_classes_seen() -> None:
-    assert study("ncm", head_width="full").start.head_width == "grow"
-
-
-def test_an_unknown_method_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="method must be one of"):
-        study("icarl")
-
-
-def test_only_rehearsal_is_told_about_its_buffer() -> None:
-    base, new = sources((0, *[20] * (BASE - 1)))
-    for name in HEAD_METHODS:
-        size = {"buffer": 5000} if name == "rehearsal" else {}
-        asked = study(name, RANDOM, batch_size=100, **size)
-        scenario = build_scenario(base, new, head(), asked.stream)
-        notes = data_notes(scenario, base, new, [asked])
-        text = "\n".join(notes)
-        assert ("the buffer of 5,000 rows never fills" in text) == (name == "rehearsal")
-        assert ("rows come more than once in a batch" in text) == (name in ("rehearsal", "naive"))
-        assert ("are left out of a head that is solved" in text) == asked.is_solved
-
-
-def test_the_default_buffer_belongs_to_rehearsal() -> None:
-    assert study("rehearsal").stream.buffer == 24_000
-    assert study("rehearsal").changed({"method": "joint"}).resolved().stream.buffer is None

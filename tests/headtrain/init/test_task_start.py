@@ -11,10 +11,11 @@ import torch
 from clinit.errors import StatisticsError
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start import task_start
-from clinit.headtrain.start.initialise import LambdaCurve, NewClasses, initialise
-from clinit.headtrain.start.task_start import SOLVED, SolvedHead, TaskStart
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.start.task_start import SOLVED, Solve, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import lambda_curve
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Start, Study, Weighting
 
@@ -41,7 +42,7 @@ def head() -> Rows:
 class Reader:
     """Counts how often the features are asked for, and which curves are told."""
 
-    def __init__(self, solved: SolvedHead | None = None) -> None:
+    def __init__(self, solved: Solve | None = None) -> None:
         self.reads = 0
         self.curves: list[LambdaCurve] = []
         features, labels = sample()
@@ -99,19 +100,6 @@ def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_t
     assert set(seconds[2]) == {"features", "solve", "calibrate"}
 
 
-def test_each_way_to_average_has_statistics_and_a_curve_of_its_own() -> None:
-    reader = Reader()
-    for weighting in ("class", "sample"):
-        config = study(init="least-square", lam="auto", weighting=weighting)
-        reader.start.start(config, head())
-    one, other = reader.curves
-    assert one.errors != other.errors
-    per_class, per_sample = (reader.start.statistics(each) for each in ("class", "sample"))
-    assert not np.array_equal(per_class.mean, per_sample.mean)
-    assert reader.start.statistics("class") is per_class
-    assert reader.reads == 1
-
-
 def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
     features, labels = sample()
     written, solved = Reader(), Reader(SOLVED["ridge"])
@@ -131,7 +119,7 @@ def test_a_solved_head_gets_all_its_rows(method: str, weighting: Weighting) -> N
     config = study(method=method, lam=0.3, weighting=weighting)
     found, seconds = Reader(SOLVED[method]).start.start(config, head())
     reads_lambda = method == "ridge"
-    expected = SOLVED[method].solve(statistics, 0.3 if reads_lambda else 0.0)
+    expected = SOLVED[method](statistics, 0.3 if reads_lambda else 0.0)
     np.testing.assert_array_equal(found.rows.weight, expected.weight)
     np.testing.assert_array_equal(found.rows.bias, expected.bias)
     assert found.lam == (0.3 if reads_lambda else None)
@@ -178,11 +166,3 @@ def test_heads_that_are_alike_yet_start_alike_and_are_computed_once(
         alone, _ = Reader().start.start(each, head())
         np.testing.assert_array_equal(start.rows.weight, alone.rows.weight)
         assert {"features", "statistics"} <= set(seconds)  # each is charged for all
-
-
-def test_heads_that_differ_are_computed_each() -> None:
-    reader = Reader()
-    first, _ = reader.start.start(study(init="least-square"), head())
-    other = Rows(2 * head().weight, head().bias)
-    second, _ = reader.start.start(study(init="least-square"), other)
-    assert not np.array_equal(first.rows.weight, second.rows.weight)

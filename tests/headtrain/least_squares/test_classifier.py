@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import clinit
 from clinit.errors import StatisticsError
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.classifier import LeastSquaresClassifier
@@ -30,18 +28,6 @@ def rows(seed: int = 0, count: int = 90) -> tuple[np.ndarray, np.ndarray]:
     numbers = rng.integers(0, 3, count)
     features = rng.standard_normal((count, 8)) + 3 + 1.2 * np.eye(8)[numbers]
     return features, np.array(["ant", "bee", "cat"])[numbers]
-
-
-@pytest.mark.parametrize("weighting", ["sample", "class"])
-def test_the_head_is_that_of_least_squares(weighting: Any) -> None:
-    features, labels = rows()
-    model = LeastSquaresClassifier(lam=0.02, weighting=weighting).fit(features, labels)
-    numbers = np.unique(labels, return_inverse=True)[1]
-    expected = clinit.least_squares(features, numbers, lam=0.02, weighting=weighting)
-    np.testing.assert_allclose(model.coef_, expected.weight, rtol=1e-9)
-    np.testing.assert_allclose(model.intercept_, expected.bias, rtol=1e-9)
-    assert model.classes_.tolist() == ["ant", "bee", "cat"]
-    assert model.score(features, labels) > 0.6
 
 
 def test_it_is_the_ridge_of_scikit_learn_with_the_bias_as_a_feature() -> None:
@@ -109,15 +95,6 @@ def test_parts_that_are_too_few_for_lambda_zero_count_with_later_ones() -> None:
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
 
 
-def test_a_fit_that_fails_changes_nothing() -> None:
-    features, labels = rows()
-    model = LeastSquaresClassifier(lam=0).fit(features, labels)
-    expected = model.predict(features)
-    with pytest.raises(StatisticsError, match="singular at lam = 0"):
-        model.fit(features[:5], ["x", "y", "x", "y", "x"])
-    assert (model.predict(features) == expected).all()
-
-
 @pytest.mark.parametrize("lam", [0.02, "auto"])
 def test_rows_in_parts_give_the_head_that_they_give_together(lam: float | str) -> None:
     features, labels = rows()
@@ -131,21 +108,6 @@ def test_rows_in_parts_give_the_head_that_they_give_together(lam: float | str) -
     assert model.lam_ == whole.lam_
     fitted = LeastSquaresClassifier(lam=model.lam_).fit(features, labels)
     np.testing.assert_allclose(fitted.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
-
-
-def test_a_partial_fit_goes_on_after_a_fit() -> None:
-    features, labels = rows()
-    model = LeastSquaresClassifier(lam=0.02).fit(features[:60], labels[:60])
-    model.partial_fit(features[60:], labels[60:])
-    whole = LeastSquaresClassifier(lam=0.02).fit(features, labels)
-    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
-
-
-def test_probabilities_come_from_scikit_learns_calibration() -> None:
-    features, labels = rows()
-    model = CalibratedClassifierCV(LeastSquaresClassifier(), cv=3).fit(features, labels)
-    assert model.predict_proba(features).sum(axis=1) == pytest.approx(1)
-    assert not hasattr(LeastSquaresClassifier(), "predict_proba")
 
 
 @pytest.mark.parametrize(

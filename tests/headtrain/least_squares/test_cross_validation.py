@@ -108,31 +108,6 @@ def kernel_form(features: np.ndarray, labels: np.ndarray, lam: float) -> float:
     return float((residual**2).sum() / (2 * count) / (lam * np.trace(inverse)) ** 2)
 
 
-def test_rows_that_are_there_twice_with_other_labels_are_not_explained() -> None:
-    features, labels = rows(count=10, dim=30)
-    twice, others = np.r_[features, features], np.r_[labels, (labels + 1) % 3]
-    statistics = ClassStatistics.of(twice, others, weighting="sample")
-    expected = [kernel_form(twice, others, lam) for lam in LAMS]
-    np.testing.assert_allclose(generalised_curve(statistics, LAMS).errors, expected, rtol=1e-8)
-
-
-def test_of_many_rows_some_of_each_class_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, labels = rows()
-    monkeypatch.setattr("clinit.headtrain.statistics.lambda_curve.MOST_ROWS", 14)
-    statistics = ClassStatistics.of(features, labels, weighting="sample")
-    found = leave_one_out_curve(features, labels, statistics, LAMS)
-    by_class = np.argsort(labels, kind="stable")
-    drawn = by_class[np.linspace(0, len(labels) - 1, num=14).astype(np.int64)]
-    for lam, error in zip(LAMS, found.errors, strict=True):
-        gaps = []
-        for left in drawn:
-            others = np.arange(len(labels)) != left
-            weights = np.full(others.sum(), 1 / len(labels))
-            head = solved(features[others], np.eye(3)[labels[others]], weights, lam)
-            gaps.append(head @ np.append(features[left], 1.0) - np.eye(3)[labels[left]])
-        assert error == pytest.approx((np.array(gaps) ** 2).sum(axis=1).mean() / 2, rel=1e-9)
-
-
 def test_generalised_cross_validation_needs_averages_over_rows() -> None:
     features, labels = rows()
     with pytest.raises(ValueError, match="needs averages over rows"):

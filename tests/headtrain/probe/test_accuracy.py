@@ -61,10 +61,6 @@ def test_rows_of_a_class_that_the_head_does_not_know_count_as_wrong() -> None:
     assert found.per_class == pytest.approx(100 * np.mean(by_class))
 
 
-def test_without_a_row_there_is_no_accuracy() -> None:
-    assert measure(HEAD, rows(LABELS[:0]), np.arange(CLASSES)) is None
-
-
 def test_classes_without_rows_do_not_count_in_the_mean_and_five_classes_have_no_top_5() -> None:
     few = Rows(HEAD.weight[:5], HEAD.bias[:5])
     labels = LABELS % 2

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -13,15 +11,14 @@ from sklearn.preprocessing import StandardScaler
 
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.headtrain.groups import held_out_rows
-from clinit.headtrain.probe.fit_head import C, HeadFit, fit_head
+from clinit.headtrain.probe.fit_head import C, fit_head
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.classifier import least_squares
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.statistics.solve import least_squares
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 
@@ -79,15 +76,6 @@ def test_lda_labels_rows_like_that_of_scikit_learn() -> None:
     assert agree.mean() > 0.99
 
 
-@pytest.mark.parametrize("by", ["ridge", "lda"])
-def test_their_probabilities_fit_rows_that_they_have_not_seen(by: HeadFit) -> None:
-    head, other = fit_head(source(per_class=2000), by).head, source(per_class=2000, seed=1).train
-    found = logits(head, other)
-    chances = np.exp(found) / np.exp(found).sum(axis=1, keepdims=True)
-    right = found.argmax(axis=1) == np.searchsorted([0, 2, 3], other.labels)
-    assert chances.max(axis=1).mean() == pytest.approx(right.mean(), abs=0.03)
-
-
 def apart(per_class: int = 400, wrong: int = 0) -> Source:
     """Return rows of three classes far apart, the last `wrong` ones with another label."""
     rng = np.random.default_rng(0)
@@ -103,22 +91,6 @@ def sureness(head: Head, rows: FeatureSet) -> float:
     found = logits(head, rows)
     chances = np.exp(found - found.max(axis=1, keepdims=True))
     return float((1 / chances.sum(axis=1)).mean())
-
-
-@pytest.mark.parametrize("by", ["logistic", "ridge", "lda"])
-def test_a_head_that_labels_all_rows_right_is_sure_of_them(by: HeadFit) -> None:
-    data = apart()
-    fitted = fit_head(data, by)
-    found = logits(fitted.head, data.train)
-    assert (found.argmax(axis=1) == np.searchsorted([0, 2, 3], data.train.labels)).all()
-    assert sureness(fitted.head, data.train) > 0.98
-    assert fitted.notes == ()
-
-
-def test_a_wrong_label_does_not_change_the_scale_by_much() -> None:
-    origins = [fit_head(apart(wrong=wrong), "ridge").head.origin for wrong in (0, 1, 2, 8)]
-    temperatures = [each["temperature"] for each in origins if each is not None]
-    assert max(temperatures) < 2.5 * min(temperatures)
 
 
 def naive_temperature(data: Source, lam: float) -> float:
@@ -170,13 +142,6 @@ def test_of_penalties_that_label_rows_alike_the_likeliest_wins() -> None:
         peer.fit(scaler.transform(data.train.features[~held]), labels[~held])
         chances = peer.predict_proba(scaler.transform(data.train.features[held]))
         assert point.held_out_loss == pytest.approx(log_loss(labels[held], chances), rel=1e-2)
-
-
-def test_the_head_belongs_to_the_features() -> None:
-    data = replace(source(), fingerprint=Fingerprint.of_import(backbone="own", dtype="float32"))
-    for by in ("ridge", "logistic"):
-        head = fit_head(data, by).head  # type: ignore[arg-type]
-        assert head.fingerprint == data.fingerprint.backbone_identifier
 
 
 def test_what_few_rows_say_of_the_scale_is_called_a_guess() -> None:

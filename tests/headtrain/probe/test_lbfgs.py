@@ -63,30 +63,3 @@ def test_blocks_of_rows_give_what_all_rows_give(monkeypatch: pytest.MonkeyPatch)
     parts = regression().mean_loss(point)
     assert parts[0] == pytest.approx(whole[0], rel=1e-12)
     np.testing.assert_allclose(parts[1], whole[1], atol=1e-14)
-
-
-def test_a_search_that_begins_at_a_neighbour_ends_at_the_same_minimum_sooner() -> None:
-    problem = regression()
-    far = problem.minimum(1.0)
-    near = problem.minimum(1.0, problem.minimum(0.5).parameters)
-    assert near.iterations < far.iterations
-    assert near.loss == pytest.approx(far.loss, rel=1e-3)
-
-
-def test_a_search_that_is_cut_short_says_so() -> None:
-    found = regression().minimum(1.0, max_iterations=3)
-    assert not found.converged
-    assert found.iterations == 3
-
-
-def test_a_stricter_penalty_leaves_more_loss_and_shorter_weights() -> None:
-    problem = regression()
-    losses, norms = zip(
-        *(
-            (found.loss, np.linalg.norm(found.parameters[:-10]))
-            for found in map(problem.minimum, (0.01, 0.1, 1.0))
-        ),
-        strict=True,
-    )
-    assert list(losses) == sorted(losses, reverse=True)
-    assert list(norms) == sorted(norms)

@@ -67,14 +67,3 @@ def test_points_of_l_bfgs_are_those_of_single_searches(monkeypatch: pytest.Monke
         (single,) = fitted(ProbeConfig(by="lbfgs", c=(c,)))
         np.testing.assert_allclose(found.rows.weight, single.rows.weight, atol=1e-3)
         assert found.loss == pytest.approx(single.loss, rel=1e-4)
-
-
-def test_progress_counts_epochs_and_searches() -> None:
-    told: list[tuple[int, int]] = []
-    config = ProbeConfig(lr=(0.1,), weight_decay=(0.0,), epochs=3).resolved()
-    fit(rows(), 10, config.grid, config, lambda *pair: told.append(pair))
-    assert told == [(1, 3), (2, 3), (3, 3)]
-    told.clear()
-    config = ProbeConfig(by="lbfgs", c=(0.1, 1.0)).resolved()
-    fit(rows(), 10, config.grid, config, lambda *pair: told.append(pair))
-    assert told == [(1, 2), (2, 2)]

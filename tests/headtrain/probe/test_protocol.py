@@ -12,11 +12,10 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe import fit as lbfgs
-from clinit.headtrain.probe.protocol import edge_notes, probe
-from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.result import Probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.format import finite
-from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from tests.headtrain.probe.digits import NAMES, digits
@@ -67,13 +66,6 @@ def test_the_chosen_setting_is_that_of_a_loop_over_the_grid(
     assert found.val.top1 == pytest.approx(100 * last.score(val.features, val.labels))
 
 
-def test_both_ways_come_to_about_the_same_accuracy() -> None:
-    by_batches = run(lr=(0.03, 0.1), weight_decay=(0.0,), epochs=20, batch_size=64)
-    to_the_minimum = by_c(c=(0.3, 3.0))
-    assert by_batches.top1 == pytest.approx(to_the_minimum.top1, abs=2.5)
-    assert min(by_batches.top1 or 0, to_the_minimum.top1 or 0) > 85
-
-
 def test_the_same_probe_twice_is_the_same_and_another_seed_holds_out_other_rows(
     probed: Probe,
 ) -> None:
@@ -81,15 +73,6 @@ def test_the_same_probe_twice_is_the_same_and_another_seed_holds_out_other_rows(
     np.testing.assert_array_equal(again.head.weight, probed.head.weight)
     assert again.grid == probed.grid
     assert other.grid != probed.grid
-
-
-def test_the_probe_of_a_chosen_point_alone_is_the_same_head(probed: Probe) -> None:
-    alone = run(lr=(probed.chosen["lr"],), weight_decay=(probed.chosen["weight_decay"],))
-    np.testing.assert_array_equal(alone.head.weight, probed.head.weight)
-    assert alone.grid == ()
-    assert alone.held_out_rows == 0
-    assert "a single setting, hence no choice" in alone.protocol
-    assert alone.held_out_top1 is None
 
 
 def test_a_probe_says_how_its_number_came_about(probed: Probe) -> None:
@@ -111,13 +94,6 @@ def test_the_content_is_plain_values(probed: Probe) -> None:
     assert len(content["grid"]) == 4
     assert content["chosen"] == dict(probed.chosen)
     assert content["config"]["epochs"] == 6
-
-
-def test_the_head_names_the_classes_and_the_backbone_of_its_features(probed: Probe) -> None:
-    assert probed.head.class_names == NAMES
-    assert probed.head.fingerprint == digits().fingerprint.backbone_identifier
-    logits = digits().val.features @ probed.head.weight.T + probed.head.bias
-    assert probed.top1 == pytest.approx(100 * (logits.argmax(1) == digits().val.labels).mean())
 
 
 def test_without_validation_rows_the_number_is_that_of_the_held_out_ones() -> None:
@@ -142,14 +118,6 @@ def test_classes_without_a_training_row_are_named_and_have_no_head_row() -> None
     assert found.val.rows == 200
 
 
-def test_the_only_row_of_a_class_is_trained_on() -> None:
-    labels = digits().train.labels
-    alone = (labels != 7) | (np.arange(300) == np.flatnonzero(labels == 7)[0])
-    found = run(replace(digits(), train=part(digits().train, alone)))
-    assert any("1 classes have a single training image" in note for note in found.notes)
-    assert found.classes == 10
-
-
 def test_single_images_alone_leave_no_choice_but_a_single_setting_works() -> None:
     firsts = np.unique(digits().train.labels, return_index=True)[1]
     source = replace(digits(), train=part(digits().train, np.sort(firsts)))
@@ -157,12 +125,6 @@ def test_single_images_alone_leave_no_choice_but_a_single_setting_works() -> Non
         run(source)
     assert "--lr 1e-3 --weight-decay 0" in error.value.remedy
     assert (run(source, lr=(0.01,), weight_decay=(0.0,)).top1 or 0) > 30
-
-
-def test_a_single_class_is_refused() -> None:
-    source = replace(digits(), train=part(digits().train, digits().train.labels == 3))
-    with pytest.raises(CacheError, match="1 of its classes have training rows, and a head tells"):
-        run(source)
 
 
 def test_heads_that_diverge_are_not_chosen_and_if_all_do_it_is_an_error() -> None:
@@ -175,34 +137,10 @@ def test_heads_that_diverge_are_not_chosen_and_if_all_do_it_is_an_error() -> Non
         run(lr=(1e37,), weight_decay=(1e3,))
 
 
-def test_searches_that_are_cut_short_are_counted() -> None:
-    found = by_c(c=(0.1, 1.0), max_iterations=2)
-    assert any("3 of 3 searches ended before the minimum" in note for note in found.notes)
-
-
-def test_the_edge_of_the_grid_is_told_but_not_that_of_no_decay_or_of_a_single_value() -> None:
-    def notes(**chosen: float) -> list[str]:
-        grid = [
-            GridPoint({"lr": lr, "weight_decay": decay}, 50.0, 1.0, 1.0)
-            for lr in (0.1, 0.2, 0.3)
-            for decay in (0.0, 1.0)
-        ]
-        return edge_notes(grid, chosen)
-
-    assert notes(lr=0.2, weight_decay=0.0) == []
-    (smallest,) = notes(lr=0.1, weight_decay=0.0)
-    assert smallest == (
-        "the best --lr, 0.1, is the smallest one that was tried: a smaller one may be better still"
-    )
-    assert len(notes(lr=0.3, weight_decay=1.0)) == 2
-    assert edge_notes([GridPoint({"c": 1.0}, 50.0, 1.0, 1.0)], {"c": 1.0}) == []
-
-
-def test_of_equal_points_the_smallest_rate_with_the_largest_decay_wins() -> None:
-    grid = ProbeConfig(lr=(0.2, 0.1), weight_decay=(0.0, 1.0)).grid
-    assert grid[0] == {"lr": 0.1, "weight_decay": 1.0}
-    assert [point["lr"] for point in grid] == [0.1, 0.1, 0.2, 0.2]
-    assert ProbeConfig(by="lbfgs", c=(3.0, 1.0)).grid == ({"c": 1.0}, {"c": 3.0})
+def test_the_edge_of_the_grid_is_told_but_not_that_of_a_single_value() -> None:
+    found = run(lr=(1e-3, 0.03), weight_decay=(0.5,))  # of two values each is at an edge
+    (told,) = (note for note in found.notes if "that was tried" in note)
+    assert f"--lr, {found.chosen['lr']:g}" in told
 
 
 @pytest.mark.parametrize(
@@ -222,17 +160,3 @@ def test_of_equal_points_the_smallest_rate_with_the_largest_decay_wins() -> None
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ProbeConfig(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("lr", 0.1, "lr takes a list of numbers, got 0.1"),
-        ("lr", ("a",), "lr takes a list of numbers, got"),
-        ("lr", (True,), "lr takes a list of numbers, got"),
-        ("by", "sgd", "by must be one of"),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_named(name: str, value: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fields_of(ProbeConfig)[name].check(value)

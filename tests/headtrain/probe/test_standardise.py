@@ -32,11 +32,3 @@ def test_a_folded_head_gives_the_logits_of_the_head_on_standardised_features() -
     expected = standard.apply(torch.from_numpy(FEATURES)) @ weight.T + bias
     folded = standard.folded(weight, bias)
     np.testing.assert_allclose(FEATURES @ folded.weight.T + folded.bias, expected, atol=1e-9)
-
-
-def test_features_as_stored_are_left_as_they_are() -> None:
-    none, features = Standard.none(rows()), torch.from_numpy(FEATURES)
-    assert none.apply(features).float().equal(features)
-    folded = none.folded(features[:3], features[:3, 0])
-    np.testing.assert_array_equal(folded.weight, FEATURES[:3])
-    np.testing.assert_array_equal(folded.bias, FEATURES[:3, 0])

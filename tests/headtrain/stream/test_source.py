@@ -1,6 +1,9 @@
+"""One side of an experiment: a cache, or several of one backbone."""
+
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +11,9 @@ import pytest
 from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head
-from clinit.headtrain.stream.source import Source, check_same_backbone
+from clinit.extract.cache.head import Head, write_head
+from clinit.headtrain.stream.source import Source, check_same_backbone, read_source, read_sources
+from tests.headtrain.stream.made_caches import DIM, write_base, write_new, write_split
 
 
 def rows(names: str, dim: int = 4) -> FeatureSet:
@@ -23,35 +27,9 @@ def test_fingerprints_may_differ_in_the_manifest_only() -> None:
         check_same_backbone(one, Fingerprint({"a": "2", "b": "3", "manifest": "x"}))
 
 
-@pytest.mark.parametrize(
-    ("kinds", "remedy"),
-    [
-        ((False, False), "Extract both with the same options of `clinit extract`."),
-        ((True, False), "One of them was imported: take both from `clinit extract`, or"),
-        ((False, True), "One of them was imported: take both from `clinit extract`, or"),
-        ((True, True), "Import features of one extractor and type for both, with the same"),
-    ],
-)
-def test_the_remedy_for_two_backbones_fits_features_from_elsewhere(
-    kinds: tuple[bool, bool], remedy: str
-) -> None:
-    one, other = (
-        Fingerprint.of_import(backbone=name, dtype="float16")
-        if is_imported
-        else Fingerprint({"backbone": name, "weights": "1"})
-        for name, is_imported in zip(("clip", "dino"), kinds, strict=True)
-    )
-    with pytest.raises(CacheError) as caught:
-        check_same_backbone(one, other)
-    assert caught.value.remedy.startswith(remedy)
-
-
-def test_splits_with_different_classes_are_refused() -> None:
+def test_splits_that_do_not_fit_are_refused() -> None:
     with pytest.raises(CacheError, match="train and val do not have the same list of classes"):
         Source(rows("ab"), rows("ac"), path="x")
-
-
-def test_splits_of_different_widths_are_refused() -> None:
     with pytest.raises(ValueError, match="train is 4 wide, val 5"):
         Source(rows("ab"), rows("ab", dim=5))
 
@@ -72,6 +50,59 @@ def test_a_source_is_shown_in_one_line() -> None:
     head = Head(np.zeros((2, 4), np.float32), np.zeros(2, np.float32), ("a", "b"))
     shown = repr(Source(train, val, path="caches/base", head=head))
     assert shown == f"<Source caches/base: train {train}, val {val}, head {head}>"
-    assert repr(head) == "<Head: 2 rows of 4 weights>"
     assert repr(replace(head, alignment={"loss": "mse"})) == "<Head: aligned, 2 rows of 4 weights>"
-    assert repr(Source(train, val)).endswith("head None>")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A base cache with a head, and a cache without val rows of five other classes."""
+    folder = tmp_path_factory.mktemp("caches")
+    write_split(folder / "other", "train", np.zeros((5, DIM)), 3, seed=5)
+    return [write_base(folder / "base"), folder / "other"]
+
+
+@pytest.mark.parametrize("memory", [None, 20_000])
+def test_several_caches_are_one_side(pair: list[Path], memory: int | None) -> None:
+    (side,) = read_sources(pair, memory=memory)
+    one, other = map(read_source, pair)
+    assert side.class_names == (*one.class_names, *other.class_names)
+    assert side.train.is_loaded == (memory is None)
+    for name in ("train", "val"):
+        joined, parts = getattr(side, name), [getattr(each, name) for each in (one, other)]
+        features = np.concatenate([part.features for part in parts])
+        np.testing.assert_array_equal(joined.features[:], features)
+        named = [part.class_names[label] for part in parts for label in part.labels]
+        assert [joined.class_names[label] for label in joined.labels] == named
+    assert side.head is not None
+    assert side.head.weight.tobytes() == one.head.weight.tobytes()  # type: ignore[union-attr]
+    assert side.description["path"] == str(pair[0])
+    assert side.description["other_paths"] == [str(pair[1])]
+    assert side.description["manifest_digest"] != one.description["manifest_digest"]
+    assert any(note.startswith(str(pair[1])) for note in side.notes)
+
+
+def test_classes_of_one_name_are_one_and_groups_stay_apart() -> None:
+    from clinit.headtrain.stream.source import _class_names, _concatenated
+
+    one, other = rows("bc"), replace(rows("ac"), groups=np.array([7, 7]))
+    names = _class_names([one.class_names, other.class_names])
+    assert names == ("a", "b", "c")
+    joined = _concatenated([one, other], names)
+    assert joined.labels.tolist() == [1, 2, 0, 2]
+    assert joined.groups is not None
+    assert joined.groups.tolist() == [0, 1, 2, 2]
+    assert _class_names([("b", "a"), ("c",)]) == ("b", "a", "c")
+
+
+def test_caches_that_do_not_fit_together_are_refused(pair: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match="train images are in more than one of the caches"):
+        read_sources([pair[0], pair[0]])
+    foreign = Fingerprint({"backbone": "made", "weights": "2"})
+    write_split(tmp_path / "x", "train", np.zeros((2, DIM)), 2, fingerprint=foreign)
+    with pytest.raises(CacheError, match=r"different backbones: weights \(1 / 2\)"):
+        read_sources([pair[0], tmp_path / "x"])
+    write_new(tmp_path / "new")
+    weights = np.ones((5, DIM), np.float32)
+    write_head(Head(weights, weights[:, 0], None), tmp_path / "new" / "head.safetensors")
+    with pytest.raises(CacheError, match="hold different heads"):
+        read_sources([pair[0], tmp_path / "new"])

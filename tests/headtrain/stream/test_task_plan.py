@@ -1,16 +1,19 @@
+"""The rows and the batches of a task."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clinit.headtrain.record.task_log import TaskEntry
-from clinit.headtrain.start.new_rows import random_task_rows
-from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw
-from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.stream.task_plan import Schedule, Share, TaskPlan, draw_schedule, mixed
 from clinit.headtrain.study import Study
 
 TRAIN = [12, 3, 9, 20, 1, 15, 6, 9, 11]
@@ -67,27 +70,6 @@ def test_a_task_sees_all_rows_of_its_classes_behind_old_ones(method: str, task: 
     assert rows.num_old == expected[method]
 
 
-def test_each_task_is_planned_without_the_ones_before() -> None:
-    one, other = plan(buffer=15), plan(buffer=15)
-    for task in TASKS:
-        one.rows(task)
-    np.testing.assert_array_equal(one.rows(TASKS[1]).rows, other.rows(TASKS[1]).rows)
-
-
-def test_initialisation_without_a_choice_looks_at_the_rows_of_training() -> None:
-    task_plan = plan(buffer=15)
-    rows = task_plan.rows(TASKS[1])
-    assert task_plan.start_rows(TASKS[1], rows) is rows
-
-
-def test_initialisation_from_new_rows_sees_no_old_one() -> None:
-    task_plan = plan(buffer=15, init_rows="new")
-    rows = task_plan.rows(TASKS[1])
-    seen = task_plan.start_rows(TASKS[1], rows)
-    assert (seen.num_old, seen.num_base) == (0, 0)
-    np.testing.assert_array_equal(seen.rows, rows.rows[rows.num_old :])
-
-
 @pytest.mark.parametrize("task", TASKS, ids=["first", "second"])
 def test_a_buffer_for_initialisation_alone_is_that_of_rehearsal(task: Task) -> None:
     naive, rehearsal = plan(method="naive", init_rows="buffer", buffer=15), plan(buffer=15)
@@ -130,14 +112,6 @@ def test_batches_are_drawn_anew_for_each_task_and_each_purpose() -> None:
     assert task_plan.schedule(first).batches.max() < len(first.rows)
 
 
-def test_random_rows_depend_on_seed_and_task_alone() -> None:
-    rows = random_task_rows(0, TASKS[0], 7)
-    assert (rows.weight.shape, rows.bias.shape) == ((2, 7), (2,))
-    np.testing.assert_array_equal(rows.weight, random_task_rows(0, TASKS[0], 7).weight)
-    for other in (random_task_rows(0, TASKS[1], 7), random_task_rows(1, TASKS[0], 7)):
-        assert not np.array_equal(rows.weight, other.weight)
-
-
 def test_the_entry_of_a_task_counts_what_it_was_learnt_from() -> None:
     task_plan = plan(method="naive", init_rows="buffer", buffer=15)
     task = TASKS[1]
@@ -174,3 +148,66 @@ def test_the_most_rows_are_those_of_a_task_or_of_the_base(
 ) -> None:
     assert TRAIN == [12, 3, 9, 20, 1, 15, 6, 9, 11]
     assert plan(**settings).most_rows() == most
+
+
+def draw(*shares: Share, first_new: int, iterations: int = 3) -> Schedule:
+    random = np.random.default_rng(0)
+    return draw_schedule(random, shares, first_new=first_new, iterations=iterations)
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 15)), min_size=1, max_size=3),
+    iterations=st.integers(0, 12),
+)
+def test_a_row_comes_again_only_after_all_others_of_its_range(
+    ranges: list[tuple[int, int]], iterations: int
+) -> None:
+    starts = np.cumsum([0, *(size for size, _ in ranges)])
+    shares = [
+        Share(int(start), int(start) + size, count)
+        for start, (size, count) in zip(starts, ranges, strict=False)
+    ]
+    schedule = draw(*shares, first_new=shares[-1].start, iterations=iterations)
+    assert schedule.batches.shape == (iterations, sum(count for _, count in ranges))
+    assert schedule.num_new.tolist() == [shares[-1].count] * iterations
+    flat = schedule.batches.ravel()
+    for share in shares:
+        drawn = flat[(flat >= share.start) & (flat < share.stop)]
+        assert len(drawn) == iterations * share.count
+        counted = np.bincount(drawn - share.start, minlength=share.stop - share.start)
+        assert counted.max() - counted.min() <= 1
+
+
+def test_new_rows_come_first_in_a_batch_of_one_range() -> None:
+    schedule = draw(Share(0, 30, 10), first_new=20, iterations=6)
+    for batch, new in zip(schedule.batches, schedule.num_new, strict=True):
+        assert (batch[:new] >= 20).all()
+        assert (batch[new:] < 20).all()
+    assert schedule.num_new[:3].sum() == schedule.num_new[3:].sum() == 10
+    assert schedule.new_share.tolist() == (schedule.num_new / 10).tolist()
+    assert sorted(schedule.batches[:3].ravel()) == sorted(schedule.batches[3:].ravel())
+    assert schedule.batches[:3].tolist() != schedule.batches[3:].tolist()
+
+
+def shares_of(mix: str, base: int, earlier: int, new: int, method: str = "rehearsal") -> list[Any]:
+    total = base + earlier + new
+    rows = TaskRows(2, np.arange(total), np.zeros(total, np.int64), base, base + earlier)
+    return [(each.start, each.stop, each.count) for each in mixed(method, mix, rows, 256)]
+
+
+def test_batches_are_mixed_as_their_method_says() -> None:
+    for mix in ("text", "sgm"):  # both alike in the first task
+        assert shares_of(mix, 50, 0, 9) == [(50, 59, 128), (0, 50, 128)]
+    assert shares_of("sgm", 50, 7, 9) == [(57, 66, 96), (0, 50, 128), (50, 57, 32)]
+    assert shares_of("text", 4, 2, 4, "naive") == [(6, 10, 256)]
+    assert shares_of("text", 4, 2, 4, "joint") == [(0, 10, 256)]
+
+
+@pytest.mark.parametrize("mix", ["text", "sgm"])
+@given(base=st.integers(0, 3), earlier=st.integers(0, 3))
+def test_the_shares_fill_the_batch_and_ask_for_nothing_that_is_not_there(
+    mix: str, base: int, earlier: int
+) -> None:
+    shares = shares_of(mix, base, earlier, 2)
+    assert sum(count for _, _, count in shares) == 256
+    assert all(stop > start for start, stop, count in shares if count)

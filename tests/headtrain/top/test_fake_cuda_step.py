@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -29,11 +28,11 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
+from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.method import TopMethod
-from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 
 CUDA = torch.device("cuda", 0)
@@ -79,7 +78,7 @@ def make_network(key: str) -> tuple[nn.Module, np.ndarray]:
     """Return a network on the host, and activations in float16."""
     name, arguments = NETWORKS[key]
     network: nn.Module = timm.create_model(name, num_classes=3, **arguments).eval()
-    values = cut(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
+    values = cut_network(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
     return network, values.half().numpy()
 
 
@@ -90,7 +89,7 @@ def study_of(settings: Mapping[str, Any]) -> Study:
 def make_model(network: nn.Module, top: Mapping[str, Any]) -> PlasticModel:
     dim = network.get_classifier().in_features  # type: ignore[operator]
     head = Rows(np.zeros((TASK.stop, dim)), np.zeros(TASK.stop))
-    model = PlasticModel(network, cut(network, 2), head, study_of(top))
+    model = PlasticModel(network, cut_network(network, 2), head, study_of(top))
     model.open(torch.Generator().manual_seed(0))
     return model
 
@@ -110,7 +109,7 @@ def make_method(top: Mapping[str, Any], loss: str = "ce") -> TopMethod:
 
 def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
     """Give EWC springs: to measure them is no step."""
-    if method.data_method == "naive":
+    if isinstance(method, Ewc):
         held = {name: p.detach().clone() for name, p in model.trainable().items()}
         method.restore(
             {
@@ -124,7 +123,7 @@ def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
 
 
 def draws(method: TopMethod, reader: TaskReader) -> Iterator[tuple[Batch, Batch | None]]:
-    num_old = 0 if method.data_method == "naive" else 4
+    num_old = 0 if isinstance(method, Ewc) else 4
     rows = [np.concatenate([reader.new[i : i + 4], reader.old[i : i + num_old]]) for i in (0, 3, 6)]
     second = reader.stream([each[4:] for each in rows], [0] * STEPS)
     return zip(
@@ -142,7 +141,7 @@ def train(
     batches = draws(method, reader)
     with no_waiting:
         return train_span(
-            model, method, batches, optimizer, schedule, range(STEPS), lambda done: None
+            model, method, batches, optimizer, schedule, range(STEPS), lambda event: None
         )
 
 
@@ -282,63 +281,3 @@ def test_features_are_computed_without_waiting() -> None:
             found = evaluate.features(model, reader.activations, np.arange(len(LABELS)))
         assert (found.device, found.dtype) == (CUDA, torch.float32)
         assert found.shape == (len(LABELS), model.dim)
-
-
-class CheatingMethod:
-    """Reads, or sends, something in the middle of a step."""
-
-    data_method, draws, base_sample = "rehearsal", 1, 0
-
-    def __init__(self, cheat: Any) -> None:
-        self._cheat = cheat
-        self._plain = make_method(METHODS["rehearsal"])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
-    def loss(self, model: Any, batch: Batch, second: Batch | None) -> tuple[Tensor, Tensor]:
-        loss, losses = self._plain.loss(model, batch, second)
-        self._cheat(losses)
-        return loss, losses
-
-
-ON_HOST = torch.arange(2)
-
-
-@pytest.mark.parametrize(
-    ("cheat", "message"),
-    [
-        (lambda losses: losses.sum().item(), "_local_scalar_dense"),
-        (lambda losses: float(losses[0]), "_local_scalar_dense"),
-        (lambda losses: bool((losses > 0).any()), "_local_scalar_dense"),
-        (lambda losses: losses[losses > 0], "nonzero"),
-        (lambda losses: losses.cpu(), "brings values to the host"),
-        (lambda losses: losses + torch.ones(8), "at least two devices|on the host"),
-        (lambda losses: losses[ON_HOST], "reads values on the host"),
-        (lambda losses: ON_HOST.to(losses.device), "is a copy that blocks"),
-        (lambda losses: ON_HOST.to(CUDA, non_blocking=True), "memory that is not pinned"),
-    ],
-)
-def test_a_step_that_waits_is_found(cheat: Any, message: str) -> None:
-    network, values = make_network("vit")
-    with fake_cuda() as no_waiting:
-        model = make_model(network.to(CUDA), METHODS["rehearsal"])
-        with pytest.raises(Exception, match=message):
-            train(model, CheatingMethod(cheat), make_reader(values, CUDA), no_waiting)
-
-
-@pytest.mark.parametrize("key", NETWORKS)
-def test_the_backward_of_this_file_is_that_of_autograd(key: str) -> None:
-    network, values = make_network(key)
-    model = make_model(network, METHODS["full rank"])
-    reader = make_reader(values, torch.device("cpu"))
-    method = make_method(METHODS["full rank"])
-    batch = next(iter(reader.batches(reader.new, 8)))
-    loss, _ = method.loss(model, replace(batch, num_new=8), None)
-    loss.backward(retain_graph=True)
-    expected = {name: p.grad for name, p in model.trainable().items()}
-    for parameter in model.trainable().values():
-        parameter.grad = None
-    backward(loss)
-    for name, parameter in model.trainable().items():
-        torch.testing.assert_close(parameter.grad, expected[name])

@@ -1,1 +1,0 @@
-"""The trials of `benchmarks/faults.py` and of `tests/faults`."""

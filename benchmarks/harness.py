@@ -1,0 +1,188 @@
+"""What the benchmarks share: processes that take turns, the clock, tables and dated results.
+
+A contender is a script in a process of its own: it answers each line that it is told by one line of
+JSON. That of Avalanche runs in another environment, which borrows PyTorch from this one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+AVALANCHE = "avalanche-lib==0.6.0"
+PEERS = Path(__file__).with_name(".peers")
+CONSOLE = Console(width=120)
+ANSWERS = os.dup(1)
+
+
+class Process:
+    """A script of this folder that waits for its turns."""
+
+    def __init__(self, name: str, python: str, script: str, *arguments: str, threads: int) -> None:
+        """Start it; its first answer comes when it is ready.
+
+        Args:
+            name: What it is called if it ends early.
+            python: Its interpreter.
+            script: Name of its file.
+            arguments: Those of the script.
+            threads: Threads of its products.
+        """
+        self._name = name
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
+        self._process = subprocess.Popen(
+            [python, str(Path(__file__).with_name(script)), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | {"PYTHONWARNINGS": "ignore"},
+        )
+
+    def tell(self, line: str) -> dict[str, Any]:
+        """Tell it a line, and return its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for its next answer."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self._name} has ended early: see its message above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        with self._process:  # closes its pipes and waits for it
+            pass
+
+
+def peer_python(folder: Path) -> str:
+    """Return the interpreter of an environment that holds Avalanche; install it if needed."""
+    python = folder / "bin" / "python"
+    done = folder / AVALANCHE
+    if not done.exists():
+        CONSOLE.print(f"Installing {AVALANCHE} into {folder} …")
+        venv.create(folder, with_pip=True, clear=True)
+        ours = sysconfig.get_path("purelib")
+        inside = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        theirs = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.strip()
+        # Behind its own packages it sees ours: PyTorch is there once.
+        (Path(theirs) / "borrowed.pth").write_text(f"{ours}\n")
+        subprocess.run([str(python), "-m", "pip", "install", "-q", AVALANCHE], check=True)
+        done.touch()
+    return str(python)
+
+
+def clock() -> float:
+    """Return seconds: of this process if it has one thread, of the wall if it has more.
+
+    The time of a process does not count what other users of the machine take; nor what a CUDA
+    device takes.
+    """
+    alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
+    return time.process_time() if alone else time.perf_counter()
+
+
+def divert_prints() -> None:
+    """Let what a library prints go to the error stream, not among the answers."""
+    os.dup2(2, 1)
+
+
+def say(**facts: Any) -> None:
+    """Answer with one line."""
+    os.write(ANSWERS, (json.dumps(facts) + "\n").encode())
+
+
+def settle(device: str) -> None:
+    """Wait until a CUDA device has done what it was told."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taker:
+    """What takes turns beside others in one process."""
+
+    train: Callable[[], dict[str, float] | None]
+    """Does a block of steps; may return its own seconds."""
+    evaluate: Callable[[], None]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def has_bf16() -> bool:
+    """Return whether clinit trains in bfloat16 here."""
+    from clinit.machine import cpu_has_bf16
+
+    return cpu_has_bf16()
+
+
+def machine(load: float | None = None) -> str:
+    """Return the processor, its cores and the load: before the first run if given, or now."""
+    now = f"{os.getloadavg()[0]:.1f} at the end" if load is None else f"{load:.2f} before"
+    return f"{processor()}, {os.cpu_count()} cores; load average {now}"
+
+
+def versions(*packages: str) -> str:
+    """Return the versions of packages."""
+    return ", ".join(f"{name} {version(name)}" for name in packages)
+
+
+def command() -> str:
+    """Return the command line, without the places of this machine."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return f"Command: `python benchmarks/{Path(sys.argv[0]).name} {' '.join(words)}`."
+
+
+def show(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Print a table."""
+    table = Table(*headings, title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in lines:
+        table.add_row(*line)
+    CONSOLE.print(table)
+
+
+def markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    rows = ["| " + " | ".join(line) + " |" for line in (headings, *lines)]
+    return [rows[0], "|---|" + "---:|" * (len(headings) - 1), *rows[1:]]
+
+
+def write(out: Path | None, name: str, lines: Iterable[str]) -> None:
+    """Write a dated result into the folder `out`, if there is one."""
+    if out is None:
+        return
+    where = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}_{where}_{datetime.date.today()}.md"
+    path.write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")
+    CONSOLE.print(f"Written to {path}")

@@ -1,0 +1,322 @@
+"""Methods on stored features: heads trained by gradients, and closed forms.
+
+A closed form sees the rows of the base classes in a first pass; then each task brings the rows of
+its classes, and no row is seen again. The pretrained head gives it the names of the base classes,
+and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
+from clinit.headtrain.array import library, placed, torch_stream
+from clinit.headtrain.closed.interface import Arrival, Solution, mean_loss
+from clinit.headtrain.closed.interface import evaluate as evaluate_form
+from clinit.headtrain.closed.methods import LINEAR, closed_form
+from clinit.headtrain.correction import Correction, bias_corrected, weight_aligned
+from clinit.headtrain.events import Progressed, Stepped
+from clinit.headtrain.learner import Diagnose, Method, TaskRun
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import NewClasses
+from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.start.task_start import SOLVED, TaskStart
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
+from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.stream.scenario import Scenario, Task
+from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.study import Study
+from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.loop import train_task
+from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device
+from clinit.stopwatch import Stopwatch
+
+
+class _OnFeatures(Method):
+    """A method that reads stored features, and is tested on those of the classes seen so far."""
+
+    def __init__(
+        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
+    ) -> None:
+        self.device = choose_device(studies[0].training.device)
+        self._scenario = scenario
+        self._plan = plan
+        self._studies = tuple(studies)
+        self._shared = studies[0]
+        self._fingerprint = head.fingerprint
+        tested = scenario.val.rows_between(0, scenario.num_classes)
+        self._test = self._on_device(scenario.val, tested)
+
+    def _seen_tests(self, task: Task) -> LabelledRows:
+        return self._test.first(int(self._scenario.val_counts[: task.stop].sum()))
+
+    def _training_rows(self, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
+        return self._on_device(self._scenario.train, rows)
+
+    def _on_device(self, pool: Pool, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
+        return LabelledRows.on(self.device, pool.features(rows), pool.labels[rows])
+
+
+class GradientHeads(_OnFeatures):
+    """A bank of heads that are initialised and trained, or solved as a whole at each task."""
+
+    def __init__(
+        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
+    ) -> None:
+        super().__init__(scenario, plan, head, studies)
+        plan.check_correction()
+        self._own_seconds = np.zeros(len(studies))
+        self._bank = Bank(Rows.of_head(head), [study.training for study in studies], self.device)
+        self._statistics = RunningStatistics()
+        if self._shared.start.head_width == "full":
+            for task in scenario.tasks:
+                self._add_random_rows(task)
+
+    def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
+        """Return the seconds of each head's own starts, and an equal share of all others."""
+        shared = spent.get("train", 0.0) + spent.get("evaluate", 0.0)
+        return self._own_seconds + shared / self._bank.num_heads
+
+    def head(self, index: int, names: Sequence[str]) -> Head:
+        """Copy one head with the names of its classes."""
+        rows = self._bank.rows(index)
+        return rows.as_head(names[: len(rows.bias)], self._fingerprint)
+
+    def begin(self, run: TaskRun) -> None:
+        """Add rows for the task's classes; read features, unless heads start from others."""
+        if self._shared.start.head_width == "grow":
+            self._add_random_rows(run.task)
+        if run.seen is run.rows:
+            self._read(run)
+
+    def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
+        """Write the new rows of each head, or all of its rows if it is solved."""
+        task, seen = run.task, run.seen
+        groups = cache(lambda: self._scenario.train.groups_of(seen.rows))
+        shared = TaskStart(
+            task,
+            self._scenario.num_base,
+            lambda: (run.data or self._training_rows(seen.rows)).arrays(),
+            seen.labels,
+            SOLVED.get(self._shared.stream.method),
+            self.device,
+            run.chosen,
+            lambda features, weighting: self._statistics.of(
+                seen, features, task.stop, weighting, groups()
+            ),
+            groups=groups,
+            heads_alike=task.number == 1,
+        )
+        for index, study in enumerate(self._studies):
+            start, seconds = shared.start(study, self._bank.rows(index))
+            self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
+            self._own_seconds[index] += sum(seconds.values())
+            yield start, seconds
+
+    def train(self, run: TaskRun) -> None:
+        """Train all heads on the same batches."""
+        if run.data is None:  # not sooner: next to the rows that heads start from
+            self._read(run)
+        assert run.data is not None
+        run.entry.losses = train_task(
+            self._bank,
+            run.data,
+            run.rows,
+            run.schedule,
+            self._shared.stream,
+            evaluate=lambda iteration, sample: self._evaluate(run, iteration, sample),
+            stepped=lambda steps: run.learner.observe(Stepped(steps)),
+            watch=run.watch,
+        )
+
+    def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
+        """Measure each head as it is, over the rows that the task was learnt from."""
+        assert run.data is not None
+        stop = run.task.stop
+        groups = self._scenario.train.groups_of(run.rows.rows)
+        statistics = self._statistics.of(run.rows, run.data.arrays(), stop, "class", groups)
+        heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
+        return [diagnose(statistics, head.between(0, stop)) for head in heads]
+
+    def _add_random_rows(self, task: Task) -> None:
+        self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))
+
+    def _read(self, run: TaskRun) -> None:
+        with run.watch.phase("prepare"):
+            run.data = self._training_rows(run.rows.rows)
+
+    def _evaluate(self, run: TaskRun, iteration: int, sample: LabelledRows) -> None:
+        is_last = iteration == self._shared.stream.iterations
+        if is_last and self._shared.training.correct != "none":
+            self._correct(run)
+        with run.watch.phase("evaluate"):
+            tested, ends = self._seen_tests(run.task), self._scenario.ends
+            found = evaluate(self._bank, tested, ends, list_mistakes=is_last)
+            losses = mean_losses(self._bank, sample)
+        run.evaluated(iteration, found, losses)
+
+    def _correct(self, run: TaskRun) -> None:
+        """Correct the trained rows of the task; note what the heads label right until then."""
+        task, entry, ends = run.task, run.entry, self._scenario.ends
+        with run.watch.phase("evaluate"):
+            correct = evaluate(self._bank, self._seen_tests(task), ends).correct
+        origins = pairwise((0, *ends[: task.number + 1]))
+        entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
+        with run.watch.phase("train"), torch_stream(self.device):
+            corrected = self._correction(task)
+            for index in range(self._bank.num_heads):
+                found = corrected(self._bank.rows(index))
+                self._bank.write(index, task.start, found.rows)
+                entry.corrections.append(found.facts())
+
+    def _correction(self, task: Task) -> Callable[[Rows], Correction]:
+        """Return what corrects a head after a task."""
+        if self._shared.training.correct == "wa":
+            return lambda head: weight_aligned(head, task.start, task.stop)
+        rows = self._plan.correction_rows(task)
+        features = self._training_rows(rows.rows).arrays()
+        return lambda head: bias_corrected(
+            NewClasses(features, rows.labels, head, task.start, task.stop)
+        )
+
+
+class ClosedForm(_OnFeatures):
+    """One closed form; studies of it differ at most in the loss that its scores are judged by."""
+
+    def __init__(
+        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
+    ) -> None:
+        super().__init__(scenario, plan, head, studies)
+        with torch_stream(self.device):
+            self._form = closed_form(studies[0], placed(np.zeros(head.dim), self.device))
+
+    def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
+        """Return the time of each run: alone it would have taken as long."""
+        return np.full(len(self._studies), spent.get("initialise", 0) + spent.get("evaluate", 0))
+
+    def head(self, index: int, names: Sequence[str]) -> Head | None:
+        """Copy the linear layer as it is now; None if there is none."""
+        stored = self._form.head()
+        if stored is None:
+            return None
+        names = names[: stored.rows.bias.shape[0]]
+        return stored.rows.as_head(names, self._fingerprint, feature_map=stored.feature_map)
+
+    def begin(self, run: TaskRun) -> None:
+        """Read the features; before the first task, learn the base classes."""
+        self._watch = Stopwatch(self.device)
+        if run.task.number == 1:
+            with run.watch.phase("prepare"):
+                rows = self._plan.base_rows()
+                data = self._training_rows(rows)
+            with run.watch.phase("initialise"), torch_stream(self.device):
+                labels = self._scenario.train.labels[rows]
+                self._learn(run, 0, data, labels, self._scenario.num_base)
+        with run.watch.phase("prepare"):
+            run.data = self._training_rows(run.rows.rows)
+
+    def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
+        """Learn the classes of the task."""
+        assert run.data is not None
+        groups = self._scenario.train.groups_of(run.rows.rows)
+        task = run.task
+        solution = self._learn(run, task.number, run.data, run.rows.labels, task.stop, groups)
+        if solution.curve is not None:
+            run.chosen(solution.curve)
+        start = Initialisation(
+            Rows(np.empty((0, 0)), np.empty(0)),
+            lam=solution.lam,
+            curve=solution.curve,
+            library=library(placed(np.zeros(0), self.device)),
+        )
+        for _ in self._studies:
+            yield start, self._watch.seconds
+
+    def train(self, run: TaskRun) -> None:
+        """Evaluate: nothing is trained."""
+        assert run.data is not None
+        rows, form = run.rows, self._form
+        with run.watch.phase("evaluate"), torch_stream(self.device):
+            tested = self._seen_tests(run.task)
+            labels = tested.labels.cpu().numpy()
+            ends = self._scenario.ends
+            found = evaluate_form(form, tested.arrays(), labels, ends, run.task.stop)
+            chosen = rows.loss_sample(self._shared.stream.seed)
+            sample = run.data.take(torch.from_numpy(chosen)).arrays()
+            losses = np.array(
+                [
+                    mean_loss(form, sample, rows.labels[chosen], study.training.loss)
+                    for study in self._studies
+                ]
+            )
+        run.data = None  # a diagnosis copies all rows seen
+        count = len(losses)
+        run.entry.losses = np.empty((0, count, 2))
+        correct, in_task = (
+            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
+        )
+        run.evaluated(0, Evaluation(correct, in_task, (found.mistakes,) * count), losses)
+
+    def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
+        """Measure the linear layer over all rows that it follows from, once for all studies."""
+        stored, stop = self._form.head(), run.task.stop
+        assert stored is not None
+        train = self._scenario.train
+        rows = train.rows_between(0, stop)
+        data = self._training_rows(rows)
+        statistics = ClassStatistics.of(data.arrays(), train.labels[rows], num_classes=stop)
+        return [diagnose(statistics, stored.rows)] * len(self._studies)
+
+    def _learn(
+        self,
+        run: TaskRun,
+        number: int,
+        data: LabelledRows,
+        labels: Int[np.ndarray, " rows"],
+        num_classes: int,
+        groups: Int[np.ndarray, " rows"] | None = None,
+    ) -> Solution:
+        def progress(what: str, done: int, total: int) -> None:
+            run.learner.observe(Progressed(what, done, total))
+
+        solution = self._form.learn(
+            Arrival(number, data.arrays(), labels, num_classes, self._watch, progress, groups)
+        )
+        for note in solution.notes:
+            run.learner.note(note)
+        return solution
+
+
+def method_on_features(
+    scenario: Scenario,
+    plan: TaskPlan,
+    head: Head,
+    studies: Sequence[Study],
+    *,
+    diagnosed: bool,
+) -> Method:
+    """Return the method of studies without top blocks.
+
+    Raises:
+        ExperimentError: If heads are to be diagnosed, but the method has no linear one.
+    """
+    if not studies[0].is_closed:
+        return GradientHeads(scenario, plan, head, studies)
+    name = studies[0].stream.method
+    if diagnosed and name not in LINEAR:
+        raise ExperimentError(
+            f"--diagnose measures linear heads on the features, and {name} is none",
+            remedy="Leave --diagnose out.",
+        )
+    return ClosedForm(scenario, plan, head, studies)

@@ -1,0 +1,418 @@
+"""A model in use: a network, its classes by name, and what it remembers of them.
+
+Classes are removed, renamed and put in another order without training; the network with other
+classes is compared with features times head before it is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from torch import nn
+
+from clinit.errors import BackboneError, HeadError, ModelError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.extract.dataset.class_names import is_text
+from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.head_names import name_rows
+from clinit.extract.network.backbone import Backbone, state_sha256
+from clinit.extract.work.run import ExtractConfig, Network, load_network
+from clinit.headtrain.model.folder import (
+    ONNX_FILE,
+    check_free,
+    read_model,
+    write_model_folder,
+)
+from clinit.headtrain.model.memory import MEMORY_FILE, Memory, check_backbone, write_memory
+from clinit.headtrain.model.model_file import (
+    Change,
+    ModelFacts,
+    features_of,
+    for_timm,
+    write_model,
+)
+from clinit.headtrain.model.onnx import OnnxCheck, load_onnx, write_onnx
+from clinit.headtrain.model.predict import Classifier, Predictor, Rejection, load_model
+from clinit.headtrain.temperature import divided
+from clinit.words import examples, visible
+
+TOLERANCE = 1e-5
+"""Between the network's logits and features times head, relative to what is added up in them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """What was written of a model."""
+
+    facts: ModelFacts
+    num_parameters: int
+    onnx: OnnxCheck | None
+    """How its ONNX form compares; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A model that classes can be added to, or removed from."""
+
+    facts: ModelFacts
+    backbone: Backbone
+    """The network on its device, with the classifier that it was opened with."""
+    head: Head
+    """The classifier as it was trained, with the names of its classes.
+
+    Its logits are those of the network times the temperature, so that rows of added classes
+    start at the scale that the training left the old ones at.
+    """
+    memory: Memory | None
+    """None where it remembers nothing."""
+    origin: str
+    """Where it is from, for messages and its history."""
+
+    def __repr__(self) -> str:
+        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
+
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """What the features of the model depend on, as its memory says it."""
+        return features_of(self.facts, self.backbone)
+
+    def network(self, dtype: str) -> Network:
+        """Return the network as an extraction needs it.
+
+        Its features do not depend on the classifier: models with other classes on the same body
+        have features of the same fingerprint.
+
+        Args:
+            dtype: How features are stored.
+        """
+        fingerprint = Fingerprint.of_network(
+            backbone=self.facts.backbone,
+            weights=self.depends_on["body"],
+            model_args=self.facts.model_args,
+            timm=timm.__version__,
+            transform=self.facts.transform.describe(),
+            decoder=decoder_version(),
+            dtype=dtype,
+            autocast=self.facts.autocast,
+        )
+        return Network(self.backbone, self.facts.transform, fingerprint)
+
+    def after(self, change: Change) -> Model:
+        """Return the model with one more change in its history."""
+        history = (*self.facts.history, change)
+        return replace(self, facts=replace(self.facts, history=history))
+
+    def of_rows(self, rows: Sequence[int]) -> Model:
+        """Return some of the classes, in another order: `rows` are their numbers here."""
+        picked = list(rows)
+        names = tuple(self.facts.class_names[row] for row in picked)
+        tasks = tuple(self.facts.tasks[row] for row in picked)
+        weight, bias = self.head.weight[picked], self.head.bias[picked]
+        return replace(
+            self,
+            facts=replace(self.facts, class_names=names, tasks=tasks),
+            head=replace(self.head, weight=weight, bias=bias, class_names=names),
+            memory=None if self.memory is None else self.memory.of_rows(picked),
+        )
+
+    def without(self, names: Sequence[str]) -> Model:
+        """Return the model without the classes of some names.
+
+        Raises:
+            ModelError: If there is no class of a name, or none would be left.
+        """
+        self._check_known(names)
+        gone = set(names)
+        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
+        if not left:
+            raise ModelError(
+                f"without these {len(gone):,} classes the model has none",
+                remedy="Leave at least one class.",
+            )
+        return self.of_rows(left)
+
+    def removed(self, names: Sequence[str], data: Mapping[str, Any]) -> Model:
+        """Return the model without the classes of some names, and with that in its history.
+
+        Raises:
+            ModelError: If there is no class of a name, or none would be left.
+        """
+        left = self.without(names)
+        if (temperature := left.facts.temperature) is not None:
+            left = replace(left, facts=replace(left.facts, temperature=temperature.unmeasured))
+        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=dict(data)))
+
+    def renamed(self, new_names: Mapping[str, str], data: Mapping[str, Any]) -> Model:
+        """Return the same classes under other names, and with that in the history.
+
+        Raises:
+            ModelError: If there is no class of a name, two would have the same, or one cannot be
+                printed.
+        """
+        self._check_known(list(new_names))
+        for name in new_names.values():
+            if not name.strip() or not is_text(name) or visible(name) != name:
+                raise ModelError(
+                    f"{visible(name)!r} cannot be the name of a class: it is blank or holds"
+                    " characters that cannot be printed",
+                    remedy="Choose a name of letters that can be seen.",
+                )
+        names = tuple(new_names.get(name, name) for name in self.facts.class_names)
+        if twice := sorted({name for name in new_names.values() if names.count(name) > 1}):
+            raise ModelError(
+                f"two classes would have the same name ({examples(twice)})",
+                remedy="Choose names that the model does not have; `clinit model show MODEL` lists"
+                " its classes.",
+            )
+        found = replace(
+            self,
+            facts=replace(self.facts, class_names=names),
+            head=replace(self.head, class_names=names),
+            memory=None if self.memory is None else self.memory.renamed(names),
+        )
+        settings = {"names": dict(new_names)}
+        change = Change.now("rename", list(new_names.values()), data=dict(data), settings=settings)
+        return found.after(change)
+
+    def _check_known(self, names: Sequence[str]) -> None:
+        known = set(self.facts.class_names)
+        unknown = [name for name in names if name not in known]
+        if not unknown:
+            return
+        near = get_close_matches(unknown[0], self.facts.class_names, n=3)
+        raise ModelError(
+            f"the model has no class {examples(unknown)}"
+            + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
+            remedy="`clinit model show MODEL` lists its classes.",
+        )
+
+    def write(
+        self, out: Path, *, compare_on: Sequence[Path] | None = None, overwrite: bool = False
+    ) -> Written:
+        """Write the network with these classes to `out`.
+
+        A folder holds what the model remembers; a file, whose name ends in .safetensors, does not.
+
+        Args:
+            out: The folder or the file; there must be nothing yet, unless it is overwritten.
+            compare_on: Write the network as ONNX into the folder too, and compare it on these
+                images, or on noise without any; None for no ONNX form.
+            overwrite: Whether a model that is there is replaced.
+
+        Raises:
+            ModelError: If there is something at `out` that may not be replaced, timm cannot have
+                the network from a folder, or its ONNX form computes something else.
+            BackboneError: If the network cannot hold the head.
+            ClinitError: If it cannot be written.
+        """
+        check_free(out, overwrite=overwrite)
+        head = divided(self.head, self.facts.temperature)
+        network = assemble(self.backbone, head)
+        _check_same_logits(network, self, head)
+        facts = replace(
+            self.facts,
+            weights=state_sha256(network.state_dict()),
+            timm=for_timm(network, self.facts.model_args),
+        )
+        checks: list[OnnxCheck] = []
+        if out.suffix == ".safetensors":
+            write_model(network, facts, out)
+        else:
+            extra: dict[str, Any] = {}
+            if compare_on is not None:
+                extra[ONNX_FILE] = lambda path: checks.append(
+                    write_onnx(network, facts, path, compare_on)
+                )
+            if self.memory is not None:
+                extra[MEMORY_FILE] = partial(write_memory, self.memory)
+            write_model_folder(out, network, facts, extra=extra, overwrite=overwrite)
+        num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        return Written(facts, num_parameters, checks[0] if checks else None)
+
+
+def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
+    """Open a model folder or file of `clinit export`.
+
+    Raises:
+        ModelError: If there is none, or it or its memory is damaged or of another backbone.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
+    """
+    stored = read_model(Path(path), device=device)
+    facts, backbone = stored.facts, stored.backbone
+    assert backbone is not None
+    head = replace(backbone.head, class_names=facts.class_names)
+    if facts.temperature is not None:
+        head = facts.temperature.multiplied(head)
+    model = Model(facts, backbone, head, stored.memory, str(path))
+    if model.memory is not None:
+        check_backbone(model.depends_on, model.memory.backbone)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a user asks for, that images of none of the classes are called unknown."""
+
+    score: str
+    """One of `clinit.headtrain.model.predict.SCORES`."""
+    rate: float = 0.05
+    """Share of images of known classes that may be turned away."""
+    threshold: float | None = None
+    """Lowest score of a known image, in place of a share."""
+
+    def rejection(self, path: Path, model: Model | None) -> tuple[Rejection, str]:
+        """Return the threshold, and in words where it is from.
+
+        Args:
+            path: The model, an ONNX file of it, or a head alone.
+            model: The model, if it may remember images.
+
+        Raises:
+            ModelError: If nothing is remembered that the threshold could be taken from.
+        """
+        if self.threshold is not None:
+            return Rejection(self.score, self.threshold), ""
+        if model is None or model.memory is None:
+            raise ModelError(
+                f"{path} remembers no image of its classes: nothing says how low the score of an"
+                " unknown one is",
+                remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
+                " give the new folder; or give the lowest score of a known one:"
+                " `--threshold VALUE`.",
+            )
+        found = Rejection.at_rate(self.score, self.rate, model.head, model.memory)
+        share = f"{100 * self.rate:g} % of {len(model.memory.held_out.labels):,} held-out images"
+        return found, f", below which at most {share} are"
+
+
+def open_predictor(
+    path: Path, rule: Rule | None, *, device: str = "auto"
+) -> tuple[Predictor, Rejection | None, str]:
+    """Open a model of images in any form, with what it takes for unknown.
+
+    Args:
+        path: A folder or file of a model, or an ONNX file.
+        rule: What is called unknown; None for nothing.
+        device: Where it computes.
+
+    Returns:
+        The model, when an image is of none of its classes, and in words where that is from.
+
+    Raises:
+        ModelError: If there is no model at `path`, it is damaged, or lacks what the rule needs.
+        DeviceError: If the device is absent.
+    """
+    if rule is not None and rule.threshold is None and path.suffix != ".onnx":
+        model = open_model(path, device=device)
+        return Classifier(model.facts, model.backbone), *rule.rejection(path, model)
+    rejection, why = (None, "") if rule is None else rule.rejection(path, None)
+    load = load_onnx if path.suffix == ".onnx" else load_model
+    return load(path, device=device), rejection, why
+
+
+def stock_model(config: ExtractConfig) -> Model:
+    """Return a pretrained network of timm as a model that remembers nothing.
+
+    Args:
+        config: Backbone and transform; `head_classes` names its rows, where they are not stored
+            with the weights and not those of ImageNet-1K.
+
+    Raises:
+        BackboneError: If it cannot be had or does not serve.
+        ModelError: If nobody says what its rows stand for.
+    """
+    network = load_network(config)
+    head, _ = name_rows(network.backbone.head, (), config.head_classes)
+    if head.class_names is None:
+        raise ModelError(
+            f"the {head.num_classes:,} rows of {config.backbone.name} have no class names",
+            remedy="Give a file with one name per row: `--head-classes FILE`.",
+        )
+    facts = ModelFacts(
+        backbone=config.backbone.name,
+        model_args=model_args(network.backbone),
+        class_names=head.class_names,
+        tasks=(0,) * head.num_classes,
+        transform=network.transform,
+        autocast=config.backbone.autocast,
+        weights=network.backbone.weights_sha256,
+        fingerprint=network.fingerprint,
+        record={},
+    )
+    head = replace(network.backbone.head, class_names=head.class_names)
+    return Model(facts, network.backbone, head, None, config.backbone.name)
+
+
+def assemble(backbone: Backbone, head: Head) -> nn.Module:
+    """Build the network of `backbone` with `head` as its classifier, as timm builds it.
+
+    Raises:
+        HeadError: If the head reads features of another width.
+        BackboneError: If the network cannot hold the head.
+    """
+    config = backbone.config
+    if head.dim != backbone.dim:
+        raise HeadError(
+            f"the head reads features of width {head.dim}, {config.name} gives {backbone.dim}",
+            remedy="Export the run with the cache that it was trained on: `--base CACHE`.",
+        )
+    classifier = backbone.network.get_classifier()  # type: ignore[operator]
+    name = next(n for n, module in backbone.network.named_modules() if module is classifier)
+    state = dict(backbone.network.state_dict())
+    state[f"{name}.weight"] = torch.from_numpy(head.weight.astype(np.float32))
+    if state.pop(f"{name}.bias", None) is not None:
+        state[f"{name}.bias"] = torch.from_numpy(head.bias.astype(np.float32))
+    elif head.bias.any():
+        raise BackboneError(
+            f"the classifier of {config.name} has no bias, the head has one",
+            remedy="Choose a backbone whose classifier has a bias.",
+        )
+    network: nn.Module = timm.create_model(
+        config.name, pretrained=False, num_classes=head.num_classes, **model_args(backbone)
+    )
+    try:
+        network.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        raise BackboneError(
+            f"{config.name} with {head.num_classes:,} classes differs in more than its classifier:"
+            f" {' '.join(str(error).split())[:300]}",
+            remedy="Choose another backbone.",
+        ) from error
+    return network.eval().requires_grad_(False)
+
+
+@torch.inference_mode()
+def _check_same_logits(network: nn.Module, model: Model, head: Head) -> None:
+    """Check, on seeded noise, that `network` computes `head` on the features of `model`."""
+    backbone, transform = model.backbone, model.facts.transform
+    exact = replace(backbone, config=replace(backbone.config, autocast="off"))
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (2, 3, *transform.crop), generator=generator, dtype=torch.uint8)
+    images = transform.normalise(noise)
+    features = exact.features(images).numpy()
+    expected = features @ head.weight.T + head.bias
+    scale = np.abs(features) @ np.abs(head.weight).T + np.abs(head.bias)
+    # In the memory format of the backbone: another one rounds otherwise in every layer.
+    found = network.to(memory_format=torch.channels_last)(images).numpy()
+    if found.shape != expected.shape or (abs(found - expected) > TOLERANCE * scale.max()).any():
+        raise BackboneError(
+            f"{backbone.config.name} with the head in place of its classifier does not give the"
+            " logits of the head on its features",
+            remedy="Choose another backbone: something follows or surrounds its classifier.",
+        )
+
+
+def model_args(backbone: Backbone) -> dict[str, Any]:
+    """Return the keyword arguments of `timm.create_model`, the number of classes left out."""
+    return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}

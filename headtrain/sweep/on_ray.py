@@ -1,0 +1,64 @@
+"""Banks of a sweep as tasks of a Ray cluster."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from clinit.errors import CacheError, StorageError
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.runs import RunData
+from clinit.headtrain.sweep.plan import BankPlan, Train, Trained, train_here
+from clinit.ray_tasks import connected, run_tasks
+
+SHARED = (
+    "features that stay on disk are read by every node: the caches must be in a folder that all"
+    " nodes share, under the same path"
+)
+
+
+@contextmanager
+def train_on_ray(data: RunData, address: str, *, command: Sequence[str] = ()) -> Iterator[Train]:
+    """Connect to a Ray cluster; yield what trains each bank as a task of one GPU or one core.
+
+    The data goes through Ray's object store, once per node, and the records come back through it,
+    so no folder is shared, unless features stay on disk: those every node reads itself.
+
+    Raises:
+        ClusterError: If Ray is not installed or there is no cluster at `address`.
+    """
+    with connected(address) as ray:
+        share = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        stored = ray.put(data)
+
+        def train(banks: Sequence[BankPlan]) -> Trained:
+            calls = [(stored, bank, tuple(command)) for bank in banks]
+            for trained in run_tasks(ray, _train_on_node, calls, **share):
+                yield from trained
+
+        yield train
+
+
+def _train_on_node(
+    data: RunData, bank: BankPlan, command: Sequence[str]
+) -> list[tuple[BankPlan, list[RunRecord]]]:
+    """Train one bank on a node of the cluster; its events stay there."""
+    import ray
+
+    try:
+        trained = list(train_here(data, lambda event: None, command=command)([bank]))
+    except (CacheError, StorageError) as error:
+        if data.is_loaded:
+            raise
+        raise type(error)(
+            f"{error} (on the node {socket.gethostname()}); {SHARED}; a copy is another file",
+            remedy="Give more --memory, so that features are loaded and travel through Ray, or"
+            " share the folder of the caches.",
+        ) from error
+    node = ray.get_runtime_context().get_node_id()
+    return [
+        (part, [replace(record, info={**record.info, "ray_node": node}) for record in records])
+        for part, records in trained
+    ]

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from clinit.cli.config import APART, commands_with_files, grids_of
+from clinit.cli.context import given
+from clinit.cli.main import app
+from clinit.errors import ClinitError, ConfigFileError, ExperimentError
+from clinit.headtrain.sweep.grid import Interval
+from clinit.headtrain.sweep.plan import distinct, runs_of
+
+ROOT: Any = typer.main.get_command(app)
+COMMANDS = commands_with_files(ROOT)
+PLACES = {
+    "extract": ["--root=r", "--out=o"],
+    "add": ["model", "images", "--out=o"],
+    "remember": ["model", "images", "--out=o"],
+    "align": ["cache", "--out=o"],
+    "train-head": ["--base=b", "--new=n", "--out=o"],
+    "train-top": ["--base=b", "--new=n", "--out=o"],
+    "sweep": ["--base=b", "--new=n", "--out=o"],
+}
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def parse(command: str, text: str, *words: str, first: bool = True) -> Any:
+    """Read a command line with a file, `first` or last on it; the command is not run."""
+    Path("study.toml").write_text(text, encoding="utf-8")
+    line = [*PLACES[command], *words]
+    line.insert(0 if first else len(line), "--config=study.toml")
+    root = ROOT.context_class(ROOT)
+    return ROOT.commands[command].make_context(command, line, parent=root)
+
+
+def options(command: str, text: str, *words: str, first: bool = True) -> dict[str, Any]:
+    params: dict[str, Any] = parse(command, text, *words, first=first).params
+    return params
+
+
+def grids(text: str, *words: str) -> list[dict[str, Any]]:
+    Path("study.toml").write_text(text, encoding="utf-8")
+    return list(grids_of(Path("study.toml"), list(words), COMMANDS))
+
+
+STUDY = """
+tasks = 7
+seed = 3
+scale = ["norm", "none"]
+
+[extract]
+transform = "paper"
+seeds = "not read by train-top, nor looked at"
+
+[train-head]
+lr = 1e-4
+
+[train-top]
+lr = 2e-3
+rank = 8
+probe = false
+no-trunk-cache = true
+lambda = 1e-4
+init = "lda"
+
+[train-top.derpp]
+rank = 4
+derpp-alpha = 1
+"""
+
+
+def test_the_section_of_the_command_wins_over_the_top_of_the_file() -> None:
+    found = options("train-top", STUDY)
+    assert (found["tasks"], found["seed"], found["rank"]) == (7, ["3"], 8)
+    assert (found["lr"], found["lam"], found["derpp_alpha"]) == (2e-3, "0.0001", 0.1)
+    assert (found["probe"], found["no_trunk_cache"], found["full_rank"]) == (False, True, False)
+    assert list(map(str, found["scale"])) == ["norm", "none"]
+    assert list(map(str, found["init"])) == ["lda"]
+    head = options("train-head", STUDY)
+    assert (head["tasks"], head["lr"], head["lam"]) == (7, 1e-4, "auto")
+    assert options("train-head", "tasks = 7\n[train-head]\ntasks = 2\n")["tasks"] == 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_section_of_the_method_wins_over_both_and_the_command_line_over_all(
+    first: bool,
+) -> None:
+    found = options("train-top", STUDY, "--method=derpp", first=first)
+    assert (found["rank"], found["derpp_alpha"], found["lr"]) == (4, 1.0, 2e-3)
+    text = '[train-top]\nmethod = "derpp"\nrank = 8\n[train-top.derpp]\nrank = 4\n'
+    assert options("train-top", text, first=first)["rank"] == 4
+    assert options("train-top", text, "--method=joint", first=first)["rank"] == 8
+    words = ["--method=derpp", "--rank=2", "--tasks=1", "--init=zero", "--probe"]
+    context = parse("train-top", STUDY, *words, first=first)
+    assert [context.params[name] for name in ("rank", "tasks", "probe")] == [2, 1, True]
+    where = [given(context, name) for name in ("rank", "lr", "alpha")]
+    assert where == ["commandline", "default_map", None]
+
+
+@pytest.mark.parametrize("command", APART)
+def test_a_model_in_use_reads_its_own_section_alone(command: str) -> None:
+    text = f'iterations = 5000\ninit = "lda"\nseed = 3\n[{command}]\nseed = 4\n'
+    found = options(command, text)
+    assert found["seed"] == 4
+    assert found.get("iterations") != 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "dropped"),
+    [
+        ("buffer = 9\n[train-head]\nbuffer-per-class = 2\n", "buffer_per_class", "buffer"),
+        (
+            "[train-head]\nbuffer-per-class = 2\n[train-head.rehearsal]\nbuffer = 9\n",
+            "buffer",
+            "buffer_per_class",
+        ),
+    ],
+)
+def test_the_nearer_of_two_options_that_exclude_each_other_wins(
+    text: str, kept: str, dropped: str
+) -> None:
+    found = options("train-head", text)
+    assert found[kept] is not None
+    assert found[dropped] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fact", "remedy"),
+    [
+        ("lamda = 1", "'lamda'", "'?lambda"),
+        ("trnsform = 1", "'trnsform'", "transform"),
+        ("config = 'other.toml'", "'config'", "Known are: base, new, "),
+        ("[train-top]\nranck = 1", "'ranck', which is no option", "rank"),
+        ("[train-top]\ntransform = 'paper'", "'transform'", ""),
+        ("[train-top.ewc]\newc-lamda = 1", "'ewc-lamda', .* in .train-top.ewc", "ewc-lambda"),
+        ("[train-top.ewc]\nmethod = 'ewc'", "'method'", ""),
+        ("[train-tops]\nrank = 2", "'train-tops'", "train-top"),
+        ("[train-top.drpp]\nrank = 2", "'drpp'", "derpp"),
+        ("train-top = 1", "'train-top'", "Write .train-top."),
+        ("tasks = [1, 2]", "'tasks'", "`tasks = ...`"),
+        ("[train-top]\ninit = [['random']]", "'init'", "`init = ...`"),
+        ("tasks = 2026-11-21", "'tasks'", "`tasks = ...`"),
+        ("[train-top.rehearsal]\ntasks = {value = 1}", "'tasks'", "`tasks = ...`"),
+        ("tasks = ", "is not TOML", "one option per line"),
+        ("a = " + "[" * 100_000, "is not TOML", ""),
+        ("iterations = " + "9" * 5000, "is not TOML", ""),
+        ("#" * (16 * 2**20 + 1), "larger than 16 MiB", ""),
+        ("a = 1\0", "it holds NUL", ""),
+    ],
+)
+def test_what_no_option_takes_is_refused_with_the_nearest(
+    text: str, fact: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigFileError, match=fact) as caught:
+        parse("train-top", text)
+    assert "study.toml" in str(caught.value)
+    assert re.search(remedy, caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    "line", ["tasks = 0", "tasks = 1.5", 'init = "best"', 'weight-decay = "fast"', "diagnose = 3"]
+)
+def test_values_are_checked_like_options(line: str) -> None:
+    Path("study.toml").write_text(line, encoding="utf-8")
+    result = CliRunner().invoke(
+        app, ["train-head", *PLACES["train-head"], "--config", "study.toml"]
+    )
+    assert result.exit_code == 2
+    assert f"Invalid value for '--{line.split()[0]}'" in result.output
+
+
+def test_a_required_option_may_be_in_the_file() -> None:
+    Path("study.toml").write_text('base = "b"\nnew = "n"\n[train-head]\nout = "o"\n')
+    root = ROOT.context_class(ROOT)
+    line = ["--config=study.toml"]
+    context = ROOT.commands["train-head"].make_context("train-head", line, parent=root)
+    assert [str(context.params[name]) for name in ("base", "new", "out")] == ["b", "n", "o"]
+    Path("study.toml").write_text("tasks = 1\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["train-head", "--base=b", "--config=study.toml"])
+    assert result.exit_code == 2
+    assert "Missing option" in result.output
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    Path("latin.toml").write_bytes(b"# \xe9")
+    Path("folder.toml").mkdir()
+    os.mkfifo("pipe.toml")
+    reasons = {"no": "No such file", "latin": "not UTF-8", "folder": "a folder", "pipe": "a pipe"}
+    for name, reason in reasons.items():
+        line = [*PLACES["align"], f"--config={name}.toml"]
+        with pytest.raises(ConfigFileError, match=rf"{name}\.toml: .*{reason}"):
+            ROOT.commands["align"].make_context("align", line)
+
+
+def test_a_shell_that_completes_a_word_is_not_told_of_a_bad_file() -> None:
+    Path("study.toml").write_text("[align", encoding="utf-8")
+    line = ["--config=study.toml", *PLACES["train-top"], "--method=ewc"]
+    context = ROOT.commands["train-top"].make_context("train-top", line, resilient_parsing=True)
+    assert context.params["lr"] is None
+
+
+# Grids.
+
+BUDGETS = """
+[[sweep.grid]]
+iterations = 600
+buffer = 24000
+
+[[sweep.grid]]
+iterations = 1200
+buffer = 192000
+seed = "0:2"
+"""
+
+
+def test_every_table_is_a_grid_and_words_of_the_command_line_overlay_each() -> None:
+    assert grids(BUDGETS) == [
+        {"iterations": (600,), "buffer": (24_000,)},
+        {"iterations": (1200,), "buffer": (192_000,), "seed": (0, 1)},
+    ]
+    found = grids(BUDGETS, "seed=7", "lr=1e-4..1e-2:log", "buffer_per_class=3")
+    rest = {"seed": (7,), "lr": Interval(1e-4, 1e-2, log=True), "buffer_per_class": (3,)}
+    assert found == [{"iterations": (600,), **rest}, {"iterations": (1200,), **rest}]
+
+
+@pytest.mark.parametrize("head", ["[grid]", "[sweep.grid]", "[[sweep.grid]]"])
+def test_one_grid_may_be_a_plain_table(head: str) -> None:
+    assert grids(f"{head}\nseed = 1\n") == [{"seed": (1,)}]
+
+
+def test_settings_of_train_head_are_the_defaults_of_the_runs() -> None:
+    text = """
+        tasks = 2
+        base = "b"
+        eval-every = 7
+        buffer = 10
+        [train-head]
+        init = ["random", "lda"]
+        lr = 1e-4
+        head = "h.safetensors"
+        diagnose = true
+        eval-every = 5
+        [[sweep.grid]]
+        lr = [0.1, 0.2]
+        buffer-per-class = 3
+    """
+    under = {"tasks": (2,), "eval_every": (5,), "init": ("random", "lda")}
+    assert grids(text) == [{**under, "lr": (0.1, 0.2), "buffer_per_class": (3,)}]
+    found = grids(text.split("[[")[0], "seed=0:2", "init=zero")
+    rest = {"lr": (1e-4,), "buffer": (10,), "init": ("zero",)}
+    assert found == [{**under, **rest, "seed": (0, 1)}]
+
+
+def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
+    text = "[train-head]\nlr = 1e-3\n[train-head.joint]\nlr = 1e-2\n[sweep.grid]\n"
+    both = 'method = ["rehearsal", "joint"]\nseed = 1\n'
+    assert grids(text + both) == [
+        {"lr": (1e-3,), "method": ("rehearsal",), "seed": (1,)},
+        {"lr": (1e-2,), "method": ("joint",), "seed": (1,)},
+    ]
+    assert grids(text + both, "lr=5") == [
+        {"method": ("rehearsal", "joint"), "seed": (1,), "lr": (5.0,)}
+    ]
+    assert grids(text + "seed = 1\n", "method=joint")[0]["lr"] == (1e-2,)
+    own = text.replace("lr = 1e-3", 'method = "joint"', 1)
+    assert grids(own + "seed = 1\n") == [{"method": ("joint",), "lr": (1e-2,), "seed": (1,)}]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "fact", "remedy"),
+    [
+        ("", ConfigFileError, "study.toml holds no grid", "Write [[sweep.grid]]"),
+        ("[grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.grid]]"),
+        ("[sweep]\ngrid = [1]\n", ConfigFileError, "or no table", "[[sweep.grid]]"),
+        ("[grid]\nseed = 1\n[[sweep.grid]]\nseed = 1\n", ConfigFileError, "both [grid] and", ""),
+        ("[gird]\nseed = 1\n[grid]\nseed = 1\n", ConfigFileError, "'gird'", "grid"),
+        ("[grid]\nbufer = 1\n", ConfigFileError, "study.toml: a sweep", "buffer"),
+        ("[[sweep.grid]]\nseed = [[1]]\n", ConfigFileError, "seed takes an integer", "seed="),
+        ("[grid]\nseed = '0:60000'\ntasks = '1:3'\n", ExperimentError, "120,000", "several sweeps"),
+        (
+            "[train-head]\nclass-order = 'a.txt'\n[grid]\nseed = 1\n",
+            ConfigFileError,
+            "class_order cannot be varied",
+            "Vary seed",
+        ),
+        ("[train-head]\nlrr = 1\n[grid]\nseed = 1\n", ConfigFileError, "'lrr'", "lr"),
+    ],
+)
+def test_a_study_that_is_no_grid_is_refused(
+    text: str, error: type[ClinitError], fact: str, remedy: str
+) -> None:
+    with pytest.raises(error) as caught:
+        grids(text)
+    assert fact in str(caught.value)
+    assert remedy in caught.value.remedy
+
+
+def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
+    text = """
+        new = "n"
+        [train-head]
+        base = "b"
+        head = "h"
+        diagnose = true
+        [sweep]
+        bank-size = 3
+        [[sweep.grid]]
+        seed = 1
+    """
+    Path("study.toml").write_text(text)
+    parent = ROOT.context_class(ROOT)
+    line = ["--config=study.toml", "--out=o", "seed=2"]
+    found = ROOT.commands["sweep"].make_context("sweep", line, parent=parent).params
+    assert [str(found[name]) for name in ("base", "new", "bank_size")] == ["b", "n", "3"]
+    assert (list(found["head"]), list(found["grid"])) == (["h"], ["seed=2"])
+
+
+def test_a_search_takes_one_grid() -> None:
+    Path("study.toml").write_text(BUDGETS, encoding="utf-8")
+    words = ["--base=b", "--new=n", "--out=o", "--config=study.toml", "--search=optuna"]
+    result = CliRunner().invoke(app, ["sweep", *words])
+    assert result.exit_code == 2
+    assert "--search takes one grid" in " ".join(result.output.split())
+
+
+# The documentation.
+
+
+def example(page: str) -> str:
+    """Return the file of options that a page shows."""
+    return (DOCS / page).read_text(encoding="utf-8").split("```toml")[1].split("```")[0]
+
+
+def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
+    page = (DOCS / "train-head.md").read_text(encoding="utf-8")
+    (line,) = (each for each in page.splitlines() if "take `--config FILE`" in each)
+    said = line.split(" take ")[0].replace("clinit ", "")
+    assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))
+    text = example("train-head.md")
+    for command in COMMANDS:
+        options(command, text)
+    assert options("train-top", text)["lr"] == 1.5e-3
+    assert options("train-top", text, "--method=ewc")["lr"] == 8e-4
+    for words, count in (([], 30), (["seed=0"], 6)):
+        found = grids(example("sweep.md"), *words)
+        assert len(distinct(run for grid in found for run in runs_of(grid))) == count

@@ -1,0 +1,437 @@
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import clinit
+from clinit.cli.model import accuracy_in_words, add, remember, remove, rename, show
+from clinit.errors import CacheError, ManifestError, ModelError, StorageError
+from clinit.extract.cache.head import Head, Top1
+from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.memory import read_memory
+from clinit.headtrain.model.model import open_model
+from clinit.headtrain.model.model_file import read_facts
+
+app = typer.Typer()
+for command in (add, remember, remove, rename, show):
+    app.command()(command)
+
+
+def invoke(*arguments: object, width: int = 120) -> Result:
+    texts = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, texts, env={"COLUMNS": str(width)})
+
+
+def done(*arguments: object, width: int = 120) -> str:
+    result = invoke(*arguments, width=width)
+    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
+    return " ".join(result.output.split())
+
+
+def refused(kind: type[Exception], *arguments: object) -> str:
+    result = invoke(*arguments)
+    assert isinstance(result.exception, kind), (result.output, result.exception)
+    return f"{result.exception} | {getattr(result.exception, 'remedy', '')}"
+
+
+def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
+    """Write images of one colour and some noise for each class."""
+    for name in classes:
+        colour = np.random.default_rng(ord(name)).integers(60, 196, 3)
+        folder = root / name
+        folder.mkdir(parents=True)
+        for number in range(start, start + count):
+            noise = np.random.default_rng(number).integers(-50, 50, (36, 40, 3))
+            Image.fromarray((colour + noise).astype(np.uint8)).save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a run: a, b, c of its base, d and e of its tasks; not to be changed."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_run(tiny_run, folder, remembers=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight images of f and of g."""
+    return draw(tmp_path_factory.mktemp("photographs") / "new", "fg", 8)
+
+
+@pytest.fixture(scope="module")
+def remembering(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model, once it has seen images of all of its classes."""
+    folder = tmp_path_factory.mktemp("remembering")
+    draw(folder / "images", "abcde", 6, start=100)
+    done("remember", model, folder / "images", "--out", folder / "model", "--device", "cpu")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def grown(
+    remembering: Path, images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """The remembering model with f and g, and what the command printed."""
+    out = tmp_path_factory.mktemp("grown") / "model"
+    return out, done("add", remembering, images, "--out", out, "--keep", 2, "--device", "cpu")
+
+
+def head_of(folder: Path) -> Head:
+    return open_model(folder, device="cpu").head
+
+
+def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
+    remembering: Path, grown: tuple[Path, str]
+) -> None:
+    out, printed = grown
+    before, after = head_of(remembering), head_of(out)
+    assert after.class_names == tuple("abcdefg")
+    np.testing.assert_array_equal(after.weight[:5], before.weight)
+    np.testing.assert_array_equal(after.bias[:5], before.bias)
+    assert printed.startswith("2 classes added: convnextv2_atto knows 7 classes now")
+    assert "Images: 12 to learn from, 4 kept aside; their features are at" in printed
+    assert "rows drawn from the statistics of old classes" in printed
+    assert "old classes 5 " in printed  # one of six images of each
+    assert f"clinit predict {out} IMAGE…" in printed
+
+
+def test_the_new_model_says_what_came_when_and_from_what(
+    grown: tuple[Path, str], images: Path, remembering: Path
+) -> None:
+    facts = read_facts(grown[0] / "model.safetensors")
+    assert facts.tasks == (0, 0, 0, 1, 2, 3, 3)
+    assert [change.action for change in facts.history] == ["run", "remember", "add"]
+    change = facts.history[-1]
+    assert (change.classes, change.task) == (("f", "g"), 3)
+    assert change.images == {"f": 6, "g": 6}
+    assert change.data["images"] == str(images)
+    assert change.data["model"] == str(remembering)
+    assert len(change.data["train_manifest"]) == 64
+    assert (change.accuracy["new"].total, change.accuracy["old"].total) == (4, 5)
+    printed = done("show", grown[0])
+    assert "base, 3 classes: a, b, c" in printed
+    assert "task 3, 2 classes: f, g" in printed
+    told = json.loads(invoke("show", grown[0], "--json").stdout)
+    assert told["classes"][-1] == {"class": "g", "task": 3}
+    assert told["memory"]["classes"] == 7
+    assert told["memory"]["exact"] is True
+
+
+def test_a_model_that_was_added_to_is_added_to_again(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    more = draw(tmp_path / "more", "hi", 6)
+    printed = done("add", grown[0], more, "--out", tmp_path / "out", "--device", "cpu")
+    assert "real rows" not in printed  # two of f are fewer than would be drawn of it
+    printed = done(
+        *("add", grown[0], more, "--out", tmp_path / "kept", "--old-rows", "kept"),
+        *("--features", tmp_path / "out-features", "--device", "cpu"),
+    )
+    assert "4 real rows that the model keeps" in printed  # two of f, two of g
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.class_names == tuple("abcdefghi")
+    assert memory.counts.tolist() == [5, 5, 5, 5, 5, 6, 6, 5, 5]
+    assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 2, 2, 1, 1]
+    assert read_facts(tmp_path / "out" / "model.safetensors").tasks[-2:] == (4, 4)
+
+
+def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    again = draw(tmp_path / "again", "bh", 6, start=50)
+    out = tmp_path / "out"
+    message = refused(ModelError, "add", grown[0], again, "--out", out, "--device", "cpu")
+    assert "the model has 1 of these classes already (b)" in message
+    assert "`--replace`" in message
+    assert not out.exists()
+    assert not (tmp_path / "out-features").exists()
+    printed = done("add", grown[0], again, "--out", out, "--replace", "--device", "cpu")
+    assert printed.startswith("1 class replaced, 1 class added: ")
+    before, after = head_of(grown[0]), head_of(out)
+    assert after.class_names == tuple("abcdefgh")
+    others = [0, 2, 3, 4, 5, 6]
+    np.testing.assert_array_equal(after.weight[others], before.weight[others])
+    assert (after.weight[1] != before.weight[1]).any()
+    facts = read_facts(out / "model.safetensors")
+    assert facts.tasks == (0, 4, 0, 1, 2, 3, 3, 4)
+    assert facts.history[-1].action == "replace"
+    memory = read_memory(out / "memory.safetensors")
+    assert memory.class_names == tuple("abcdefgh")
+    assert memory.counts.tolist() == [5] * 5 + [6, 6, 5]
+
+
+def test_images_exchanged_for_others_of_their_size_have_no_features_yet(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(images, tmp_path / "images"))
+    arguments = ["add", model, own, "--features", tmp_path / "features", "--device", "cpu"]
+    done(*arguments, "--out", tmp_path / "one")
+    done(*arguments, "--out", tmp_path / "two")
+    changed = own / "f" / "3.png"
+    before = changed.stat()
+    content = bytearray(changed.read_bytes())
+    content[-20] ^= 1
+    changed.write_bytes(content)
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    message = refused(CacheError, *arguments, "--out", tmp_path / "three")
+    assert "(f/3.png)" in message
+    assert not (tmp_path / "three").exists()
+
+
+def test_classes_are_removed_with_what_is_remembered_of_them(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    printed = done("remove", grown[0], "b", "f", "--out", tmp_path / "out")
+    assert "2 removed: convnextv2_atto knows 5 classes now" in printed
+    assert "`clinit remember` computes it anew" in printed
+    before, after = head_of(grown[0]), head_of(tmp_path / "out")
+    assert after.class_names == tuple("acdeg")
+    np.testing.assert_array_equal(after.weight, before.weight[[0, 2, 3, 4, 6]])
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.class_names == tuple("acdeg")
+    assert not memory.exact
+
+
+def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
+    done("rename", grown[0], "a=b", "b=a", "g=[bold] grün", "--out", tmp_path / "out")
+    before, after = head_of(grown[0]), head_of(tmp_path / "out")
+    assert after.class_names == ("b", "a", "c", "d", "e", "f", "[bold] grün")
+    np.testing.assert_array_equal(after.weight, before.weight)
+    assert read_memory(tmp_path / "out" / "memory.safetensors").class_names == after.class_names
+
+
+def test_remembering_more_classes_keeps_what_was_remembered(
+    remembering: Path, tmp_path: Path
+) -> None:
+    again = draw(tmp_path / "again", "cd", 10, start=200)
+    printed = done("remember", remembering, again, "--out", tmp_path / "out", "--device", "cpu")
+    assert "2 of 5 classes remembered, of 16 images" in printed
+    assert "3 others as they were remembered before" in printed
+    before = read_memory(remembering / "memory.safetensors")
+    after = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert after.class_names == before.class_names
+    assert after.counts.tolist() == [5, 5, 8, 8, 5]
+    np.testing.assert_array_equal(after.means[[0, 1, 4]], before.means[[0, 1, 4]])
+    assert (after.means[2:4] != before.means[2:4]).any()
+
+
+def test_given_rows_that_the_model_holds_out_are_not_trained_on(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    old = draw(tmp_path / "old", "abcde", 10, start=300)
+    done("remember", model, old, "--out", tmp_path / "remembers", "--device", "cpu")
+    features = tmp_path / "remembers-features"
+    printed = done(
+        *("add", tmp_path / "remembers", images, "--out", tmp_path / "out", "--old", features),
+        *("--device", "cpu"),
+    )
+    assert "40 real rows of the cache" in printed  # of 50, ten are held out
+    assert "old classes 10 " in printed
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.counts.tolist() == [8] * 5 + [6, 6]
+    assert memory.held_out.counts().tolist() == [2] * 7
+
+
+def test_the_same_images_are_held_out_in_other_company(
+    grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    together = draw(tmp_path / "all", "ab", 6, start=100)
+    shutil.copytree(images, together, dirs_exist_ok=True)
+    options = ("--seed", 9, "--device", "cpu")
+    done("remember", grown[0], together, "--out", tmp_path / "out", *options)
+    before, after = (
+        read_memory(folder / "memory.safetensors") for folder in (grown[0], tmp_path / "out")
+    )
+    for row in (5, 6):
+        one, other = (
+            each.held_out.features[each.held_out.labels == row].astype(np.float32)
+            for each in (before, after)
+        )
+        np.testing.assert_allclose(one, other, atol=2e-2)
+
+
+def test_python_gives_the_same_model(
+    remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    added = clinit.add_classes(remembering, images, out, {"keep": 2}, device="cpu")
+    one, two = head_of(grown[0]), head_of(out)
+    np.testing.assert_array_equal(one.weight, two.weight)
+    np.testing.assert_array_equal(one.bias, two.bias)
+    assert (added.old.total, added.new.total) == (5, 4)
+    with pytest.raises(ModelError, match="there is already a model at"):
+        clinit.add_classes(remembering, images, out, device="cpu")
+    with pytest.raises(ValueError, match="iterations must be at least 0"):
+        clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})
+
+
+def test_what_was_removed_is_forgotten_and_its_task_number_is_used_once(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    done("remove", grown[0], "f", "g", "--out", tmp_path / "fewer")
+    assert not read_memory(tmp_path / "fewer" / "memory.safetensors").exact
+    more = draw(tmp_path / "more", "h", 3)
+    done("add", tmp_path / "fewer", more, "--out", tmp_path / "out", "--device", "cpu")
+    assert read_facts(tmp_path / "out" / "model.safetensors").tasks == (0, 0, 0, 1, 2, 4)
+    again = draw(tmp_path / "again", "abcde", 6, start=100)
+    done("remember", tmp_path / "fewer", again, "--out", tmp_path / "anew", "--device", "cpu")
+    assert read_memory(tmp_path / "anew" / "memory.safetensors").exact
+
+
+def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(images, tmp_path / "images"))
+    draw(own, "h", 2)
+    for bad in ("f/3.png", "h/0.png"):
+        (own / bad).write_bytes(b"no image")
+    (own / "g" / "9.heic").write_bytes(b"")
+    options = ("--init", "zero", "--device", "cpu")
+    printed = done("add", model, own, "--out", tmp_path / "out", *options)
+    assert "2 of 18 images cannot be read and are left out (f/3.png: " in printed
+    assert "g/9.heic" in printed
+    assert "Images: 13 to learn from, 3 kept aside" in printed
+    assert "1 of 3 classes has a single image (h)" in printed
+    assert "zero rows that are not trained recognise nothing" in printed
+    assert re.search(r"added classes 3 - \d of 3 ", printed)
+    assert "Note: 3 images of added classes kept aside: too few to tell" in printed
+    assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
+    single = draw(tmp_path / "single", "f", 1)
+    out = tmp_path / "one.safetensors"
+    printed = done("add", model, single, "--out", out, "--init", "lda", "--iterations", 2)
+    assert "added classes 0 - -" in printed
+    assert "recognise nothing" not in printed
+    assert f"Model file at {out}" in printed
+    assert "It remembers" not in printed
+    assert (head_of(out).weight[:5] != head_of(model).weight).any(axis=1).all()  # trained
+
+
+NETWORK = (
+    *("--backbone", "convnextv2_atto", "--input-size", 32, "--device", "cpu"),
+    *("--model-arg", "depths=(1, 1, 1, 1)", "--model-arg", "dims=(4, 8, 8, 12)"),
+)
+
+
+def test_a_network_of_timm_is_a_model_too(
+    tiny_weights: Path, tiny_run: Path, remembering: Path, images: Path, tmp_path: Path
+) -> None:
+    network = (*NETWORK, "--weights", tiny_weights)
+    old = draw(tmp_path / "old", "abc", 6)
+    done("remember", old, "--out", tmp_path / "remembers", *network)
+    facts = read_facts(tmp_path / "remembers" / "model.safetensors")
+    assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
+    printed = done("add", images, "--out", tmp_path / "out", *network)
+    assert "rows drawn from what the head says of old classes" in printed
+    assert "no held-out image of an old class is known" in printed
+    assert head_of(tmp_path / "out").class_names == tuple("abcfg")
+    cache = tiny_run.parent / "caches" / "base"
+    message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)
+    assert "are not of the network of convnextv2_atto: they differ in weights" in message
+    done("remove", remembering, "d", "e", "--out", tmp_path / "fewer")
+    shutil.copy(tmp_path / "fewer" / "memory.safetensors", tmp_path / "remembers")
+    message = refused(ModelError, "add", tmp_path / "remembers", images, "--out", tmp_path / "no")
+    assert "of another backbone: it differs in body" in message
+
+
+@pytest.mark.parametrize("target", ["nowhere", "memory.safetensors", None])
+def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
+    remembering: Path, images: Path, tmp_path: Path, target: str | None
+) -> None:
+    own = Path(shutil.copytree(remembering, tmp_path / "model"))
+    file, out = own / "memory.safetensors", ("--out", tmp_path / "out")
+    if target is None:
+        done("rename", remembering, "a=z", "--out", own, "--overwrite")
+        shutil.copy(remembering / "memory.safetensors", own)
+    else:
+        file.unlink()
+        file.symlink_to(target)
+    for words in (["show", own], ["add", own, images, *out], ["remove", own, "b", *out]):
+        assert str(file) in refused(ModelError if target is None else StorageError, *words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--features", "--out"])
+@pytest.mark.parametrize("into", ["model", "images"])
+def test_nothing_is_written_into_what_is_read(
+    model: Path, images: Path, tmp_path: Path, option: str, into: str
+) -> None:
+    own = Path(shutil.copytree(model, tmp_path / "model"))
+    shown = Path(shutil.copytree(images, tmp_path / "images"))
+    before = sorted(tmp_path.rglob("*"))
+    options = {"--out": tmp_path / "out"} | {option: tmp_path / into / "below"}
+    flat = [each for pair in options.items() for each in pair]
+    message = refused(ModelError, "add", own, shown, *flat, "--device", "cpu")
+    assert f"{tmp_path / into / 'below'} lies in {tmp_path / into}, which is only read" in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ("add MODEL f1 --init lda", ModelError, "--iterations"),
+        ("add MODEL f1 --replace", ModelError, "the model has no class f"),
+        ("add MODEL abcde2 --replace", ModelError, "all 5 classes of the model"),
+        ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class of"),
+        ("add MODEL f3g0", ManifestError, "1 of 2 class folders in"),
+        ("add MODEL f3x1", CacheError, "no image of 1 classes in"),
+        ("add MODEL 0", ManifestError, "no train split of folder in"),
+        ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
+        ("add MODEL IMAGES --out TAKEN", ModelError, "there is already something at"),
+        ("add IMAGES", None, "give MODEL and IMAGES; or --backbone and IMAGES alone"),
+        ("add MODEL IMAGES --backbone resnet18", None, "give the folder of images alone"),
+        ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),
+        ("add MODEL IMAGES --transform paper", None, "--transform goes with --backbone"),
+        ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
+        ("remember MODEL f1", ModelError, "no class of 1 of these names (f)"),
+        ("remember MODEL IMAGES --out x.safetensors", None, "a file remembers nothing"),
+        ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
+        ("remove MODEL a b c d e", ModelError, "without these 5 classes the model has none"),
+        ("rename MODEL a=c", ModelError, "two classes would have the same name (c)"),
+        ("rename MODEL a=\x1b[31m", ModelError, "cannot be the name of a class"),
+        ("rename MODEL ab", None, "expected OLD=NEW"),
+        ("rename MODEL =b", None, "expected OLD=NEW"),
+        ("rename MODEL a=x a=y", None, "'a' is renamed twice"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    model: Path,
+    images: Path,
+    grown: tuple[Path, str],
+    tmp_path: Path,
+    words: str,
+    kind: type[Exception] | None,
+    message: str,
+) -> None:
+    (tmp_path / "TAKEN").mkdir()
+    places = {"MODEL": str(model), "IMAGES": str(images), "TAKEN": str(tmp_path / "TAKEN")}
+    places["IMAGES-CACHE"] = f"{tmp_path / 'IMAGES'}-CACHE"
+    shutil.copytree(f"{grown[0]}-features", places["IMAGES-CACHE"])
+    command, *rest = words.split()
+    arguments = [places.get(word, word) for word in rest]
+    if arguments[1:2] and command in ("add", "remember") and arguments[1] not in places.values():
+        root = tmp_path / arguments[1]
+        root.mkdir()
+        for names, count in re.findall(r"([a-z]+)(\d)", root.name):
+            draw(root, names, int(count))
+            if names == "x":
+                (root / "x" / "0.png").write_bytes(b"no image")
+        arguments[1] = str(root)
+    out = () if "--out" in arguments else ("--out", tmp_path / "out")
+    device = ("--device", "cpu") if command == "add" else ()
+    result = invoke(command, *arguments, *out, *device)
+    assert result.exit_code, result.output
+    if kind is not None:
+        assert isinstance(result.exception, kind), result.exception
+    remedy = getattr(result.exception, "remedy", "")
+    told = f"{result.output} {result.exception} {remedy}".replace("│", " ")
+    for name in ("MODEL", "IMAGES"):
+        told = told.replace(places[name], name)
+    assert message in " ".join(told.split())
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,225 @@
+"""Rows that stand for old classes, real or drawn, and rows that are added to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clinit.errors import ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.headtrain.model.add import add
+from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import open_model
+from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
+from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.temperature import temperature_of
+
+NAMES = ("a", "b", "c", "d")
+
+
+def features_of(counts: tuple[int, ...], names: tuple[str, ...], seed: int = 0) -> FeatureSet:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    rows = rng.normal(size=(len(labels), 3)) + 4 * rng.normal(size=(len(counts), 3))[labels]
+    return FeatureSet(rows.astype(np.float32), labels, names)
+
+
+HEAD = Head(
+    np.random.default_rng(5).normal(size=(4, 3)).astype(np.float32), np.zeros(4, np.float32), NAMES
+)
+NEW = features_of((6, 6), ("x", "y"), seed=1)
+
+
+def test_the_best_rows_of_each_class_are_taken() -> None:
+    """Class a is in the cache, b is kept, of c there are statistics, of d the head alone."""
+    memory = Memory.of(features_of((0, 14, 5, 0), NAMES), {}, keep=12)
+    assert memory.kept.counts().tolist() == [0, 12, 5, 0]  # five are fewer than would be drawn
+    kept_b = memory.kept.features[memory.kept.labels == 1]
+    given = features_of((3, 4), ("other", "a"), seed=2)
+    found = old_rows("auto", HEAD, memory, NEW, given=given)
+    a, b, c, d = (found.rows.features[found.rows.labels == row] for row in range(4))
+    np.testing.assert_array_equal(a, given.features[given.labels == 1])
+    np.testing.assert_array_equal(b, kept_b)
+    np.testing.assert_allclose(c.mean(axis=0), memory.means[2], atol=1e-5)
+    assert len(d) >= 2
+    assert found.kind == (
+        f"4 real rows of the cache, 12 real rows that the model keeps, {len(c)} rows drawn from the"
+        f" statistics of old classes, {len(d)} rows drawn from what the head says of old classes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [("kept", "keeps no training rows"), ("pseudo", "remembers no images of its classes")],
+)
+def test_what_the_model_does_not_have_is_refused(choice: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as refused:
+        old_rows(choice, HEAD, None, NEW)  # type: ignore[arg-type]
+    assert "clinit remember MODEL IMAGES" in refused.value.remedy
+    assert f"leave out `--old-rows {choice}`" in refused.value.remedy
+
+
+WIDTH, CLASSES = 8, 40
+
+
+def made(centre: float = 2.0) -> tuple[Head, FeatureSet, np.ndarray]:
+    """Return a collapsed head of classes around a centre, new images around another, the means."""
+    rng = np.random.default_rng(0)
+    means = 3 * rng.normal(size=(CLASSES, WIDTH))
+    means -= means.mean(axis=0)
+    weight = 0.5 * means
+    common, middle = rng.normal(size=WIDTH), centre * rng.normal(size=WIDTH)
+    bias = 7.0 - weight @ middle  # all logits are equal at the middle
+    labels = np.repeat(np.arange(60), 40)
+    features = 3 * rng.normal(size=(60, WIDTH))[labels] + rng.normal(size=(len(labels), WIDTH))
+    names = tuple(f"c{row}" for row in range(CLASSES))
+    head = Head((weight + common).astype(np.float32), bias.astype(np.float32), names)
+    new = FeatureSet(features.astype(np.float32), labels, tuple(map(str, range(60))))
+    return head, new, means + middle
+
+
+def test_the_class_means_behind_a_collapsed_head_are_found() -> None:
+    head, new, means = made()
+    found = memory_of_head(head, new)
+    assert np.corrcoef(found.means.ravel(), means.ravel())[0, 1] > 0.98
+    centre = means.mean(axis=0)
+    assert np.linalg.norm(found.means.mean(axis=0) - centre) < 0.2 * np.linalg.norm(centre)
+    distances = [
+        np.square(each - each.mean(axis=0)).sum(axis=1).mean() for each in (found.means, means)
+    ]
+    assert distances[0] == pytest.approx(distances[1], rel=0.2)
+    np.testing.assert_allclose(found.covariance, WIDENING * np.eye(WIDTH), atol=0.25)
+
+
+def test_what_all_rows_have_in_common_does_not_count() -> None:
+    head, new, _ = made()
+    moved = Head(head.weight + 5.0, head.bias + 3.0, head.class_names)
+    one, other = memory_of_head(head, new), memory_of_head(moved, new)
+    np.testing.assert_allclose(one.means, other.means, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [slice(None, None, 40), slice(1), slice(2)])
+def test_the_fewest_images_give_a_covariance(rows: slice) -> None:
+    head, new, _ = made()
+    labels = new.labels[rows]
+    few = FeatureSet(new.features[rows], labels, new.class_names[: labels.max() + 1])
+    found = memory_of_head(head, few)
+    covariance = found.covariance.astype(np.float64)
+    assert np.trace(covariance) > 0
+    assert np.linalg.eigvalsh(covariance).min() > -1e-6 * np.trace(covariance)
+    assert np.isfinite(found.means).all()
+
+
+DIM = 5
+
+
+@pytest.fixture
+def memory() -> Memory:
+    rng = np.random.default_rng(2)
+    labels = np.repeat(np.arange(4), 30)
+    mixing = rng.normal(size=(DIM, DIM))
+    features = rng.normal(size=(120, DIM)) @ mixing + 3 * rng.normal(size=(4, DIM))[labels]
+    return Memory.of(FeatureSet(features.astype(np.float32), labels, tuple("abcd")), {})
+
+
+def statistics(rows: FeatureSet) -> ClassStatistics:
+    return ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
+
+
+def test_with_enough_rows_means_and_covariance_are_that_of_the_population(memory: Memory) -> None:
+    drawn = statistics(pseudo_features(memory, 4, seed=0))
+    np.testing.assert_allclose(drawn.class_means, memory.means, atol=1e-6)
+    found = drawn.within_covariance
+    np.testing.assert_allclose(found, memory.population_covariance, rtol=1e-4, atol=1e-4)
+
+
+def test_so_their_least_squares_are_the_same_whatever_the_seed(memory: Memory) -> None:
+    one, two = (
+        least_squares_head(statistics(pseudo_features(memory, 8, seed=seed)), 0.1)
+        for seed in (0, 1)
+    )
+    np.testing.assert_allclose(one.weight, two.weight, atol=1e-5)
+    drawn = [pseudo_features(memory, 8, seed=seed).features for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0] != drawn[2]).mean() > 0.9
+
+
+def test_they_are_normal_along_any_direction(memory: Memory) -> None:
+    rows = pseudo_features(memory, 400, seed=0)
+    direction = np.arange(1.0, DIM + 1)
+    centred = (rows.features - memory.means[rows.labels]) @ direction
+    deviation = np.sqrt(direction @ memory.population_covariance @ direction)
+    assert stats.kstest(centred[:200] / deviation, "norm").pvalue > 0.01
+
+
+def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
+    nothing = FeatureSet(np.empty((0, DIM), np.float32), np.empty(0, np.int64), ("x", "y"))
+    both = Memory.of(nothing, {}).joined(memory)
+    drawn = pseudo_features(both, 4, seed=0)
+    assert drawn.counts().tolist() == [0, 0, 4, 4, 4, 4]
+    np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
+
+
+def test_known_variances_widen_a_class(memory: Memory) -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(2), 200)
+    spread = np.where(labels == 1, 4.0, 1.0)[:, None]
+    rows = FeatureSet(rng.normal(size=(400, DIM)) * spread, labels, ("calm", "wide"))
+    drawn = pseudo_features(Memory.of(rows, {}, with_variances=True), 200, seed=0)
+    deviations = [drawn.features[drawn.labels == label].std() for label in (0, 1)]
+    assert deviations[0] == pytest.approx(1.0, abs=0.25)
+    assert deviations[1] == pytest.approx(4.0, abs=0.5)
+
+
+def arriving(dim: int) -> Source:
+    """Return features of two new classes, with some held out."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 12)
+    rows = (rng.standard_normal((24, dim)) + np.eye(dim)[labels]).astype(np.float16)
+    train = np.arange(24) % 3 > 0
+    parts = [FeatureSet(rows[each], labels[each], ("x", "y")) for each in (train, ~train)]
+    return Source(train=parts[0], val=parts[1])
+
+
+@pytest.mark.parametrize("iterations", [0, 3])
+def test_added_rows_are_those_beside_the_rows_as_trained(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+    plain = export_run(tiny_run, tmp_path / "plain", calibrated=False)
+    divided = export_run(tiny_run, tmp_path / "divided")
+    config = AddConfig(iterations=iterations)
+    one, other = (
+        add(open_model(each.path, device="cpu"), arriving(12), config) for each in (plain, divided)
+    )
+    # The rows are the minimum of a loss of float32 products: around it the loss changes with the
+    # square of the distance, so that float32 tells rows apart down to the root of its precision.
+    known = np.sqrt(np.finfo(np.float32).eps)
+    for part in ("weight", "bias"):
+        divided_part, plain_part = (getattr(each.model.head, part) for each in (other, one))
+        atol = known * np.abs(plain_part).max()
+        np.testing.assert_allclose(divided_part, plain_part, rtol=0, atol=atol)
+    head, memory = other.model.head, other.model.memory
+    assert memory is not None
+    held_out = memory.held_out
+    assert len(held_out.labels) == 20 + 8
+    assert other.model.facts.temperature == temperature_of(head, held_out)
+    assert other.model.facts.temperature != divided.facts.temperature
+
+
+def test_without_held_out_rows_of_both_kinds_the_temperature_stays(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 5)  # the new ones alone
+    model = export_run(tiny_run, tmp_path / "model", remembers=False)
+    found = add(open_model(model.path, device="cpu"), arriving(12), AddConfig())
+    assert model.facts.temperature is not None
+    assert found.model.facts.temperature == model.facts.temperature.unmeasured

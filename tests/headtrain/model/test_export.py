@@ -1,0 +1,474 @@
+"""Models and heads of a recorded run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from clinit.errors import (
+    BackboneError,
+    CacheError,
+    ClinitError,
+    HeadError,
+    ModelError,
+    RecordError,
+)
+from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache.head import Head, Top1, read_head, write_head
+from clinit.extract.cache.read import open_cache
+from clinit.extract.work.recorded import reload
+from clinit.headtrain.model.export import Export, TrainedRun, export_run
+from clinit.headtrain.model.folder import card
+from clinit.headtrain.model.head_alone import export_head, is_head_file
+from clinit.headtrain.model.model import assemble, open_model
+from clinit.headtrain.model.model_file import ModelFacts, read_facts
+from clinit.headtrain.model.onnx import load_onnx
+from clinit.headtrain.model.predict import Rejection, find_images, load_files, load_model
+from clinit.headtrain.record.format import read_info, read_record
+from clinit.headtrain.rows import NEVER
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "convnextv2_atto": {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)},
+    "vit_tiny_patch16_224": {
+        **{"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2}
+    },
+    "resnet18": {"layers": (1, 1, 1, 1), "channels": (8, 8, 8, 12)},
+    "mobilenetv2_035": {"pad_type": "same"},
+}
+Seal = Callable[..., None]
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    """A record that a test may change; its cache is not to be changed."""
+    return Path(shutil.copytree(tiny_run, tmp_path / "record"))
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """A model file, whose probabilities are those of the head as it was trained."""
+    return export_run(tiny_run, tmp_path_factory.mktemp("model") / "model.safetensors")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the twenty test images of the tiny run be enough."""
+    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """A model folder with a temperature and an ONNX form."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+        return export_run(tiny_run, tmp_path_factory.mktemp("model") / "scenes", onnx=True)
+
+
+def noise() -> torch.Tensor:
+    return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def in_plain_timm(model: Path, facts: ModelFacts) -> torch.nn.Module:
+    network: torch.nn.Module = eval(facts.loading_line(model), {"timm": timm})
+    return network.eval()
+
+
+@pytest.mark.slow
+def test_timm_alone_loads_every_architecture_and_gives_features_times_head(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    code = ["import sys, timm, torch", "images = torch.load('images.pt')"]
+    torch.save(noise(), tmp_path / "images.pt")
+    expected = {}
+    for name, arguments in MODELS.items():
+        run = make_run(tmp_path / name, name, **arguments)
+        exported = export_run(run, tmp_path / f"{name}.safetensors")
+        code.append(f"network = {exported.facts.loading_line(exported.path)}.eval()")
+        code.append(f"torch.save(network(images).detach(), {name + '.pt'!r})")
+        backbone, _ = reload(open_cache(tmp_path / name / "caches" / "base").split("train"))
+        head = read_head(run / "head.safetensors")
+        features = backbone.features(noise()).numpy()
+        scale = float((np.abs(features) @ np.abs(head.weight).T).max())
+        expected[name] = (features @ head.weight.T + head.bias, scale)
+    code.append("assert not [name for name in sys.modules if name.startswith('clinit')]")
+    subprocess.run([sys.executable, "-I", "-c", "\n".join(code)], cwd=tmp_path, check=True)
+    for name, (logits, scale) in expected.items():
+        found = torch.load(tmp_path / f"{name}.pt").numpy()
+        assert found.shape == (3, 5)
+        np.testing.assert_allclose(found, logits, rtol=0, atol=1e-5 * scale)
+
+
+def test_a_network_that_does_not_compute_the_head_is_refused(
+    exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_model(exported.path, device="cpu")
+    wide = Head(np.zeros((2, 13), np.float32), np.zeros(2, np.float32), ("a", "b"))
+    with pytest.raises(HeadError, match="reads features of width 13, convnextv2_atto gives 12"):
+        assemble(opened.backbone, wide)
+
+    def more(*arguments: Any) -> torch.nn.Module:
+        network = assemble(*arguments)
+        classifier = network.get_classifier()  # type: ignore[operator]
+        classifier.register_forward_hook(lambda module, inputs, output: output.softmax(1))
+        return network
+
+    monkeypatch.setattr("clinit.headtrain.model.model.assemble", more)
+    with pytest.raises(BackboneError, match="does not give the logits of the head"):
+        opened.write(tmp_path / "model")
+    opened.backbone.network.get_classifier().bias = None  # type: ignore[operator]
+    narrow = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32), ("a", "b"))
+    with pytest.raises(BackboneError, match="has no bias, the head has one"):
+        assemble(opened.backbone, narrow)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_metadata_names_all_that_a_user_needs(exported: Export, tiny_run: Path) -> None:
+    with safe_open(exported.path, framework="numpy") as file:
+        metadata = file.metadata()
+    assert list(metadata) == ["clinit_model"]
+    content = json.loads(metadata["clinit_model"])
+    assert content["format"] == "clinit-model/4"
+    assert content["class_names"][:3] == ["a", "b", "c"]
+    assert content["tasks"] == [0, 0, 0, 1, 2]
+    assert content["model_args"] == "{'depths': (1, 1, 1, 1), 'dims': (4, 8, 8, 12)}"
+    assert content["transform"]["resize"] == 36  # 32 / 0.875, rounded down
+    info = read_record(tiny_run).info
+    assert content["fingerprint"] == info["base"]["fingerprint"]
+    assert content["record"]["config"] == info["config"]
+    assert read_facts(exported.path) == exported.facts
+
+
+def test_the_run_is_the_first_change_of_the_model(exported: Export, tiny_run: Path) -> None:
+    record = read_record(tiny_run)
+    (change,) = read_facts(exported.path).history
+    assert (change.action, change.task, change.clinit) == ("run", None, version("clinit"))
+    assert change.date == record.info["started"]
+    assert change.images == {"d": 6, "e": 6}
+    assert change.data["new"]["manifest"] == record.info["new"]["manifest_digest"]
+    assert change.settings == record.info["config"]
+    last = record.evaluations.filter(task=2, iteration=8)
+    base, new = last.filter(pl.col("row") < 3), last.filter(pl.col("row") >= 3)
+    old, arrived = (
+        Top1(int(each["correct"].sum()), int(each["total"].sum())) for each in (base, new)
+    )
+    groups = {"old": old, "new": arrived, "all": old + arrived}
+    assert {group: change.accuracy[group] for group in groups} == groups
+    assert (exported.base, exported.new) == (old, arrived)
+
+
+def test_a_path_that_is_no_text_is_kept(run: Path, tmp_path: Path, seal_record: Seal) -> None:
+    weights = Path(read_info(run)["base"]["path"]).parents[1] / "weights.safetensors"
+    seal_record(run, new={**read_info(run)["new"], "path": "caches/\udcff"})
+    exported = export_run(run, tmp_path / "model.safetensors", weights=weights)
+    assert read_facts(exported.path) == exported.facts
+    assert exported.facts.history[0].data["new"]["cache"] == "caches/\udcff"
+
+
+def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
+    exported: Export, run: Path, tmp_path: Path, seal_record: Seal, tiny_run: Path
+) -> None:
+    second = export_run(tiny_run, tmp_path / "second.safetensors").path
+    assert exported.path.read_bytes() == second.read_bytes()
+    seal_record(run, base={**read_info(run)["base"], "path": "caches/elsewhere"})
+    with pytest.raises(CacheError, match="was at caches/elsewhere") as caught:
+        export_run(run, tmp_path / "model.safetensors")
+    assert "--base CACHE" in caught.value.remedy
+    base, weights = tiny_run.parent / "caches" / "base", tiny_run.parent / "weights.safetensors"
+    given = export_run(run, tmp_path / "by_cache.safetensors", base=base)
+    without = export_run(run, tmp_path / "by_weights.safetensors", weights=weights)
+    assert given.path.read_bytes() == without.path.read_bytes()
+
+
+def test_changed_parameters_of_the_backbone_are_exported(
+    exported: Export, run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
+    name = "stages.3.blocks.0.mlp.fc1.weight"
+    changed = load_file(exported.path)[name] + np.float32(0.1)
+    save_file({name: changed}, run / "top.safetensors")
+    seal_record(run)
+    after = export_run(run, tmp_path / "after")
+    assert (exported.num_changed, after.num_changed) == (0, changed.size)
+    assert [note.partition(":")[0] for note in after.notes] == [
+        "the probabilities are those of the head as it was trained",
+        "the model remembers nothing",
+    ]
+    file = after.path / "model.safetensors"
+    old, new = load_file(exported.path), load_file(file)
+    assert [key for key in old if not np.array_equal(old[key], new[key])] == [name]
+    network = in_plain_timm(exported.path, exported.facts)
+    network.get_parameter(name).data[:] = torch.from_numpy(changed)
+    with torch.no_grad():
+        expected = network(noise())
+        assert torch.equal(in_plain_timm(file, after.facts)(noise()), expected)
+    with pytest.raises(HeadError, match="training has changed the backbone"):
+        export_head(run, tmp_path / "head.npz")
+
+
+def diverged(run: Path) -> None:
+    head = read_head(run / "head.safetensors")
+    head.weight[0, 0] = np.inf
+    write_head(head, run / "head.safetensors")
+
+
+def of_fewer_classes(run: Path) -> None:
+    head = read_head(run / "head.safetensors")
+    write_head(Head(head.weight[:4], head.bias[:4]), run / "head.safetensors")
+
+
+def changes(name: str, value: np.ndarray) -> Callable[[Path], None]:
+    return lambda run: save_file({name: value.astype(np.float32)}, run / "top.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "message"),
+    [
+        (changes("stages.9.weight", np.zeros((2, 2))), RecordError, "no such parameter"),
+        (changes("stem.0.bias", np.zeros(5)), RecordError, r"stem\.0\.bias \(5,\) .* has \(4,\)"),
+        (changes("stem.0.bias", np.full(4, np.nan)), RecordError, r"stem\.0\.bias .* not finite"),
+        (diverged, HeadError, "holds weights that are not finite"),
+        (of_fewer_classes, RecordError, "is not of the 5 classes of the record"),
+        (lambda run: (run / "head.safetensors").unlink(), RecordError, "holds no head"),
+    ],
+)
+def test_a_record_that_gives_no_model_is_refused(
+    run: Path,
+    tmp_path: Path,
+    seal_record: Seal,
+    damage: Callable[[Path], None],
+    kind: type[ClinitError],
+    message: str,
+) -> None:
+    damage(run)
+    seal_record(run)
+    with pytest.raises(kind, match=message):
+        export_run(run, tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_what_does_not_fit_the_run_is_refused(
+    make_run: Callable[..., Path], tiny_run: Path, run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
+    out = tmp_path / "model.safetensors"
+    for name in ("random", "zero"):
+        shutil.copytree(tiny_run, tmp_path / "runs" / name)
+    with pytest.raises(RecordError, match="but holds 2 of them: random, zero") as caught:
+        export_run(tmp_path / "runs", out)
+    assert f"`clinit export {tmp_path / 'runs' / 'random'} --out FILE`" in caught.value.remedy
+    with pytest.raises(RecordError, match="no run record at"):
+        export_run(tmp_path / "nowhere", out)
+    out.write_text("precious")
+    with pytest.raises(ModelError, match="never replaced: it is no model"):
+        export_run(tiny_run, out, overwrite=True)
+    assert out.read_text() == "precious"
+    out.unlink()
+    other = make_run(tmp_path / "other", "vit_tiny_patch16_224", **MODELS["vit_tiny_patch16_224"])
+    with pytest.raises(CacheError, match="differ in backbone, weights, model_args, transform"):
+        export_run(tiny_run, out, base=other.parent / "caches" / "base")
+    state = load_file(tiny_run.parent / "weights.safetensors")
+    save_file({**state, "stem.0.bias": state["stem.0.bias"] + 1}, tmp_path / "w.safetensors")
+    with pytest.raises(CacheError, match=r"w\.safetensors: SHA-256"):
+        export_run(tiny_run, out, weights=tmp_path / "w.safetensors")
+    np.save(tmp_path / "x.npy", np.eye(4, 12, dtype=np.float32))
+    np.save(tmp_path / "y.npy", np.arange(4))
+    config = ImportConfig(backbone="clip")
+    split = import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", config)
+    fingerprint = split.fingerprint.without_rows.fields
+    seal_record(run, base={**read_info(run)["base"], "fingerprint": fingerprint})
+    with pytest.raises(CacheError, match=r"no network is known .* imported from 'clip'"):
+        export_run(run, out)
+
+
+def test_another_timm_than_that_of_the_features_is_noted(
+    run: Path, tmp_path: Path, seal_record: Seal, without_test_images: Callable[[Path], None]
+) -> None:
+    without_test_images(run)
+    base = read_info(run)["base"]
+    base["fingerprint"]["timm"] = "0.9.0"
+    seal_record(run, base=base)
+    weights = Path(base["path"]).parents[1] / "weights.safetensors"
+    exported = export_run(run, tmp_path / "model.safetensors", weights=weights)
+    assert "the features were extracted with timm 0.9.0" in exported.notes[0]
+    assert (exported.base + exported.new).percent is None
+    assert exported.facts.record["top1_percent"]["all"] is None
+
+
+def test_the_held_out_rows_are_those_that_the_run_was_evaluated_on(tiny_run: Path) -> None:
+    run = TrainedRun.read(tiny_run)
+    rows, last = run.rows("val"), run.record.evaluations.filter(task=2, iteration=8)
+    np.testing.assert_array_equal(rows.counts(), last.sort("row")["total"])
+    logits = rows.features.astype(np.float32) @ run.head.weight.T + run.head.bias
+    assert (logits.argmax(1) == rows.labels).sum() == last["correct"].sum()
+
+
+def test_the_rows_of_the_classifier_are_divided(tiny_run: Path, model: Export) -> None:
+    temperature = model.facts.temperature
+    assert temperature is not None
+    assert temperature.value != pytest.approx(1, abs=0.01)
+    assert (temperature.fitted_rows, temperature.measured_rows) == (10, 10)
+    head, found = read_head(tiny_run / "head.safetensors"), load_model(model.path).backbone.head
+    np.testing.assert_allclose(found.weight * temperature.value, head.weight, rtol=1e-6)
+    np.testing.assert_allclose(found.bias * temperature.value, head.bias, rtol=1e-6, atol=1e-9)
+    opened = open_model(model.path, device="cpu").head
+    np.testing.assert_allclose(opened.weight, head.weight, rtol=3e-7)
+    assert f"Probabilities: {temperature.describe()}." in card(model.facts)
+
+
+def test_timm_clinit_and_onnxruntime_give_the_same_probabilities(
+    tiny_run: Path, model: Export
+) -> None:
+    temperature = model.facts.temperature
+    assert temperature is not None
+    images = find_images([tiny_run.parent / side / "val" for side in ("base", "new")])
+    found = load_model(model.path, device="cpu").predict(images)
+    onnx = load_onnx(model.path / "model.onnx").predict(images)
+    backbone, transform = reload(open_cache(tiny_run.parent / "caches" / "base").split("train"))
+    head = read_head(tiny_run / "head.safetensors")
+    network = timm.create_model(f"local-dir:{model.path}", pretrained=True).eval()
+    (batch,) = load_files(images, model.facts, batch_size=99, workers=1)
+    pixels = transform.normalise(batch.pixels)
+    logits = backbone.features(pixels).numpy() @ head.weight.T + head.bias
+    expected = torch.from_numpy(logits / temperature.value).softmax(1)
+    with torch.inference_mode():
+        torch.testing.assert_close(network(pixels).softmax(1), expected, rtol=1e-4, atol=1e-6)
+    for mine, other, truth in zip(found, onnx, expected, strict=True):
+        for answers in (mine, other):
+            assert {guess.row: guess.probability for guess in answers.guesses} == pytest.approx(
+                dict(enumerate(truth.tolist())), rel=1e-3
+            )
+
+
+def test_without_a_temperature_the_head_has_the_bits_of_the_run(
+    tiny_run: Path, few: None, tmp_path: Path
+) -> None:
+    plain = export_run(tiny_run, tmp_path / "plain.safetensors", calibrated=False)
+    assert (plain.facts.temperature, plain.notes) == (None, ())
+    head, found = read_head(tiny_run / "head.safetensors"), load_model(plain.path).backbone.head
+    assert found.weight.tobytes() == head.weight.tobytes()
+
+
+def with_base(run: TrainedRun, **told: Any) -> TrainedRun:
+    """Return a run whose record says this of its base cache; None: it says nothing of it."""
+    info = run.record.info
+    base = {name: each for name, each in {**info["base"], **told}.items() if each}
+    return replace(run, record=replace(run.record, info={**info, "base": base}))  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "differs"),
+    [
+        ("manifest_digest", "train", "its train rows"),
+        ("features_digest", "train", "its train rows"),
+        ("val_manifest_digest", "val", "its val rows"),
+        ("val_features_digest", "val", "its val rows"),
+        ("fingerprint", "val", "timm"),
+    ],
+)
+def test_other_rows_than_those_of_the_run_are_refused(
+    tiny_run: Path, name: str, split: str, differs: str
+) -> None:
+    found = TrainedRun.read(tiny_run)
+    fingerprint = {**found.record.info["base"]["fingerprint"], "timm": "0.0.1"}
+    run = with_base(found, **{name: fingerprint if name == "fingerprint" else "0" * 64})
+    with pytest.raises(CacheError, match=f"not the one of the run: it differs in {differs}") as no:
+        run.rows(split)
+    assert no.value.remedy == "Say where that one is with `--base CACHE`."
+    if name != "fingerprint":
+        assert len(run.rows("val" if split == "train" else "train").labels)
+
+
+@pytest.mark.parametrize("told", [None, "held-out:0.2:0"])
+def test_rows_that_a_record_does_not_name_are_taken(tiny_run: Path, told: str | None) -> None:
+    run = with_base(TrainedRun.read(tiny_run), val_manifest_digest=told)
+    assert len(run.rows("val").labels) == 20
+
+
+def test_a_cache_that_was_moved_is_asked_for_and_taken(tiny_run: Path, tmp_path: Path) -> None:
+    found = TrainedRun.read(tiny_run)
+    run = with_base(found, path=str(tmp_path / "gone"))
+    _, (note,) = run.temperature()
+    assert f"nothing is at {tmp_path / 'gone'}" in note
+    assert "`--base CACHE`" in note
+    there = Path(found.record.info["base"]["path"])
+    assert len(replace(run, base=there).rows("val").labels) == 20
+    with pytest.raises(CacheError, match="it differs in its val rows") as caught:
+        replace(run, base=there, new=there).rows("val")
+    assert "`--new CACHE`" in caught.value.remedy
+
+
+def test_why_there_is_no_temperature_is_noted(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = TrainedRun.read(tiny_run)
+    assert run.temperature()[1][0].endswith("needs 100 held-out rows, the run has 20")
+    weight, bias = run.head.weight.copy(), run.head.bias.copy()
+    weight[0], bias[0] = 0.0, NEVER  # a class that is ruled out
+    left = 20 - int(run.rows("val").counts()[0])
+    ruled_out = replace(run, head=replace(run.head, weight=weight, bias=bias))
+    assert ruled_out.temperature()[1][0].endswith(f"the run has {left}")
+    for module in ("temperature", "model.export"):
+        monkeypatch.setattr(f"clinit.headtrain.{module}.LEAST_ROWS", 10)
+    assert run.temperature()[0] is not None
+    wrong = replace(run, head=replace(run.head, weight=-run.head.weight))
+    assert "the logits tell nothing of them" in wrong.temperature()[1][0]
+
+
+def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
+    model: Export, tmp_path: Path
+) -> None:
+    opened = open_model(model.path, device="cpu")
+    renamed = opened.renamed({"d": "dog"}, {}).write(tmp_path / "renamed.safetensors").facts
+    assert renamed.weights == model.facts.weights
+    assert renamed.temperature == model.facts.temperature
+    assert model.facts.temperature is not None
+    left = opened.removed(["d"], {}).write(tmp_path / "left").facts
+    assert left.temperature == model.facts.temperature.unmeasured
+    text = (tmp_path / "left" / "README.md").read_text()
+    assert "fitted on 10 held-out rows before the classes last changed" in text
+
+
+def test_what_is_unknown_is_judged_by_the_logits_as_trained(tiny_run: Path, model: Export) -> None:
+    images = find_images([tiny_run.parent / side / "val" for side in ("base", "new")])
+    opened = open_model(model.path, device="cpu")
+    assert opened.memory is not None
+    rule = Rejection.at_rate("energy", 0.25, opened.head, opened.memory)
+    trained = read_head(tiny_run / "head.safetensors")
+    logits = opened.memory.held_out.features.astype(np.float32) @ trained.weight.T + trained.bias
+    scores = torch.from_numpy(logits).logsumexp(1).sort().values
+    assert rule.threshold == pytest.approx(float(scores[len(scores) // 4]), rel=1e-5)
+    found = load_model(model.path, device="cpu").predict(images, reject=rule)
+    told = sorted(each.score for each in found if each.score is not None)
+    np.testing.assert_allclose(told, scores, rtol=1e-2)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_head_alone_has_the_rows_of_the_model(
+    tiny_run: Path, model: Export, few: None, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"head{suffix}"
+    exported = export_head(tiny_run, out)
+    head = read_head(out)
+    classifier = load_model(model.path, device="cpu").backbone.head
+    assert head.weight.tobytes() == classifier.weight.tobytes()
+    assert head.class_names == model.facts.class_names
+    assert head.origin is not None
+    assert head.origin["tasks"] == list(model.facts.tasks)
+    assert exported.temperature == model.facts.temperature
+    assert head.origin["temperature"]["value"] == exported.temperature.value  # type: ignore[union-attr]
+    assert [is_head_file(each) for each in (out, model.path / "model.safetensors")] == [True, False]
+    with pytest.raises(ModelError, match="there is already a model at"):
+        export_head(tiny_run, out)

@@ -1,0 +1,227 @@
+"""The ONNX form of a model: it computes the same, or is not kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clinit.errors import BackboneError, DeviceError, ModelError
+from clinit.headtrain.model import onnx as onnx_file
+from clinit.headtrain.model.export import Export, TrainedRun, export_run
+from clinit.headtrain.model.model_file import METADATA
+from clinit.headtrain.model.onnx import load_onnx, write_onnx
+from clinit.headtrain.model.predict import Classifier, Rejection, find_images, load_model
+from clinit.headtrain.record.format import read_info
+
+
+@pytest.fixture(scope="module")
+def file(tiny_onnx: Export) -> Path:
+    return tiny_onnx.path / "model.onnx"
+
+
+@pytest.fixture(scope="module")
+def model(tiny_onnx: Export) -> Classifier:
+    return load_model(tiny_onnx.path, device="cpu")
+
+
+@pytest.fixture
+def images(tiny_run: Path) -> list[Path]:
+    return find_images([tiny_run.parent / side / "val" for side in ("base", "new")])
+
+
+def test_both_runtimes_predict_the_same_of_batches_of_any_size(
+    file: Path, model: Classifier, images: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "empty.png").touch()
+    files = [images[0], tmp_path / "empty.png", *images[1:]]
+    reject = Rejection("energy", 1.5)
+    expected = model.predict(files, reject=reject)
+    for batch_size in (1, 7, 64):
+        found = load_onnx(file).predict(files, batch_size=batch_size, reject=reject)
+        assert [each.path for each in found] == files
+        for left, right in zip(found, expected, strict=True):
+            assert (left.reason, left.unknown) == (right.reason, right.unknown)
+            assert (left.score is None) == (right.score is None) == (right.reason is not None)
+            assert left.score is None or left.score == pytest.approx(right.score, abs=1e-4)
+            assert [guess.name for guess in left.guesses] == [g.name for g in right.guesses]
+            for one, other in zip(left.guesses, right.guesses, strict=True):
+                assert one.probability == pytest.approx(other.probability, abs=1e-5)
+
+
+def test_what_is_said_of_the_model_is_in_the_file(file: Path, model: Classifier) -> None:
+    assert load_onnx(file).facts == model.facts
+    content = file.read_bytes()
+    metadata = onnx_file.session_of(content).get_modelmeta().custom_metadata_map
+    assert json.loads(metadata[METADATA])["class_names"] == list(model.facts.class_names)
+    assert sorted(metadata) == ["clinit_model", "clinit_sha256"]
+    # PyTorch notes where in which file each operation was called.
+    assert b"site-packages" not in content
+    assert b"stack_trace" not in content
+
+
+def test_it_is_compared_on_the_test_images_of_the_run_or_on_noise(
+    tiny_onnx: Export,
+    tiny_run: Path,
+    tmp_path: Path,
+    seal_record: Callable[..., None],
+    model: Classifier,
+    small: nn.Module,
+) -> None:
+    assert tiny_onnx.onnx is not None
+    assert (tiny_onnx.onnx.images, tiny_onnx.onnx.are_noise) == (20, False)
+    assert 0 <= tiny_onnx.onnx.difference < 1e-4 < tiny_onnx.onnx.largest
+    assert {path.parent.name for path in TrainedRun.read(tiny_run).images()} == set("abcde")
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    seal_record(run, base={**read_info(run)["base"], "path": "gone"})
+    assert {path.parent.name for path in TrainedRun.read(run).images()} == {"d", "e"}
+    (tmp_path / "bad.png").touch()
+    network = small.train()
+    check = write_onnx(network, model.facts, tmp_path / "x.onnx", [tmp_path / "bad.png"])
+    assert (check.images, check.are_noise) == (4, True)
+    assert "agree on 4 images of seeded noise" in check.describe()
+    assert network.training  # the network itself is not changed
+
+
+@pytest.fixture
+def small() -> nn.Module:
+    """A network of as many classes as the model, which is written in a moment."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(12, 5)).eval()
+
+
+class Different(nn.Module):
+    """The network, and another one where onnxruntime is given it."""
+
+    def __init__(self, network: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self.change = network, change
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(images)
+        return self.change(logits) if torch.compiler.is_compiling() else logits
+
+
+def no_such_operator(logits: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "kind", "why"),
+    [
+        (lambda logits: logits + 1, ModelError, "logits that differ by 1"),
+        (lambda logits: logits[:, :4], ModelError, r"logits of shape \(4, 4\), not \(4, 5\)"),
+        (lambda logits: logits * float("nan"), ModelError, "logits that differ by nan"),
+        (lambda logits: -logits, ModelError, "logits that differ by"),
+        (no_such_operator, BackboneError, "PyTorch cannot write convnextv2_atto as ONNX: "),
+    ],
+)
+def test_a_file_that_computes_something_else_is_not_kept(
+    model: Classifier,
+    small: nn.Module,
+    tmp_path: Path,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    kind: type[Exception],
+    why: str,
+) -> None:
+    network = Different(small, change)
+    with pytest.raises(kind, match=why):
+        write_onnx(network, model.facts, tmp_path / "x.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_class_is_a_refusal_however_near(
+    model: Classifier, small: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "TOLERANCE", 10.0)
+    network = Different(small, lambda logits: -logits)
+    with pytest.raises(ModelError, match="another class for 4 of 4 images"):
+        write_onnx(network, model.facts, tmp_path / "x.onnx")
+
+
+def test_a_missing_extra_is_named_with_its_command(
+    file: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        onnx_file, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
+    )
+    calls: list[Callable[[], object]] = [
+        lambda: load_onnx(file),
+        lambda: export_run(tiny_run, tmp_path / "x", onnx=True),
+    ]
+    for call in calls:
+        with pytest.raises(ModelError, match="needed for ONNX: onnxruntime") as caught:
+            call()
+        assert 'pip install "clinit[onnx]"' in caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda content: content[:200], "is not an ONNX model: "),
+        (lambda content: content.replace(b'"d"', b'"q"'), "has changed since it was written"),
+        (
+            lambda content: re.sub(b"clinit_sha256..", b"clinit_sha25x\x12@", content),
+            "has changed since it was written",
+        ),
+        (
+            lambda content: content.replace(b"clinit_model", b"clinit_xodel"),
+            "does not name its classes",
+        ),
+    ],
+)
+def test_a_damaged_file_is_refused(
+    file: Path, tmp_path: Path, damage: Callable[[bytes], bytes], why: str
+) -> None:
+    changed = damage(file.read_bytes())
+    assert changed != file.read_bytes()
+    (tmp_path / "x.onnx").write_bytes(changed)
+    with pytest.raises(ModelError, match=r"x\.onnx " + why) as caught:
+        load_onnx(tmp_path / "x.onnx")
+    assert "clinit export RUN --out FOLDER --onnx" in caught.value.remedy
+
+
+def test_what_is_no_graph_of_the_description_is_refused(
+    model: Classifier, small: nn.Module, tmp_path: Path, tiny_run: Path
+) -> None:
+    names = model.facts.class_names[:4]
+    facts = replace(model.facts, class_names=names, tasks=model.facts.tasks[:4])
+    write_onnx(small, facts, tmp_path / "x.onnx")
+    with pytest.raises(ModelError, match=r"\('logits', \[5\]\), expected"):
+        load_onnx(tmp_path / "x.onnx")
+    with pytest.raises(ModelError, match="no model file at nowhere"):
+        load_onnx("nowhere")
+    with pytest.raises(ValueError, match="ONNX needs a folder"):
+        export_run(tiny_run, tmp_path / "model.safetensors", onnx=True)
+
+
+def test_a_gpu_that_onnxruntime_cannot_use_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(DeviceError, match="has no CUDA: it was not built for GPUs") as caught:
+        load_onnx(file, device="cuda")
+    assert "onnxruntime-gpu" in caught.value.remedy
+
+
+def test_what_onnxruntime_raises_is_an_error_of_the_model(file: Path, images: list[Path]) -> None:
+    class Broken:
+        def run(self, *arguments: Any) -> Any:
+            raise RuntimeError("no such\noperator")
+
+    broken = replace(load_onnx(file), session=Broken())  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="the ONNX graph does not compute: no such operator"):
+        broken.predict(images[:1])

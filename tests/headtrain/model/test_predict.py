@@ -1,0 +1,261 @@
+"""What a model says of images, and when an image is of none of its classes."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+
+import clinit
+from clinit.errors import DeviceError, ImageError, MachineError, ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, read_head
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.export import Export
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.predict import (
+    SCORES,
+    Classifier,
+    Prediction,
+    Rejection,
+    find_images,
+    load_model,
+)
+from clinit.headtrain.record.format import read_record
+
+
+@pytest.fixture(scope="module")
+def model(tiny_onnx: Export) -> Classifier:
+    return load_model(tiny_onnx.path, device="cpu")
+
+
+@pytest.fixture
+def images(tiny_run: Path) -> list[Path]:
+    return find_images([tiny_run.parent / "base" / "val", tiny_run.parent / "new" / "val"])
+
+
+def test_predictions_are_right_as_often_as_the_run_was_at_its_end(
+    model: Classifier, tiny_run: Path, images: list[Path]
+) -> None:
+    predictions = model.predict(images, top=1, batch_size=3)
+    found = dict.fromkeys(model.facts.class_names, 0)
+    for prediction in predictions:
+        found[prediction.path.parent.name] += (
+            prediction.guesses[0].name == prediction.path.parent.name
+        )
+    record = read_record(tiny_run)
+    last = record.evaluations.filter(task=2, iteration=8).join(record.classes, on="row")
+    assert found == dict(last.select("name", "correct").iter_rows())
+    assert 0 < sum(found.values()) < len(images)  # neither is a matter of course
+
+
+def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_run: Path) -> None:
+    split = open_cache(tiny_run.parent / "caches" / "new").split("val")
+    head = read_head(tiny_run / "head.safetensors")
+    features = split.load().features.astype(np.float32)
+    logits = torch.from_numpy(features @ head.weight.T + head.bias)
+    paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
+    tasks = dict(read_record(tiny_run).classes.select("name", "task").iter_rows())
+    for prediction, expected in zip(model.predict(paths), logits.softmax(1), strict=True):
+        rows = [guess.row for guess in prediction.guesses]
+        assert rows == expected.argsort(descending=True).tolist()
+        for guess in prediction.guesses:
+            assert guess.probability == pytest.approx(float(expected[guess.row]), abs=2e-3)
+            assert guess.task == tasks[guess.name]
+
+
+def test_batches_do_not_change_what_is_seen(model: Classifier, images: list[Path]) -> None:
+    one = model.predict(images, top=99, batch_size=1)
+    for prediction in one:
+        probabilities = [guess.probability for guess in prediction.guesses]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert len(probabilities) == 5
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+    for batch_size in (2, 7, 100):
+        for first, second in zip(one, model.predict(images, batch_size=batch_size), strict=True):
+            assert (first.path, first.reason) == (second.path, second.reason)
+            for left, right in zip(first.guesses, second.guesses, strict=True):
+                assert left.name == right.name
+                assert left.probability == pytest.approx(right.probability, abs=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+def test_bad_images_keep_their_place_and_say_why(
+    model: Classifier, images: list[Path], tmp_path: Path, batch_size: int
+) -> None:
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "cut.png").write_bytes(images[0].read_bytes()[:200])
+    (tmp_path / "text.jpg").write_text("no image")
+    (tmp_path / "link.png").symlink_to(images[1])
+    good = [images[0], tmp_path / "link.png"]
+    mixed = [
+        *(tmp_path / "gone.png", good[0], tmp_path / "empty.png", tmp_path / "no" / "where.png"),
+        *(tmp_path / "cut.png", good[1], tmp_path, tmp_path / "text.jpg", tmp_path / ("x" * 300)),
+    ]
+    done: list[int] = []
+    found = model.predict(mixed, batch_size=batch_size, on_images=done.append)
+    assert [prediction.path for prediction in found] == mixed
+    reasons = {prediction.path.name: prediction.reason for prediction in found}
+    for name in ("gone.png", "where.png", "x" * 300):
+        assert reasons[name] == "the file is missing"
+    assert reasons["empty.png"] == "the file is empty"
+    assert reasons[tmp_path.name] == "cannot be read: Is a directory"
+    assert reasons["cut.png"]
+    assert reasons["text.jpg"]
+    alone = model.predict(good, batch_size=1)
+    for prediction, expected in zip((found[1], found[5]), alone, strict=True):
+        assert prediction.reason is None
+        assert [g.name for g in prediction.guesses] == [g.name for g in expected.guesses]
+    assert all(not each.guesses for each in found if each.reason is not None)
+    assert done == sorted(done)
+    assert done[-1] == len(mixed)
+
+
+def test_only_the_image_is_at_fault_that_cannot_be_read(
+    model: Classifier, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, read = tmp_path / "secret.png", Path.read_bytes
+    secret.write_bytes(images[0].read_bytes())
+
+    def forbidden(path: Path) -> bytes:
+        if path == secret:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    reasons = [each.reason for each in model.predict([images[0], secret, images[1]])]
+    assert reasons == [None, "no permission to read the file", None]
+
+    def fail(*args: object, **kwargs: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr("clinit.extract.work.pipeline.decode", fail)
+    with pytest.raises(MachineError, match="not enough memory to decode"):
+        model.predict(images[:1])
+
+
+def test_images_are_named_by_relative_paths_and_text_too(
+    model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(images[0].parent)
+    (found,) = model.predict([images[0].name])
+    assert found == Prediction(Path(images[0].name), found.guesses, None)
+    assert found.guesses
+    assert model.predict([]) == []
+    with pytest.raises(ValueError, match="must be positive"):
+        model.predict([], top=0)
+
+
+def test_folders_are_searched_in_order_and_files_are_taken_as_they_are(tmp_path: Path) -> None:
+    names = [
+        *("b/2.JPG", "b/1.png", "a/x.jpeg", "a/.hidden.png", ".git/3.png", "b/notes.txt", "z.gif")
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    left_out: list[str] = []
+    found = find_images([tmp_path / "b" / "notes.txt", tmp_path], left_out.extend)
+    relative = [str(path.relative_to(tmp_path)) for path in found]
+    assert relative == ["b/notes.txt", "z.gif", "a/x.jpeg", "b/1.png", "b/2.JPG"]
+    assert left_out == [str(tmp_path / "b" / "notes.txt")]
+
+
+def test_a_folder_without_an_image_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ImageError, match="no image in ") as caught:
+        find_images([tmp_path])
+    assert ".jpg, .jpeg, .png" in caught.value.remedy
+
+    def denied(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(ImageError, match=r"cannot read the folder .*: Permission denied"):
+        find_images([tmp_path])
+
+
+def test_images_that_the_network_does_not_take_are_refused(
+    model: Classifier, images: list[Path]
+) -> None:
+    transform = replace(model.facts.transform, crop=(3, 32))
+    small = Classifier(replace(model.facts, transform=transform), model.backbone)
+    with pytest.raises(ModelError, match="does not take the images of 3 x 32 pixels"):
+        small.predict(images[:1])
+
+
+def test_a_device_that_is_not_there_is_refused(
+    tiny_onnx: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert clinit.load_model is load_model
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
+        load_model(str(tiny_onnx.path), device="cuda")
+
+
+@pytest.mark.gpu
+def test_the_gpu_sees_what_the_cpu_sees(
+    tiny_onnx: Export, model: Classifier, images: list[Path]
+) -> None:
+    on_gpu = load_model(tiny_onnx.path, device="cuda")
+    for found, expected in zip(on_gpu.predict(images), model.predict(images), strict=True):
+        for left, right in zip(found.guesses, expected.guesses, strict=True):
+            assert left.probability == pytest.approx(right.probability, abs=1e-2)
+
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def head() -> Head:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(3, 4)).astype(np.float32)
+    return Head(weight, rng.normal(size=3).astype(np.float32), NAMES)
+
+
+def memory(rows: int) -> Memory:
+    """Return a memory with that many held-out rows."""
+    rng = np.random.default_rng(1)
+
+    def draw(count: int) -> FeatureSet:
+        features = rng.normal(size=(count, 4)).astype(np.float16)
+        return FeatureSet(features, rng.integers(0, 3, count), NAMES)
+
+    return Memory.of(draw(30), {}, held_out=draw(rows))
+
+
+@pytest.mark.parametrize("rule", list(SCORES))
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.333, 0.99])
+@pytest.mark.parametrize("rows", [1, 10, 999])
+def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
+    head: Head, rule: str, rate: float, rows: int
+) -> None:
+    remembered = memory(rows)
+    found = Rejection.at_rate(rule, rate, head, remembered)
+    features = remembered.held_out.features.astype(np.float64)
+    logits = features @ head.weight.T.astype(np.float64) + head.bias
+    scores = logsumexp(logits, axis=1) if rule == "energy" else logits.max(axis=1)
+    assert found.threshold == pytest.approx(sorted(scores)[math.floor(rate * rows)], rel=1e-5)
+    assert (scores < found.threshold - 1e-5).sum() == math.floor(rate * rows) <= rate * rows
+    np.testing.assert_allclose(SCORES[rule](torch.from_numpy(logits)), scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "threshold", "message"),
+    [("softmax", 0.0, "rule must be one of energy, max-logit"), ("energy", math.nan, "finite")],
+)
+def test_nonsense_is_refused(head: Head, rule: str, threshold: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Rejection(rule, threshold)
+    with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
+        Rejection.at_rate("energy", math.nan, head, memory(3))
+    with pytest.raises(ModelError, match="remembers no held-out image") as caught:
+        Rejection.at_rate("energy", 0.05, head, memory(0))
+    assert "--threshold" in caught.value.remedy

@@ -1,0 +1,267 @@
+"""Tasks of Ray: parts of an extraction and banks of a sweep; known errors stay what they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray_kills
+
+from clinit.errors import CacheError, ClusterError
+from clinit.extract.dataset.scan import scan
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work import run as module
+from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
+from clinit.headtrain.record.format import find_records, read_record
+from clinit.headtrain.runs import RunData
+from clinit.headtrain.stream.source import read_sources
+from clinit.headtrain.study import Study
+from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
+from clinit.headtrain.sweep.plan import compile_banks
+from clinit.ray_tasks import run_tasks
+from tests.headtrain.stream.made_caches import write_base, write_new
+
+APART = pytest.mark.skipif(ray_kills.why_not() is not None, reason=str(ray_kills.why_not()))
+
+
+class RayError(Exception):
+    """Anything that Ray says of a task; `cause` is what the task has raised."""
+
+    cause: Exception | None = None
+
+
+class FakeRay:
+    """Ray in this process: calls are made when they are waited for."""
+
+    exceptions = SimpleNamespace(RayError=RayError)
+
+    def __init__(self, *nodes: dict[str, float]) -> None:
+        self._nodes = nodes
+        self.options: dict[str, Any] = {}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        dead = {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
+        return [dead, *({"Alive": True, "Resources": each} for each in self._nodes)]
+
+    def put(self, value: Any) -> Any:
+        return pickle.loads(pickle.dumps(value))
+
+    def remote(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        self.options = options
+        return lambda task: SimpleNamespace(remote=lambda *given: (task, given))
+
+    def wait(self, references: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return references[-1:], references[:-1]
+
+    def get(self, reference: Any) -> Any:
+        task, given = reference
+        try:
+            return pickle.loads(pickle.dumps(task(*pickle.loads(pickle.dumps(given)))))
+        except Exception as error:
+            told = RayError("Traceback\nlost")
+            told.cause = pickle.loads(pickle.dumps(error))
+            raise told from error
+
+    def cancel(self, reference: Any, *, force: bool) -> None:
+        pass
+
+    def __enter__(self) -> FakeRay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def config(tiny_weights: Path) -> ExtractConfig:
+    model_args: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+    backbone = BackboneConfig(
+        name="convnextv2_atto", weights=tiny_weights, model_args=model_args, device="auto"
+    )
+    return ExtractConfig(backbone=backbone, input_size=32, batch_size=2, shard_rows=2, views=1)
+
+
+Extract = Callable[..., Path]
+
+
+@pytest.fixture
+def on_ray(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Extract:
+    """Extract on a made cluster, and compare with one process."""
+    root = make_tree()
+    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
+    here = replace(config, backbone=replace(config.backbone, device="cpu"))
+    wanted = tmp_path / "alone"
+    list(extract(manifests, root, wanted, here))
+
+    def run(ray: FakeRay, **changes: Any) -> Path:
+        monkeypatch.setattr(module, "connected", lambda address: ray)
+        out = tmp_path / "out"
+        results = list(extract_on_ray(manifests, root, out, replace(config, **changes), "x"))
+        assert all(result.is_complete and result.split for result in results)
+        assert [result.plan.title for result in results] == ["train", "val", "train, view 0"]
+        assert sum(result.computed_rows for result in results) == 36
+        for path in sorted(wanted.rglob("*.h5")):
+            assert (out / path.relative_to(wanted)).read_bytes() == path.read_bytes()
+        return out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count", "resources"),
+    [
+        (({"CPU": 4.0}, {"CPU": 2.0}), 3, {"num_cpus": 2}),
+        (({"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0}), 2, {"num_cpus": 4, "num_gpus": 1}),
+    ],
+)
+def test_a_part_takes_a_gpu_or_the_share_of_a_node(
+    nodes: tuple[dict[str, float], ...], count: int, resources: dict[str, float]
+) -> None:
+    assert module._places(FakeRay(*nodes), "auto", None) == (count, resources)
+
+
+def test_parts_of_a_cluster_give_the_bits_of_one_process(on_ray: Extract) -> None:
+    ray = FakeRay({"CPU": 2.0}, {"CPU": 2.0})
+    on_ray(ray)
+    assert ray.options["num_cpus"] == 2
+
+
+def test_a_cluster_without_a_place_is_refused(on_ray: Extract) -> None:
+    with pytest.raises(ClusterError, match="no processor"):
+        on_ray(FakeRay())
+
+
+def test_a_node_that_does_not_see_a_folder_is_named(config: ExtractConfig, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="is not there on "):
+        module._extract_on_node({}, tmp_path, tmp_path / "absent", config, module.WHOLE)
+
+
+def test_a_known_error_of_a_task_is_the_same_error_here() -> None:
+    def fails(number: int) -> None:
+        raise CacheError("other data", remedy="another --out")
+
+    fails.__module__ = "__main__"
+    ray = FakeRay()
+    ray.get = lambda reference: reference[0](*reference[1])  # type: ignore[method-assign]
+    with pytest.raises(CacheError, match="other data"):
+        list(run_tasks(ray, fails, [(1,)]))
+    error = pickle.loads(pickle.dumps(CacheError("other data", remedy="another --out")))
+    assert (type(error), str(error), error.remedy) == (CacheError, "other data", "another --out")
+
+
+def test_a_lost_task_says_where_to_look() -> None:
+    with pytest.raises(ClusterError, match="given up: lost") as caught:
+        list(run_tasks(FakeRay(), divmod, [(1, 0)], num_cpus=1))
+    assert "ray logs" in caught.value.remedy
+
+
+def test_a_missing_ray_is_reported_with_its_remedy(
+    data: RunData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ClusterError, match="not installed") as caught, train_on_ray(data, "x"):
+        pass
+    assert 'pip install "clinit[ray]"' in caught.value.remedy
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_an_address_where_nobody_listens_is_reported_at_once() -> None:
+    script = (
+        "from clinit.ray_tasks import connected; from clinit.errors import *\n"
+        "try: connected('127.0.0.1:1').__enter__()\n"
+        "except ClusterError as error: print(error, error.remedy)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "cannot connect to a Ray cluster at 127.0.0.1:1: " in shown.stdout
+
+
+@pytest.mark.parametrize("way", ["missing", "a copy"])
+def test_a_node_that_does_not_share_the_caches_is_named_with_its_remedy(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_base(tmp_path / "base")
+    write_new(tmp_path / "new")
+    monkeypatch.chdir(tmp_path)
+    base, new = read_sources(Path("base"), Path("new"), memory=16_000)
+    assert base.head is not None
+    data = RunData(base, new, base.head)
+    monkeypatch.chdir("/")
+    data = pickle.loads(pickle.dumps(data))  # features on disk go by absolute paths
+    assert not data.is_loaded
+    shard = tmp_path / "base" / "train" / "shard-00000.h5"
+    content = shard.read_bytes()
+    shard.unlink()
+    if way == "a copy":
+        shard.write_bytes(content)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    study = Study.of({"tasks": 2, "iterations": 2, "batch_size": 2, "device": "cpu"}).resolved()
+    (bank,) = compile_banks([study], num_classes=10, dim=64)
+    with pytest.raises(CacheError, match="on the node node7") as caught:
+        _train_on_node(data, bank, ())
+    assert "Give more --memory" in caught.value.remedy
+
+
+@pytest.mark.slow
+@APART
+def test_workers_and_nodes_that_are_killed_change_no_bit() -> None:
+    script = Path(__file__).parents[3] / "benchmarks" / "ray_kills.py"
+    subprocess.run([sys.executable, script, "--moments=2"], check=True, timeout=400)
+
+
+SWEEP = """
+import pickle, sys
+from pathlib import Path
+from ray.cluster_utils import Cluster
+from clinit.headtrain.sweep.folder import hold_folder
+from clinit.headtrain.sweep.grid import parse_grid
+from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.sweep.on_ray import train_on_ray
+from clinit.headtrain.sweep.plan import plan_sweep, run_sweep
+
+data = pickle.loads(Path(sys.argv[1]).read_bytes())
+runs = distinct(runs_of(parse_grid(sys.argv[3:])))
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster.add_node(num_cpus=1)
+try:
+    with hold_folder(Path(sys.argv[2]), data, {"ce"}) as folder:
+        plan = plan_sweep(runs, folder, data)
+        with train_on_ray(data, cluster.address) as train:
+            run_sweep(plan, folder, train, print)
+finally:
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@APART
+def test_banks_are_trained_on_both_nodes_of_a_cluster(data: RunData, tmp_path: Path) -> None:
+    stored, out = tmp_path / "data", tmp_path / "out"
+    stored.write_bytes(pickle.dumps(data))
+    words = ["init=random,lda", "seed=0:6", "device=cpu", "tasks=2", "iterations=6", "buffer=20"]
+    python = [sys.executable, "-W", "ignore", "-c", SWEEP]
+    subprocess.run(
+        [*ray_kills.APART, *python, str(stored), str(out), *words],
+        check=True,
+        timeout=240,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    records = [read_record(path) for path in find_records(out)]
+    assert len(records) == 12
+    assert len({record.info["ray_node"] for record in records}) == 2

@@ -1,0 +1,182 @@
+"""The benchmarks run, at their smallest sizes, and their tables say what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Import a script as a module; it and its parts are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = {path.stem: sys.modules.pop(path.stem, None) for path in FOLDER.glob("*.py")}
+    yield importlib.import_module
+    for name, module in before.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
+def test_ratios_of_extractions_are_those_of_one_round(script: Callable[[str], Any]) -> None:
+    extract = script("extract")
+
+    def passes(*seconds: tuple[float, float]) -> list[Any]:
+        return [extract.Pass(100, wall_s, cpu_s) for wall_s, cpu_s in seconds]
+
+    found = {
+        "clinit": passes((1, 2), (2, 2), (4, 4)),
+        "decoding alone": passes((2, 4), (2, 6), (4, 4)),
+        "model alone, 32 per thread": passes((6, 1), (6, 1), (6, 1)),
+    }
+    assert extract.work_bound(found) == pytest.approx(12.5)
+    assert extract.rows_of(found)[:2] == [
+        ["clinit", "50.0", "20.0", "1.00 (1.00-1.00)", "1.00 (1.00-1.00)"],
+        ["decoding alone", "50.0", "40.0", "1.00 (1.00-2.00)", "2.00 (1.00-3.00)"],
+    ]
+
+
+def test_images_have_the_spectrum_of_photographs(script: Callable[[str], Any]) -> None:
+    images = script("extract_images")
+    image = images.photograph(np.random.default_rng(0), 256, 256).astype(float).mean(axis=2)
+    power = np.abs(np.fft.rfft2(image - image.mean())) ** 2
+    frequency = np.hypot(np.fft.fftfreq(256)[:, None], np.fft.rfftfreq(256)[None, :])
+    low, high = ((frequency > f / 1.2) & (frequency < f * 1.2) for f in (0.02, 0.2))
+    assert power[low].mean() / power[high].mean() == pytest.approx(100, rel=0.4)  # 1 / f^2
+
+
+def test_growth_is_the_ratio_of_the_cpu_seconds(script: Callable[[str], Any]) -> None:
+    large = script("large")
+    full, part = large.Cost(10.0, 8.0, 2 * 10**9), large.Cost(4.0, 2.0, 10**9)
+    assert large.rows_of([("cache verify", full, part)]) == [
+        ["cache verify", "10.0", "8.0", "2.00 GB", "4.0", "2.0", "1.00 GB", "4.0"]
+    ]
+
+
+def test_a_run_is_measured_with_what_it_starts_and_stopped_at_the_limit(
+    script: Callable[[str], Any],
+) -> None:
+    threads = script("threads")
+    burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    run = threads.measure([sys.executable, "-c", code], {}, limit_s=60)
+    assert not run.stopped
+    assert 0.3 < run.cpu_s < 10
+    endless = threads.measure([sys.executable, "-c", "while True: pass"], {}, limit_s=0.5)
+    assert endless.stopped
+    with pytest.raises(SystemExit, match=r"(?s)failed:\n.*ValueError: no such thing"):
+        threads.measure([sys.executable, "-c", "raise ValueError('no such thing')"], {}, limit_s=60)
+
+
+def test_settings_of_threads_are_compared_with_the_first_of_them(
+    script: Callable[[str], Any],
+) -> None:
+    threads = script("threads")
+
+    def runs(*wall_s: float, stopped: bool = False) -> list[Any]:
+        return [threads.ProcessCost(value, 2 * value, stopped) for value in wall_s]
+
+    found = {
+        ("extract", False, "default"): runs(4.0, 90.0, 3.0),
+        ("extract", True, "default"): runs(20.0, stopped=True),
+        ("extract", False, "passive"): runs(5.0),
+        ("extract", True, "passive"): runs(10.0),
+    }
+    asked = argparse.Namespace(commands=["extract"], settings=["default", "passive"])
+    assert threads.rows_of(found, asked) == [
+        ["extract", "default", "4.0", "8.0", "1.00", "> 20.0", "> 40.0", "1.00"],
+        ["extract", "passive", "5.0", "10.0", "1.25", "10.0", "20.0", "0.50"],
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "headings"),
+    [
+        (
+            "extract.py decode --images=4 --rounds=1 --cases=1 --contenders clinit",
+            {"contender", "clinit"},
+        ),
+        (
+            "threads.py --small --repeats=1 --busy=1 --commands train-head --settings spin-1000",
+            {"command", "train-head"},
+        ),
+        (
+            "heads.py --iterations=2 --block=2 --banks 1 --per-class=4 --no-avalanche"
+            " --no-protocol --threads=1",
+            {"contender", "clinit, one head, float32", "PyTorch, DataLoader"},
+        ),
+        (
+            "top_blocks.py --model=test_vit --top-blocks=1 --batch=4 --rounds=1 --steps=1"
+            " --no-avalanche --threads=1",
+            {"contender", "clinit, JPEG files"},
+        ),
+        ("gpu.py --device cpu --scale tiny", {"one head", "base rows (numpy)"}),
+    ],
+)
+def test_a_benchmark_writes_a_dated_result(words: str, headings: set[str], tmp_path: Path) -> None:
+    name, *arguments = words.split()
+    command = [sys.executable, str(FOLDER / name), *arguments, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.iterdir()
+    assert re.search(r"_\d{4}-\d\d-\d\d\.md$", path.name)
+    text = path.read_text(encoding="utf-8")
+    assert "**" not in text  # says which part is not whole
+    first = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")}
+    assert headings <= first
+
+
+def test_without_a_gpu_its_benchmark_says_what_to_do(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    with pytest.raises(SystemExit, match=r"finds no CUDA device.*(?s:.)*--device cpu"):
+        script("gpu").main()
+
+
+def whole(setting: object) -> Any:
+    yield ["1", "2"]
+
+
+def broken(setting: object) -> Any:
+    yield ["3", "4"]
+    raise RuntimeError("no such kernel")
+
+
+def endless(setting: object) -> Any:
+    yield ["5", "6"]
+    time.sleep(60)
+
+
+def test_a_part_that_fails_or_takes_too_long_spoils_no_other(
+    script: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu: ModuleType = script("gpu")
+    measures = (whole, broken, endless, whole)
+    found = [gpu.Table(f"Part {i}", ("a", "b"), "A note.", each) for i, each in enumerate(measures)]
+    monkeypatch.setattr(gpu, "parts", lambda: found)
+    words = ["gpu.py", "--device", "cpu", "--scale", "tiny", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*words, "--seconds", "0.5"])
+    with pytest.raises(SystemExit, match="not everything has worked: Part 1"):
+        gpu.main()
+    text = next(tmp_path.iterdir()).read_text()
+    assert all(line in text for line in ("| 1 | 2 |", "| 3 | 4 |", "| 5 | 6 |"))
+    assert "**Part 1: failed: RuntimeError: no such kernel.**" in text
+    assert "**Part 2: cut off by the time limit.**" in text
+    assert "**Part 3: not measured: the time limit was reached before.**" in text
