@@ -155,8 +155,8 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
     """Return what bfloat16 costs the stored head of ViT-tiny on real photographs, as lines."""
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.scan import scan
     from clinit.extract.work.run import ExtractConfig, extract
 
     root = realdata / "imagenet_mini"

@@ -53,8 +53,8 @@ def group(
 
     clinit cache group caches/scenes frames.csv --column video
     """
+    from clinit.extract.arrays.groups import write_groups
     from clinit.extract.cache.read import open_cache
-    from clinit.extract.groups import write_groups
 
     split = open_cache(cache).split("train")
     repeating, groups = write_groups(split.path, split.manifest, table, column)

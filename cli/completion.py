@@ -52,14 +52,14 @@ def backbones(incomplete: str) -> list[str]:
 
 def datasets(incomplete: str) -> list[str]:
     """Propose data sets: those that are described, and layouts that describe themselves."""
-    from clinit.extract.dataset import FOLDER, HUGGINGFACE, WEBDATASET, known_datasets
+    from clinit.extract.dataset.known import FOLDER, HUGGINGFACE, WEBDATASET, known_datasets
 
     return _beginning((*known_datasets(), FOLDER, WEBDATASET, HUGGINGFACE), incomplete)
 
 
 def described_datasets(incomplete: str) -> list[str]:
     """Propose data sets that are described."""
-    from clinit.extract.dataset import known_datasets
+    from clinit.extract.dataset.known import known_datasets
 
     return _beginning(known_datasets(), incomplete)
 

@@ -269,8 +269,7 @@ def decoding_error(format: str) -> float:
     import numpy as np
     from PIL import Image
 
-    from clinit.extract.decode import decode
-    from clinit.extract.image_size import MAX_PIXELS
+    from clinit.extract.dataset.decode import MAX_PIXELS, decode
 
     ramp = np.linspace(20, 230, 32)  # smooth: compression loses little
     pixels = np.stack([*np.meshgrid(ramp, ramp), np.full((32, 32), 120.0)], -1).astype(np.uint8)

@@ -17,7 +17,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.cache.summary import RunFacts
-from clinit.extract.decode import decoder_version
+from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.model_args import read_model_args
 from clinit.extract.network.transform import Transform

@@ -15,15 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.augment import View
 from clinit.extract.cache.plan import Plan, shard_name
 from clinit.extract.cache.shard import Shard, assemble, write_shard
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import Images, images_of
-from clinit.extract.manifest import Manifest
+from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.images import Images, images_of
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
+from clinit.extract.views import View
 from clinit.extract.work.pipeline import Compute, ImageBatch, Timing, features_of, load_batches
 from clinit.stopwatch import Stopwatch
 

@@ -18,8 +18,8 @@ from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Top1, top1
 from clinit.extract.cache.summary import InvalidRow
-from clinit.extract.manifest import Manifest
-from clinit.extract.scan import available_splits, scan
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.shard_work import Progress
 from clinit.files.documents import Digest, DocumentKind

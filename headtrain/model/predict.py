@@ -29,12 +29,11 @@ from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import ImageFiles
+from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.extract.network.backbone import Backbone
-from clinit.extract.tree import IMAGE_SUFFIXES
-from clinit.extract.wordnet import title
 from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.headtrain.model.folder import read_model
 from clinit.headtrain.model.memory import Memory

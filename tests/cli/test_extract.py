@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
-from tests.extract.containers.made import make_tar
+from tests.extract.dataset.made import make_tar
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from clinit.api.heads import save_head
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
-from clinit.extract import judge_head
+from clinit.extract.arrays import fitted_head as judge_head
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.head_alone import predict_features

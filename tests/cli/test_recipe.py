@@ -74,7 +74,7 @@ def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> Any:
-    monkeypatch.setattr("clinit.extract.scan.available_splits", lambda *_: ())
+    monkeypatch.setattr("clinit.extract.dataset.scan.available_splits", lambda *_: ())
     monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.manifests", lambda *_, **__: {})
     monkeypatch.setattr(
         "clinit.extract.work.run.extract",

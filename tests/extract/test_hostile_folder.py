@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import ClinitError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, store_head
-from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.manifest import write_manifest
+from clinit.extract.dataset.manifest import write_manifest
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_file
 

@@ -11,12 +11,12 @@ import timm
 import torch
 
 from clinit.errors import CacheError, ManifestError
-from clinit.extract.augment import View
 from clinit.extract.cache.read import open_cache, verify_shard
-from clinit.extract.decode import decode
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import make_transform
-from clinit.extract.scan import scan
+from clinit.extract.views import View
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.shard_work import Progress
 from clinit.extract.work.split_run import SplitResult

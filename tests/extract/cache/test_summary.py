@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract import import_features as module
+from clinit.extract.arrays import import_features as module
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split, verify_shard
-from clinit.extract.import_features import ImportConfig, import_features
 
 ROWS, DIM = 20, 6
 BAD = (3, 4, 11)

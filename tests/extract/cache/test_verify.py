@@ -13,8 +13,8 @@ from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.plan import WRITE_AGAIN
 from clinit.extract.cache.verify import verify
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.run import ExtractConfig, extract
 
 

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clinit.errors import BackboneError, CacheError, DeviceError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit, open_split
-from clinit.extract.decode import decode
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.recorded import reload
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.documents import content_sha256

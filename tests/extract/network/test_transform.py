@@ -205,7 +205,7 @@ def test_a_jpeg_goes_through_the_same_steps_as_in_timm() -> None:
     rng = np.random.default_rng(1)
     file = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (80, 100, 3), dtype=np.uint8)).save(file, "JPEG")
-    from clinit.extract.decode import decode
+    from clinit.extract.dataset.decode import decode
 
     transform = make_transform("timm", CONFIG)
     theirs = timm.data.create_transform(**CONFIG, is_training=False)

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from clinit.errors import MachineError, ManifestError
-from clinit.extract.augment import View
-from clinit.extract.images import ImageFiles
+from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.network.transform import Transform
+from clinit.extract.views import View
 from clinit.extract.work.pipeline import ImageBatch, load_batches
 
 TRANSFORM = Transform(
@@ -68,7 +68,10 @@ def test_a_thin_image_that_resizing_would_make_huge_is_one_bad_image(root: Path)
     ("where", "error"),
     [
         ("clinit.extract.work.pipeline.decode", MemoryError()),
-        ("clinit.extract.decode.decode_image", RuntimeError("can't allocate memory: 36 bytes")),
+        (
+            "clinit.extract.dataset.decode.decode_image",
+            RuntimeError("can't allocate memory: 36 bytes"),
+        ),
         (
             "clinit.extract.network.transform.interpolate",
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1"),
@@ -119,7 +122,7 @@ def test_a_decoder_that_is_not_installed_stops_everything(
     def fail(*args: object, **kwargs: object) -> object:
         raise error
 
-    monkeypatch.setattr("clinit.extract.decode.decode_image", fail)
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
     with pytest.raises(MachineError, match=r"cannot decode .*0\.png: .*load") as caught:
         load(root)
     assert caught.value.remedy.startswith("Install what is missing")

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
-from clinit.extract.scan import scan
 from clinit.extract.work.pipeline import (
     Compute,
     ImageBatch,

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache
 from clinit.extract.cache.shard import Shard
-from clinit.extract.images import ImageFiles
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work import recheck as module
 from clinit.extract.work.recheck import Rechecked, recheck, sample_rows
 from clinit.extract.work.recorded import rebuild_network

@@ -23,13 +23,13 @@ from clinit.errors import (
     ManifestError,
     StorageError,
 )
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.plan import read_plan
 from clinit.extract.cache.read import open_cache, open_split, verify_shard
-from clinit.extract.decode import decode
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import make_transform
-from clinit.extract.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.shard_work import Progress
 from clinit.extract.work.split_run import SplitResult

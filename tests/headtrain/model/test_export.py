@@ -28,9 +28,9 @@ from clinit.errors import (
     ModelError,
     RecordError,
 )
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.folder import card

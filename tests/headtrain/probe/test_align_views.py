@@ -16,7 +16,7 @@ from clinit.extract.cache.plan import Plan, settle_plan, shard_name
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
-from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.seeds import Draw, generator
