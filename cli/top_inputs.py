@@ -15,7 +15,7 @@ from clinit.cli.context import Context, given
 from clinit.cli.options import MaxPixels
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import Command, expand
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.words import byte_count
 
 if TYPE_CHECKING:
