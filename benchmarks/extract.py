@@ -77,9 +77,9 @@ system, with those of loader processes), in the same form. Both are above 1 wher
 *clinit*: the call of the library, from files to a cache that is on the disk, with its defaults:
 each thread computes a batch of 32. *timm loop*: `timm.data.ImageDataset` and `create_loader`;
 *torchvision loop*: `ImageFolder` with Pillow and `DataLoader`; each with one loader process per
-core, batches of 32 and channels last. *decoding alone*: reading, decoding and resizing without a network. *model
-alone*: pixels in memory. The *work bound* is 1 / (1 / decoding alone + 1 / model alone, 32 per
-thread): what is left where both need all the cores."""
+core, batches of 32 and channels last. *decoding alone*: reading, decoding and resizing without a
+network. *model alone*: pixels in memory. The *work bound* is 1 / (1 / decoding alone + 1 / model
+alone, 32 per thread): what is left where both need all the cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
     """Return what bfloat16 costs the stored head of ViT-tiny on real photographs, as lines."""
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.scan import scan
     from clinit.extract.work.run import ExtractConfig, extract
 
     root = realdata / "imagenet_mini"

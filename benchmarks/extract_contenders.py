@@ -26,13 +26,11 @@ import torch
 from harness import divert_prints, say
 from torch import Tensor, nn
 
-from clinit.extract.images import images_of
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
-from clinit.extract.work.loader import ImageBatch, load_batches
-from clinit.extract.work.pipeline import in_turn, side_by_side
+from clinit.extract.work.pipeline import ImageBatch, Timing, in_turn, load_batches, side_by_side
 from clinit.extract.work.run import ExtractConfig, Network, extract, load_network
-from clinit.extract.work.timing import Timing
 from clinit.machine import cpu_count
 
 

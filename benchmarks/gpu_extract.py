@@ -14,13 +14,11 @@ from harness import settle
 from top_blocks_contenders import flop_of
 from torch import Tensor
 
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.scan import scan
-from clinit.extract.work.loader import ImageBatch
-from clinit.extract.work.pipeline import features_of, in_turn
+from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, in_turn
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.timing import Timing
 
 HEADINGS = (
     *("extraction", "autocast", "images/s", "of the forward pass alone", "of the copy alone"),

@@ -161,7 +161,7 @@ class CommandsWorkload:
     def _make_features(self) -> None:
         from safetensors.numpy import save_file
 
-        from clinit.extract.import_features import ImportConfig, import_features
+        from clinit.extract.arrays.import_features import ImportConfig, import_features
 
         size, rng = self.size, np.random.default_rng(0)
         means = rng.standard_normal((size.base + size.new, size.dim), dtype=np.float32)

@@ -121,8 +121,8 @@ def make_workload(
     import torch
     from safetensors.torch import save_file
 
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.scan import scan
     from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.top.inputs import open_side, reload_backbone
     from clinit.headtrain.top.lora import layers
@@ -195,8 +195,8 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, as clinit reads them."""
-    from clinit.extract.images import ImageFiles
-    from clinit.extract.work.loader import load_batches
+    from clinit.extract.dataset.images import ImageFiles
+    from clinit.extract.work.pipeline import load_batches
 
     files = list(paths)
     images = ImageFiles(root, files)

@@ -54,8 +54,8 @@ def export(
 
     clinit cache export caches/scenes scenes.parquet --split train
     """
+    from clinit.extract.arrays.export_features import export_features
     from clinit.extract.cache.read import open_cache
-    from clinit.extract.export_features import export_features
 
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())

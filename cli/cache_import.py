@@ -108,8 +108,8 @@ def import_(
     one that is fitted to their rows. Then `clinit train-head` and `clinit
     diagnose` work as with features of `clinit extract`.
     """
-    from clinit.extract.import_features import ImportConfig, import_features
-    from clinit.extract.judge_head import check_takes_head
+    from clinit.extract.arrays.fitted_head import check_takes_head
+    from clinit.extract.arrays.import_features import ImportConfig, import_features
 
     if fit_head is not None:
         if head is not None:
@@ -157,8 +157,8 @@ def import_(
 
 def _fit(cache: Path, by: HeadFit) -> None:
     """Fit a head to the training rows of a cache, store it there and say how good it is."""
+    from clinit.extract.arrays.fitted_head import give_head, remove_lost_head
     from clinit.extract.cache.read import open_cache
-    from clinit.extract.judge_head import give_head, remove_lost_head
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
 

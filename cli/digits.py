@@ -48,9 +48,8 @@ def announce(text: str) -> None:
 
 
 def _make_inputs(folder: Path) -> Path:
-    from clinit.extract.digits import write_digits
-    from clinit.extract.pretrain import pretrain
-    from clinit.extract.scan import scan
+    from clinit.extract.dataset.scan import scan
+    from clinit.extract.digits import pretrain, write_digits
 
     base, new = folder / "digits" / "base", folder / "digits" / "new"
     count = write_digits(base, range(4)) + write_digits(new, range(4, 10))

@@ -82,7 +82,7 @@ def doctor(
 def _plan(
     dataset: str | None, rows: int | None, dim: int | None, dtype: Dtype | None
 ) -> PlannedCache | None:
-    from clinit.extract.dataset import read_dataset
+    from clinit.extract.dataset.known import read_dataset
     from clinit.extract.doctor import PlannedCache
 
     if dataset is not None and rows is not None:

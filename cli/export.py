@@ -20,7 +20,8 @@ from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
-    from clinit.headtrain.model.export import Export, HeadExport
+    from clinit.headtrain.model.export import Export
+    from clinit.headtrain.model.head_alone import HeadExport
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -118,11 +119,13 @@ def export(
     head_only = head_only or out.suffix == ".npz"
     reads_features = temperature or (memory and out.suffix != ".safetensors" and not head_only)
     _check_options(context, out, head_only=head_only, reads_features=reads_features)
-    from clinit.headtrain.model.export import export_head, export_run
+    from clinit.headtrain.model.export import export_run
+    from clinit.headtrain.model.head_alone import export_head
     from clinit.headtrain.model.predict import find_images
 
     tell_replaced([out], overwrite=overwrite)
     check_with = [] if check_images is None else find_images([check_images])
+    exported: Export | HeadExport
     with claimed_file(out), doing("Putting backbone and head together …"):
         if head_only:
             exported = export_head(
@@ -236,4 +239,7 @@ def _show_network(exported: Export) -> None:
     say()
     say("import timm")
     say(f"model = {facts.loading_line(exported.path)}.eval()")
+    if exported.path.is_dir():
+        say("config = timm.data.resolve_model_data_config(model)")
+        say("transform = timm.data.create_transform(**config)")
     say()

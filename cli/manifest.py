@@ -15,8 +15,8 @@ from clinit.cli.progress import doing
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.dataset import Dataset, Layout
-    from clinit.extract.manifest import Manifest
+    from clinit.extract.dataset.known import Dataset, Layout
+    from clinit.extract.dataset.manifest import Manifest
 
 app = typer.Typer(no_args_is_help=True, help="Build and show manifests of data sets.")
 
@@ -66,10 +66,9 @@ def build(
     ] = None,
 ) -> None:
     """List the images of a split with their labels, and check their number."""
-    from clinit.extract.containers.columns import Columns
-    from clinit.extract.dataset import HUGGINGFACE
-    from clinit.extract.manifest import write_manifest
-    from clinit.extract.scan import scan
+    from clinit.extract.dataset.known import HUGGINGFACE, Columns
+    from clinit.extract.dataset.manifest import write_manifest
+    from clinit.extract.dataset.scan import scan
     from clinit.files.lock import claim_file
 
     columns = Columns(image_column, label_column)
@@ -101,12 +100,12 @@ def show(
     ] = False,
 ) -> None:
     """Show what a manifest holds, or what is known of a data set."""
-    from clinit.extract.dataset import check_known, known_datasets, read_dataset
+    from clinit.extract.dataset.known import check_known, known_datasets, read_dataset
 
     known = manifest in known_datasets() and not Path(manifest).is_file()
     if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
         check_known(manifest, described=True)
-    from clinit.extract.manifest import read_manifest
+    from clinit.extract.dataset.manifest import read_manifest
 
     if classes:
         found = (
@@ -123,8 +122,8 @@ def show(
 @app.command(name="list")
 def list_() -> None:
     """List the known data sets."""
-    from clinit.analysis.report.table import Column, table_of
-    from clinit.extract.dataset import (
+    from clinit.analysis.report.table import Column, Table
+    from clinit.extract.dataset.known import (
         FOLDER,
         HUGGINGFACE,
         WEBDATASET,
@@ -146,7 +145,7 @@ def list_() -> None:
     lines.append([HUGGINGFACE, "any Parquet files with a column of images", "", "", ""])
     words = (Column(heading, "text") for heading in ("data set", "title"))
     numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
-    out.print(table_of([*words, *numbers], [lines], is_framed=True))
+    out.print(Table([*words, *numbers], [lines]).rich(is_framed=True))
 
 
 def _print_manifest(manifest: Manifest) -> None:
@@ -154,7 +153,7 @@ def _print_manifest(manifest: Manifest) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clinit.extract.manifest_table import SCHEMA
+    from clinit.extract.dataset.manifest import SCHEMA
 
     counts = manifest.class_counts()
     present = counts.filter(pl.col("images") > 0)

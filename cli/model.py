@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from clinit.extract.cache.head import Top1
     from clinit.headtrain.model.add import Addition
     from clinit.headtrain.model.memory import Memory
+    from clinit.headtrain.model.model import Model
     from clinit.headtrain.model.model_file import ModelFacts
 
 FEW = 30
@@ -211,16 +212,9 @@ def remove(
 
     clinit remove scenes/ campsite iceberg --out fewer-scenes/
     """
-    check_model(model)
-    check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.images import check_apart
-    from clinit.headtrain.model.model import open_model
-
-    with claimed_file(out), doing("Putting backbone and head together …"):
-        opened = open_model(model, device="cpu")
-        check_apart(out, model)
-        left = opened.removed(classes, {**command_data(), "model": opened.origin})
-        left.write(out, overwrite=overwrite)
+    left = _changed(
+        model, out, lambda opened, data: opened.removed(classes, data), overwrite=overwrite
+    )
     facts = left.facts
     say(
         f"{len(set(classes)):,} removed: {facts.backbone} knows"
@@ -262,17 +256,29 @@ def rename(
         if old in pairs:
             raise typer.BadParameter(f"{old!r} is renamed twice")
         pairs[old] = new
-    check_model(model)
+    _changed(model, out, lambda opened, data: opened.renamed(pairs, data), overwrite=overwrite)
+    say(f"{len(pairs):,} renamed. Model at {out}")
+
+
+def _changed(
+    path: Path,
+    out: Path,
+    change: Callable[[Model, Mapping[str, Any]], Model],
+    *,
+    overwrite: bool,
+) -> Model:
+    """Write the model at `path` to `out` after a change of its classes; return it."""
+    check_model(path)
     check_out(out, overwrite=overwrite)
     from clinit.headtrain.model.images import check_apart
     from clinit.headtrain.model.model import open_model
 
     with claimed_file(out), doing("Putting backbone and head together …"):
-        opened = open_model(model, device="cpu")
-        check_apart(out, model)
-        found = opened.renamed(pairs, {**command_data(), "model": opened.origin})
+        opened = open_model(path, device="cpu")
+        check_apart(out, path)
+        found = change(opened, {**command_data(), "model": opened.origin})
         found.write(out, overwrite=overwrite)
-    say(f"{len(pairs):,} renamed. Model at {out}")
+    return found
 
 
 @app.callback()
@@ -288,16 +294,11 @@ def show(
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
-    from clinit.headtrain.model.folder import model_file_of, read_whole
-    from clinit.headtrain.model.memory import memory_in
-    from clinit.headtrain.model.model_file import read_facts
-
-    def read() -> tuple[ModelFacts, Memory | None]:
-        facts = read_facts(model_file_of(model))
-        return facts, memory_in(model, facts)
+    from clinit.headtrain.model.folder import read_model
 
     with doing("Reading the model …"):
-        facts, memory = read_whole(model, read)
+        stored = read_model(model)
+    facts, memory = stored.facts, stored.memory
     if as_json or output is Output.json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
     else:
@@ -335,8 +336,13 @@ def _table(*heads: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
-        justify = "right" if head in ("images", "before", "now") else "left"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "classes")
+        is_number = head in ("images", "before", "now")
+        table.add_column(
+            head,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=head != "classes",
+        )
     return table
 
 

@@ -20,7 +20,7 @@ import typer
 from clinit.cli import completion
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
-from clinit.cli.extract_output import progress_bars
+from clinit.cli.extract import progress_bars
 from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model

@@ -37,7 +37,7 @@ def count_images(caches: tuple[Path, Path] | None, roots: Mapping[str, Path | No
         ClinitError: If a cache is damaged, or a folder does not hold the data set.
     """
     from clinit.extract.cache.read import open_cache
-    from clinit.extract.scan import available_splits, scan
+    from clinit.extract.dataset.scan import available_splits, scan
 
     counts = dict(IMAGES)
     with doing("Counting images …"):

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits as PNG files in class folders: a data set for trying things.
+"""What the demo needs, offline: handwritten digits as PNG files, and a network that knows some.
 
 1,797 images of 8 x 8 pixels (E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten
 Digits", UCI, 1998), enlarged to 32 x 32.
@@ -6,11 +6,25 @@ Digits", UCI, 1998), enlarged to 32 x 32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import timm
+import timm.data
+import torch
 from PIL import Image
+from safetensors.torch import save
+from torch import nn
+
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.network.transform import make_transform
+from clinit.extract.work.pipeline import load_batches
+from clinit.files.commit import commit_file
+from clinit.machine import cpu_count
 
 _SIDE = 32
 _VAL_EVERY = 3
@@ -33,3 +47,62 @@ def write_digits(root: Path, digits: Iterable[int]) -> int:
             picture.save(folder / f"{index:04d}.png")
             written += 1
     return written
+
+
+def pretrain(
+    manifest: Manifest,
+    root: Path,
+    path: Path,
+    *,
+    name: str,
+    model_args: Mapping[str, Any],
+    input_size: int,
+    epochs: int,
+    seed: int = 0,
+    on_epoch: Callable[[int], None] = lambda epoch: None,
+) -> None:
+    """Train a timm model from scratch and write its weights with the class names.
+
+    AdamW with a one-cycle learning rate on randomly shifted images; meant for thousands of
+    small images, all of which are held in memory.
+
+    Args:
+        manifest: Images and labels.
+        root: The folder that its paths start from.
+        path: The safetensors file to write.
+        name: timm's name of the model.
+        model_args: Keyword arguments of `timm.create_model`.
+        input_size: Height and width of the input in pixels.
+        epochs: Passes over the images.
+        seed: Seed of the weights, the order and the shifts.
+        on_epoch: Called with the number of finished epochs.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = timm.create_model(name, num_classes=len(manifest.class_names), **model_args)
+        config = timm.data.resolve_model_data_config(network)
+        transform = make_transform("timm", config, input_size=input_size)
+        rows = [range(len(manifest.table))]
+        found = images_of(manifest.table, root)
+        (images,) = load_batches(found, rows, transform, workers=cpu_count())
+        labels = torch.from_numpy(manifest.table["label"].to_numpy().copy())
+        pixels = transform.normalise(images.pixels)
+        steps = epochs * -(-len(labels) // 64)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.05)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
+        network.train()
+        for epoch in range(epochs):
+            for chosen in torch.randperm(len(labels)).split(64):
+                shift = torch.randint(-3, 4, (2,)).tolist()
+                batch = torch.roll(pixels[chosen], shift, dims=(2, 3))
+                loss = nn.functional.cross_entropy(
+                    network(batch), labels[chosen], label_smoothing=0.1
+                )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+            on_epoch(epoch + 1)
+    metadata = {"class_names": json.dumps(manifest.class_names)}
+    state = {key: tensor.contiguous() for key, tensor in network.state_dict().items()}
+    commit_file(path, lambda draft: draft.write_bytes(save(state, metadata=metadata)))

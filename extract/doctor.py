@@ -26,7 +26,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, reason
 from clinit.files.lock import claim_file
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
@@ -269,8 +269,8 @@ def decoding_error(format: str) -> float:
     import numpy as np
     from PIL import Image
 
-    from clinit.extract.decode import decode
-    from clinit.extract.image_size import MAX_PIXELS
+    from clinit.extract.dataset.decode import decode
+    from clinit.extract.dataset.known import MAX_PIXELS
 
     ramp = np.linspace(20, 230, 32)  # smooth: compression loses little
     pixels = np.stack([*np.meshgrid(ramp, ramp), np.full((32, 32), 120.0)], -1).astype(np.uint8)
@@ -286,7 +286,7 @@ def check_disk(folder: Path, plan: PlannedCache | None) -> Iterator[Finding]:
         there = nearest(folder)
         free = shutil.disk_usage(there).free
     except OSError as error:
-        told = f"the free space of {folder} cannot be asked for: {error.strerror or error}"
+        told = f"the free space of {folder} cannot be asked for: {reason(error)}"
         yield fault("disk", told, "Choose another folder with `--out`.")
         return
     told = f"{free / 1e9:,.1f} GB free at {there}"

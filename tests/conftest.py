@@ -102,8 +102,8 @@ def make_run() -> Callable[..., Path]:
     import timm
     from safetensors.torch import save_file
 
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
-    from clinit.extract.scan import scan
     from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record

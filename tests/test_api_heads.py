@@ -12,9 +12,8 @@ import torch
 import clinit
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.export import Export, export_run
+from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.model import open_model
-from clinit.headtrain.model.of_run import TrainedRun
 from clinit.headtrain.model.predict import Rejection
 
 STUDY = {"tasks": 2, "iterations": 2, "batch_size": 4, "buffer": 9, "device": "cpu"}

@@ -120,11 +120,6 @@ def test_settings_of_threads_are_compared_with_the_first_of_them(
             " --no-protocol --threads=1",
             {"contender", "clinit, one head, float32", "PyTorch, DataLoader"},
         ),
-        (
-            "top_blocks.py --model=test_vit --top-blocks=1 --batch=4 --rounds=1 --steps=1"
-            " --no-avalanche --threads=1",
-            {"contender", "clinit, JPEG files"},
-        ),
         ("gpu.py --device cpu --scale tiny", {"one head", "base rows (numpy)"}),
     ],
 )

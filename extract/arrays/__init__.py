@@ -1,1 +1,1 @@
-"""Arrays in files that others have written: one format per file."""
+"""Features in files that others have written, or read: in and out of caches."""

@@ -1,4 +1,4 @@
-"""What a file of arrays offers: features of chosen rows, labels, class names."""
+"""What a file of arrays offers, and what is written into one: features, labels, class names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
+import polars as pl
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.class_names import MAX_NAME, is_text
+from clinit.extract.dataset.class_names import MAX_NAME, is_text
 from clinit.files.commit import draft_of
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
 """From numbers of rows to their features, in float32."""
+Block = tuple[Int[np.ndarray, " block"], Float[np.ndarray, "block dim"]]
 Labels = np.ndarray | list[str]
 """Integers of shape (rows,), or texts."""
 
@@ -113,3 +115,88 @@ def spooled(
         yield lambda rows: widened(features[rows])
     finally:
         draft.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExportedRows:
+    """Rows that are written into a file, in the order of their manifest."""
+
+    rows: Int[np.ndarray, " exported"]
+    """Their numbers in the cache and in its manifest; int64."""
+    labels: Int[np.ndarray, " exported"]
+    """int64."""
+    images: pl.DataFrame
+    """path, label and class_name of all rows of the manifest."""
+    class_names: tuple[str, ...]
+    dim: int
+    dtype: np.dtype
+    """float16 or float32, little-endian."""
+    block_rows: int
+    """Most rows of a block."""
+    metadata: dict[str, str]
+    """What a file says beside its rows: class names as a JSON list, and where it is from."""
+    blocks: Callable[[], Iterator[Block]]
+    """Reads numbers and features of the rows, a shard at a time."""
+
+
+def number_labels(
+    labels: Labels, rows: int, names: tuple[str, ...] | None, origin: str, *, shared: int = 0
+) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+    """Return labels as int64 in [0, classes), and one name per class.
+
+    Args:
+        labels: Integers from 0, or texts.
+        rows: How many there must be.
+        names: The class names; None takes the labels themselves, texts in sorted order.
+        origin: Where the labels are from, for messages.
+        shared: Classes that the other split has; a small split need not have a row of each.
+
+    Raises:
+        CacheError: If their number differs from that, or one has no name.
+    """
+    if len(labels) != rows:
+        raise CacheError(
+            f"{origin} holds {'text' if isinstance(labels, list) else labels.dtype} of shape"
+            f" ({len(labels)},), expected integers or text of shape ({rows},)",
+            remedy=ONE_PER_ROW,
+        )
+    if isinstance(labels, list):
+        _check_texts(labels, origin)
+        known = names if names is not None else tuple(sorted(set(labels)))
+        return _by_name(labels, known, origin), known
+    most, least = int(labels.max()), int(labels.min())
+    if names is None and most >= max(rows, shared):
+        raise CacheError(
+            f"{origin} holds the label {most:,}, but only {rows:,} rows",
+            remedy="Number the classes from 0 without gaps, name them with `--classes`, or import"
+            " first the split that has rows of all classes.",
+        )
+    if names is None:
+        names = tuple(map(str, range(most + 1)))
+    if least < 0 or most >= len(names):
+        raise CacheError(
+            f"{origin} holds labels from {least} to {most}, expected 0 to {len(names) - 1}",
+            remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
+        )
+    return labels.astype(np.int64), names
+
+
+def _check_texts(texts: list[str], origin: str) -> None:
+    wrong = next((text for text in texts if len(text) > MAX_NAME or not is_text(text)), None)
+    if wrong is not None:
+        raise CacheError(
+            f"{origin} holds what is no class name: {wrong[:30]!r}",
+            remedy=f"Save texts of at most {MAX_NAME:,} characters.",
+        )
+
+
+def _by_name(texts: list[str], names: tuple[str, ...], origin: str) -> Int[np.ndarray, " rows"]:
+    number = {name: label for label, name in enumerate(names)}
+    unknown = sorted(set(texts) - set(number))
+    if unknown:
+        raise CacheError(
+            f"{origin} holds {len(unknown):,} labels that are not among the {len(names):,} class"
+            f" names: {', '.join(name[:60] for name in unknown[:3])}",
+            remedy="Name all classes in the file of `--classes`, one per line.",
+        )
+    return np.array([number[name] for name in texts], dtype=np.int64)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from clinit.errors import CacheError
 from clinit.extract.arrays.array_file import ArrayFile
-from clinit.extract.arrays.npy_file import NpyFile
-from clinit.extract.arrays.npz_file import NpzFile
-from clinit.extract.arrays.parquet_file import ParquetFile
-from clinit.extract.arrays.safetensors_file import SafetensorsFile
+from clinit.extract.arrays.numpy_files import NpyFile, NpzFile
+from clinit.extract.arrays.parquet_files import ParquetFile
+from clinit.extract.arrays.safetensors_files import SafetensorsFile
 from clinit.files.paths import check_readable
 
 KINDS: dict[str, Callable[[Path], ArrayFile]] = {

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from clinit.errors import CacheError
-from clinit.extract.dataset import SPLITS
+from clinit.extract.dataset.known import SPLITS
 from clinit.extract.views import VIEWS_FOLDER
 from clinit.words import closest
 

@@ -24,10 +24,10 @@ from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
+from clinit.errors import CacheError, HeadError, unreadable
 from clinit.extract.arrays.array_file import parse_class_names
-from clinit.extract.arrays.npz_file import NpzFile
-from clinit.extract.class_names import is_text
+from clinit.extract.arrays.numpy_files import NpzFile
+from clinit.extract.dataset.class_names import is_text
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_file, make_folder
@@ -248,9 +248,7 @@ def read_head(
             )
         path.open("rb").close()  # safetensors says of any file it cannot open that it is absent
     except OSError as error:
-        raise StorageError(
-            f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
-        ) from error
+        raise unreadable(path, error) from error
     read = _read_npz if path.suffix == ".npz" else _read_safetensors
     weight, bias, facts = read(path)
     known = dim if facts.tensors is None else None  # heads of clinit have one layout

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.dataset import SPLITS
+from clinit.extract.dataset.known import SPLITS
 from clinit.files.documents import DocumentKind, content_sha256
 from clinit.words import contrast
 

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError
+from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import SUMMARY_FILE, split_names
@@ -26,8 +27,7 @@ from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.cache.shard import Shard, file_sha256, file_size, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
-from clinit.extract.groups import read_groups
-from clinit.extract.manifest import Manifest, read_manifest
+from clinit.extract.dataset.manifest import Manifest, read_manifest
 from clinit.extract.views import check_view, view_folders
 
 HEAD_FILE = "head.safetensors"

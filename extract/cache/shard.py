@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
+from clinit.errors import CacheError, unreadable
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan
 from clinit.files.commit import commit_file
 
@@ -213,7 +213,7 @@ def _read(path: Path, size: int) -> UInt8[np.ndarray, " bytes"]:
             while count := file.readinto(content.data[filled:]):
                 filled += count
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
+        raise unreadable(path, error) from error
     return content[:filled]
 
 
@@ -256,7 +256,7 @@ def file_size(path: Path) -> int:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CacheError(f"{path} is missing", remedy=WRITE_AGAIN) from error
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
+        raise unreadable(path, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise CacheError(f"{path} is no regular file", remedy=WRITE_AGAIN)
     return status.st_size
@@ -388,8 +388,4 @@ def file_sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from error
-
-
-def _unreadable(path: Path, why: str) -> StorageError:
-    return StorageError(f"cannot read {path}: {why}", remedy=LOOK_AT_STORAGE)
+        raise unreadable(path, error) from error

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
+from clinit.errors import CacheError, unreadable
 from clinit.extract.cache.features import FeatureSet, StoredRows
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.cache.read import CacheSplit
@@ -67,8 +67,7 @@ class _File:
         except FileNotFoundError as error:
             raise CacheError(f"{self.path} is missing", remedy=WRITE_AGAIN) from error
         except OSError as error:
-            why = error.strerror or str(error)
-            raise StorageError(f"cannot read {self.path}: {why}", remedy=LOOK_AT_STORAGE) from error
+            raise unreadable(self.path, error) from error
 
     def _read(
         self, file: RawIOBase, stored: Int[np.ndarray, " chosen"]

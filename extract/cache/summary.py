@@ -21,7 +21,7 @@ from clinit.extract.cache.folder import SUMMARY_FILE
 from clinit.extract.cache.head import Head, Top1, head_rows, tensors_sha256, top1
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.cache.shard import Shard, file_sha256, read_shard
-from clinit.extract.manifest import Manifest
+from clinit.extract.dataset.manifest import Manifest
 from clinit.files.documents import DocumentKind, content_sha256
 
 FILE = SUMMARY_FILE

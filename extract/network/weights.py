@@ -1,4 +1,10 @@
-"""A network of timm with its weights: timm's own, or those of a file."""
+"""A network of timm with its weights: timm's own, or those of a file.
+
+What a network is made of is said by names and numbers in a file of any size. So it is built without
+memory first, on PyTorch's meta device, and one that is far larger than its weights is not built.
+The library of the Hub tries each file six times, with pauses, before it looks into its cache; so
+the Hub is asked once before, and if it does not answer the cache alone is looked into.
+"""
 
 from __future__ import annotations
 
@@ -117,17 +123,13 @@ def _misfit(
 ) -> ClinitError:
     """Return what is to be said of weights that a network refuses: what they are instead."""
     what = f"{path} does not fit {name}"
-    found = known_network(state)
     if out_of_memory(error):
         return failure(error, what, "")
-    expected = network.state_dict()
-    told = f"{what}: it {contents(state)}" + (f", those of {found}" if found else "")
-    why = difference(state, expected) or _reason(error)
-    if found is not None and found != name.partition(".")[0]:
-        remedy = f"Give `--backbone {found}`, or weights of {name}."
-    else:
-        remedy = "Check `--backbone` and `--model-arg` against the model that was saved."
-    return BackboneError(f"{told}; {why}", remedy=remedy)
+    why = difference(state, network.state_dict()) or _reason(error)
+    return BackboneError(
+        f"{what}: it {contents(state)}; {why}",
+        remedy="Check `--backbone` and `--model-arg` against the model that was saved.",
+    )
 
 
 def _check_size(name: str, arguments: Mapping[str, Any], weights: NetworkSize | None) -> None:
@@ -174,37 +176,11 @@ def _reason(error: Exception) -> str:
 
 _SHOWN = 2
 """Names that stand for all."""
-_FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "layer1.0.conv1.weight": ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
-    "stages.0.blocks.0.conv_dw.weight": (
-        *(f"convnextv2_{size}" for size in ("atto", "femto", "pico", "nano", "tiny", "base")),
-        *(f"convnext_{size}" for size in ("tiny", "small", "base")),
-    ),
-    "blocks.0.attn.qkv.weight": (
-        *(f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large")),
-        *(f"vit_{size}_patch14_dinov2" for size in ("small", "base", "large")),
-    ),
-    "conv_stem.weight": ("mobilenetv2_100", "mobilenetv3_large_100", "efficientnet_b0"),
-    "layers.0.blocks.0.attn.qkv.weight": ("swin_tiny_patch4_window7_224",),
-}
-"""Networks that are often used, by the name of a tensor that their family has."""
-_MARKS = {
-    "lora_": "low-rank updates of a network, without the network",
-    "visual.": "a model of images and text (CLIP)",
-    "embeddings.patch_embeddings": "a model of the library transformers, not of timm",
-    "encoder.layers.encoder_layer_0": "a model of torchvision, not of timm",
-}
-"""Parts of names that tell what else it is."""
 _BEGINNINGS = {
     b"version https://git-lfs": "a pointer of Git LFS, not the weights that it stands for",
     b"<": "a web page",
     b"\x89HDF": "an HDF5 file",
-    b"PAR1": "a Parquet file",
-    b"\x89PNG": "an image",
-    b"\xff\xd8\xff": "an image",
-    b"\x1f\x8b": "compressed with gzip",
     b"{": "a JSON file",
-    b"ONNX": "an ONNX model",
 }
 
 
@@ -233,9 +209,6 @@ def contents(state: Mapping[str, Any]) -> str:
         return f"{told} (a head of {rows:,} classes on {dim:,} features, without a backbone)"
     if "optimizer" in others:
         return f"{told}, and what training keeps: {_some(others)}"
-    for mark, kind in _MARKS.items():
-        if any(mark in name for name in tensors):
-            return f"{told} ({kind})"
     prefixes = {name.partition(".")[0] for name in tensors}
     if len(tensors) > 1 and len(prefixes) == 1:
         return f"{told} (all names begin with {prefixes.pop()}.)"
@@ -259,33 +232,6 @@ def difference(state: Mapping[str, Any], expected: Mapping[str, Tensor]) -> str:
             f" expected {wanted[first]}"
         )
     return "; ".join(told)
-
-
-def known_network(state: Mapping[str, Any]) -> str | None:
-    """Return timm's name of the network that weights are of, if it is one that is often used.
-
-    Their classifier may have any number of rows.
-    """
-    shapes = _body({name: v for name, v in state.items() if isinstance(v, Tensor)})
-    for mark, names in _FAMILIES.items():
-        if mark in shapes:
-            for name in names:
-                with torch.device("meta"):
-                    network: Any = timm.create_model(name)
-                classifier = str(network.pretrained_cfg.get("classifier"))
-                own = _body(network.state_dict(), classifier)
-                if own == {k: v for k, v in shapes.items() if not k.startswith(f"{classifier}.")}:
-                    return name
-    return None
-
-
-def _body(state: Mapping[str, Tensor], classifier: str | None = None) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of tensors, without those of the classifier and without counters."""
-    return {
-        name: tuple(value.shape)
-        for name, value in state.items()
-        if not name.endswith("num_batches_tracked") and not name.startswith(f"{classifier}.")
-    }
 
 
 def _named(names: list[str]) -> str:

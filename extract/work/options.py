@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ManifestError
 from clinit.extract.cache.plan import WHOLE, Part
-from clinit.extract.dataset import FOLDER, check_known
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.known import FOLDER, MAX_PIXELS, check_known
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.manifest import Manifest
+    from clinit.extract.dataset.manifest import Manifest
     from clinit.extract.work.run import ExtractConfig
+    from clinit.extract.work.shard_work import Progress
     from clinit.extract.work.split_run import SplitResult
-    from clinit.extract.work.timing import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class ExtractOptions(NetworkOptions):
         Raises:
             ClinitError: If something is absent, or the part is none.
         """
-        from clinit.extract.tree import Tree
+        from clinit.extract.dataset.tree import Tree
 
         if self.part is not None:
             Part.parse(self.part)
@@ -109,11 +108,11 @@ class ExtractOptions(NetworkOptions):
             check_known(self.dataset)
         Tree.at(self.root)
         if self.manifest is not None and not self.manifest.is_file():
-            from clinit.extract.manifest import read_manifest
+            from clinit.extract.dataset.manifest import read_manifest
 
             read_manifest(self.manifest)  # says what is wrong with it
         if self.dataset is not None and self.split is None:
-            from clinit.extract.scan import available_splits, scan
+            from clinit.extract.dataset.scan import available_splits, scan
 
             if not available_splits(self.dataset, self.root):
                 scan(self.dataset, self.root, "train")  # says what was looked for
@@ -143,7 +142,7 @@ class ExtractOptions(NetworkOptions):
         return {name: each.limit_per_class(self.limit_per_class) for name, each in found.items()}
 
     def _read(self) -> Iterator[tuple[str, Manifest]]:
-        from clinit.extract.manifest import read_manifest
+        from clinit.extract.dataset.manifest import read_manifest
 
         assert self.manifest is not None
         given = read_manifest(self.manifest)
@@ -157,7 +156,7 @@ class ExtractOptions(NetworkOptions):
     def _scan(
         self, doing: Callable[[str], AbstractContextManager[object]], warn: Callable[[str], None]
     ) -> Iterator[tuple[str, Manifest]]:
-        from clinit.extract.scan import available_splits, scan
+        from clinit.extract.dataset.scan import available_splits, scan
 
         assert self.dataset is not None
         # Where no split is found, scanning for one says what was looked for.
@@ -208,8 +207,8 @@ class ExtractOptions(NetworkOptions):
 
 def no_val(dataset: str, root: Path) -> str:
     """Say that no class can be evaluated, and ask whether the root is one folder too deep."""
-    from clinit.extract.containers.split_files import split_folders
-    from clinit.extract.scan import available_splits
+    from clinit.extract.dataset.containers import split_folders
+    from clinit.extract.dataset.scan import available_splits
 
     parent = Path(os.path.normpath(root / ".."))
     told = f"{root} has no val split: none of its classes can be evaluated"

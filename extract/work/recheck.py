@@ -22,12 +22,12 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.augment import View
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.cache.shard import Shard
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import images_of
-from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.views import View
+from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.extract.work.run import Network
 
 STORAGE = {"float16": 2.0**-11, "float32": 0.0}

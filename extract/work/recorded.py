@@ -1,20 +1,129 @@
-"""The images and the network of a cache, as it records them."""
+"""The images, the network and the transform behind a feature cache, as it records them.
+
+The fingerprint says which they were; only the weights themselves are elsewhere. Whatever file
+they come from, they count only if their hash is the one in the fingerprint.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 import timm
 
-from clinit.errors import CacheError
+from clinit.errors import BackboneError, CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.read import CacheSplit
 from clinit.extract.cache.summary import RunFacts
-from clinit.extract.decode import decoder_version
-from clinit.extract.network.reload import rebuild
+from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.network.model_args import read_model_args
+from clinit.extract.network.transform import Transform
 from clinit.extract.work.run import Network
+from clinit.machine import choose_device
+from clinit.words import contrast_digests
+
+_RIGHT_FILE = (
+    "Give the file of the weights that the features were extracted with: `--weights FILE`."
+)
+
+
+def reload(
+    split: CacheSplit, *, weights: Path | None = None, device: str = "cpu"
+) -> tuple[Backbone, Transform]:
+    """Return the backbone that computed the features of a split, and what its images went through.
+
+    Args:
+        split: A split of a cache.
+        weights: The file of the weights; default: where they were at extraction, or timm's
+            pretrained weights where no file was given then.
+        device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        CacheError: If no network of ours computed the features, its weights are not where they
+            were, or these are other weights.
+        BackboneError: If the weights cannot be had or do not fit the network.
+        DeviceError: If the device is absent.
+    """
+    found = weights if weights is not None else stored_weights(split)
+    return rebuild(split.fingerprint, found, origin=str(split.path), device=device)
+
+
+def rebuild(
+    fingerprint: Fingerprint, weights: Path | None, *, origin: str, device: str = "cpu"
+) -> tuple[Backbone, Transform]:
+    """Return the backbone and the transform of a fingerprint.
+
+    Args:
+        fingerprint: That of a cache, or of a run record.
+        weights: The file of the weights; None takes timm's pretrained weights.
+        origin: What holds the fingerprint, for messages.
+        device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        CacheError: If no network of ours computed the features, or these are other weights.
+        BackboneError: If the weights cannot be had or do not fit the network.
+        DeviceError: If the device is absent.
+    """
+    expected = _extracted_weights(fingerprint, origin)
+    transform, config = _parse(fingerprint, origin)
+    config = replace(config, weights=weights, device=str(choose_device(device)))
+    try:
+        backbone = load_backbone(config)
+    except BackboneError as error:
+        if weights is None:
+            raise
+        raise BackboneError(str(error), remedy=_RIGHT_FILE) from error
+    if backbone.weights_sha256 != expected:
+        found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
+        now, then = contrast_digests(backbone.weights_sha256, expected)
+        raise CacheError(
+            f"{found}: SHA-256 {now}, but the features of {origin} were extracted with weights of"
+            f" SHA-256 {then}",
+            remedy=_RIGHT_FILE,
+        )
+    return backbone, transform
+
+
+def stored_weights(split: CacheSplit) -> Path | None:
+    """Return where the weights were at extraction; None for timm's own.
+
+    Raises:
+        CacheError: If nobody knows, or the file is gone.
+    """
+    _extracted_weights(split.fingerprint, str(split.path))
+    return weights_file(split.path, None, split.summary.run)
+
+
+def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
+    """Return the digest of the weights of the network that computed the features."""
+    if fingerprint.weights is None:
+        raise CacheError(
+            f"no network is known for the features of {origin}: they were imported from"
+            f" {'elsewhere' if fingerprint.backbone is None else fingerprint.backbone!r}",
+            remedy="Extract the images with `clinit extract` to have the network too.",
+        )
+    return fingerprint.weights
+
+
+def _parse(fingerprint: Fingerprint, origin: str) -> tuple[Transform, BackboneConfig]:
+    fields = fingerprint.fields
+    try:
+        transform = Transform.parse(fields["transform"])
+        config = BackboneConfig(
+            name=fields["backbone"],
+            model_args=read_model_args(fields["model_args"]),
+            autocast=fields.get("autocast", "off"),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CacheError(
+            f"the fingerprint of {origin} does not describe a network and a transform: {error}",
+            remedy="Run the `clinit extract` command of the cache into a new folder.",
+        ) from error
+    return transform, config
+
 
 _DEVICES = ("auto", "cpu", "cuda")
 
@@ -128,8 +237,9 @@ def weights_file(path: Path, given: Path | None, facts: RunFacts) -> Path | None
         return given
     if isinstance(facts.weights, msgspec.UnsetType):
         raise CacheError(
-            f"nothing whole in {path} says where the weights were",
-            remedy="Say where they are with `--weights FILE`.",
+            f"nothing in {path} says where the weights were",
+            remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
+            " cache again: it adds the path and computes nothing.",
         )
     if facts.weights is not None and not Path(facts.weights).is_file():
         raise CacheError(

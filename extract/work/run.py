@@ -14,15 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, ClusterError, ManifestError
-from clinit.extract.augment import View
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import FILE as PLAN_FILE
 from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan
-from clinit.extract.dataset import SPLITS
-from clinit.extract.decode import decoder_version
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.manifest import Manifest
-from clinit.extract.named_rows import find_head_names
+from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.dataset.known import MAX_PIXELS, SPLITS
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.head_names import find_head_names
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
@@ -30,10 +28,9 @@ from clinit.extract.network.backbone import (
     load_backbone,
 )
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.views import VIEWS_FOLDER
-from clinit.extract.work.shard_work import ShardWork
+from clinit.extract.views import VIEWS_FOLDER, View
+from clinit.extract.work.shard_work import Progress, ShardWork
 from clinit.extract.work.split_run import SplitResult, SplitRun
-from clinit.extract.work.timing import Progress
 from clinit.files.lock import make_folder
 from clinit.machine import cpu_count
 from clinit.ray_tasks import connected, run_tasks

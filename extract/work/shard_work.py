@@ -1,4 +1,4 @@
-"""The work of an extraction: images of the rows of shards in, finished shards out."""
+"""The work of an extraction: images of the rows of shards in, finished shards out, and its time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,19 +15,61 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.augment import View
 from clinit.extract.cache.plan import Plan, shard_name
 from clinit.extract.cache.shard import Shard, assemble, write_shard
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import Images, images_of
-from clinit.extract.manifest import Manifest
+from clinit.extract.dataset.decode import MISSING
+from clinit.extract.dataset.images import Images, images_of
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.loader import ImageBatch, load_batches
-from clinit.extract.work.pipeline import Compute, features_of
-from clinit.extract.work.timing import Timing
+from clinit.extract.views import View
+from clinit.extract.work.pipeline import Compute, ImageBatch, Timing, features_of, load_batches
 from clinit.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from clinit.extract.cache.plan import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the extraction of a split is."""
+
+    split: str
+    rows_done: int
+    """Rows in finished batches, those found in earlier shards included."""
+    rows_total: int
+    images_per_s: float
+    """Rate of this run."""
+    shares: Mapping[str, float]
+    """Share of each phase in the time, in [0, 1]."""
+
+
+class Meter:
+    """What the progress bar of a split shows."""
+
+    def __init__(
+        self,
+        work: ShardWork,
+        part: Part,
+        missing: Iterable[int],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        """Begin: all shards of the part but the missing ones are there."""
+        self._work, self._tell, self._watch = work, on_progress, Stopwatch()
+        plan = work.plan
+        self._total = sum(len(plan.rows(shard)) for shard in part.shards(plan.num_shards))
+        self._found = self._total - sum(len(plan.rows(shard)) for shard in missing)
+        self.computed = 0
+        """Rows computed here."""
+
+    def advance(self, rows: int) -> None:
+        """Add rows that were computed."""
+        self.computed += rows
+        rate, done = self.computed / self._watch.total, self._found + self.computed
+        shares = self._work.timing.shares()
+        self._tell(Progress(self._work.plan.title, done, self._total, rate, shares))
+
 
 _SAMPLE = 200
 """Images whose places are looked at before a folder is said to be the wrong one."""

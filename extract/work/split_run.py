@@ -24,10 +24,9 @@ from clinit.extract.cache.read import (
 from clinit.extract.cache.shard import read_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
-from clinit.extract.manifest import read_manifest, write_manifest
-from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
-from clinit.extract.work.shard_work import ShardWork
-from clinit.extract.work.timing import Meter, Progress
+from clinit.extract.dataset.manifest import read_manifest, write_manifest
+from clinit.extract.head_names import NAMED_EARLIER, HeadNames
+from clinit.extract.work.shard_work import Meter, Progress, ShardWork
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
 

@@ -1,4 +1,4 @@
-"""The backbone and the head of a run as one network, or its head alone.
+"""The backbone and the head of a recorded run as one network.
 
 The network is put together, compared with what was trained (the features of its backbone times
 the head) and only then written.
@@ -6,29 +6,263 @@ the head) and only then written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import timm
 import torch
 
-from clinit.errors import CacheError, HeadError, RecordError, StorageError
+from clinit.errors import CacheError, ClinitError, RecordError, StorageError
+from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, Top1, write_head
-from clinit.extract.cache.read import open_split
+from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
-from clinit.extract.network.reload import rebuild, stored_weights
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, renumbered
 from clinit.headtrain.model.model import Model, model_args
-from clinit.headtrain.model.model_file import ModelFacts, features_of
-from clinit.headtrain.model.of_run import TrainedRun
-from clinit.headtrain.model.onnx import OnnxCheck, check_installed
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.temperature import Temperature, divided
+from clinit.headtrain.model.model_file import Change, ModelFacts, features_of
+from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck, check_installed
+from clinit.headtrain.record.format import (
+    RunRecord,
+    changed_parameters,
+    final_head,
+    find_records,
+    read_record,
+)
+from clinit.headtrain.record.info import SideInfo, is_held_out
+from clinit.headtrain.rows import never_wins
+from clinit.headtrain.temperature import LEAST_ROWS, Temperature, temperature_of
+
+HELD_OUT_PER_CLASS = 20
+"""Validation features that are remembered of each class, to measure the model on later."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedRun:
+    """A record that a model is made of."""
+
+    record: RunRecord
+    head: Head
+    """As the run ended with it; its rows are the first classes of the record."""
+    changed: Mapping[str, np.ndarray]
+    """Parameters of the backbone that training has changed, by name; none where it was frozen."""
+    base: Path | None = None
+    """The feature cache of the base classes, where it is not where the record says."""
+    new: Path | None = None
+    """The cache of the classes that arrived, likewise."""
+
+    @classmethod
+    def read(cls, run: Path, base: Path | None = None, new: Path | None = None) -> TrainedRun:
+        """Read the record at `run`.
+
+        Raises:
+            RecordError: If there is none, it is damaged, or holds no head or one of other classes;
+                records below the folder are named.
+            HeadError: If the head is damaged, its training has diverged, or it is no linear one.
+        """
+        if run.is_dir() and not (run / "run.json").exists() and (found := find_records(run)):
+            shown = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
+            raise RecordError(
+                f"{run} is no run record, but holds {len(found)} of them:"
+                f" {shown}{', …' if len(found) > 5 else ''}",
+                remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
+            )
+        record = read_record(run)
+        head = final_head(record)
+        names = tuple(record.classes["name"])
+        last = max(task["task"] for task in record.info["tasks"])
+        learnt = int((record.classes["task"] <= last).sum())
+        expected = {names, names[:learnt]}  # where it was stopped, a head may have rows beyond
+        if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
+            raise RecordError(
+                f"the head in {run} is not of the {len(names):,} classes of the record",
+                remedy="The record is damaged: remove its folder and run `clinit train-head`"
+                " again.",
+            )
+        weight, bias = head.weight[:learnt], head.bias[:learnt]
+        head = replace(head, weight=weight, bias=bias, class_names=names[:learnt])
+        return cls(record, head, changed_parameters(record), base, new)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that the run has learnt, the base first."""
+        assert self.head.class_names is not None
+        return self.head.class_names
+
+    @property
+    def tasks(self) -> tuple[int, ...]:
+        """The task in which each of them arrived; 0 for the classes of the base."""
+        return tuple(self.record.classes["task"])[: self.head.num_classes]
+
+    def rows(self, split: str) -> FeatureSet:
+        """Return features of the classes of the run, with the rows of the head as labels.
+
+        Args:
+            split: `train`, or `val`, the rows that no head was trained on; a side that lacks it has
+                none.
+
+        Raises:
+            CacheError: If a cache is not there any more, is of another backbone, or holds other
+                rows, as far as the record says which they were.
+        """
+        num_base = int((self.record.classes["task"] == 0).sum())
+        parts = []
+        for option, told, place, start, stop in (
+            ("--base", self.record.info["base"], self.base, 0, num_base),
+            ("--new", self.record.info["new"], self.new, num_base, self.head.num_classes),
+        ):
+            rows = _rows(_cache(told, place, option, split), split)
+            row_of = {name: row for row, name in enumerate(self.class_names) if start <= row < stop}
+            places = np.array([row_of.get(name, -1) for name in rows.class_names], dtype=np.int64)
+            parts.append(renumbered(rows, places, self.class_names))
+        return joined_rows(parts, self.class_names)
+
+    def memory(self, depends_on: Mapping[str, str]) -> Memory:
+        """Return the statistics of all training rows, and held-out features.
+
+        Args:
+            depends_on: What the features depend on.
+
+        Raises:
+            CacheError: As in `rows`.
+        """
+        train, val = self.rows("train"), self.rows("val")
+        return Memory.of(train, depends_on, held_out=first_rows(val, HELD_OUT_PER_CLASS))
+
+    def temperature(self) -> tuple[Temperature | None, tuple[str, ...]]:
+        """Return the temperature of the head, or notes why there is none."""
+        if self.changed:
+            why = "training has changed the backbone, so that cached features are not its own"
+            return None, (_undivided(why),)
+        try:
+            rows = self.rows("val")
+        except (CacheError, StorageError) as error:
+            return None, (_undivided(f"{error}. {error.remedy}"),)
+        if (found := temperature_of(self.head, rows)) is not None:
+            return found, ()
+        count = int((~never_wins(self.head))[rows.labels].sum())
+        why = (
+            f"a temperature needs {LEAST_ROWS} held-out rows, the run has {count:,}"
+            if count < LEAST_ROWS
+            else "no temperature has the least loss on its held-out rows: all are labelled right,"
+            " or the logits tell nothing of them"
+        )
+        return None, (_undivided(why),)
+
+    def accuracies(self) -> dict[str, Top1]:
+        """Return what the run had right at its end: of all, base and new classes and by task."""
+        record = self.record
+        last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
+        last = last.filter(pl.col("iteration") == pl.col("iteration").max())
+        arrived = last.join(record.classes.select("row", arrival="task"), on="row", how="left")
+        parts = {
+            "all": last,
+            "base": arrived.filter(pl.col("arrival") == 0),
+            "new": arrived.filter(pl.col("arrival") > 0),
+        }
+        tasks = sorted(set(parts["new"]["arrival"]))
+        for task in tasks if len(tasks) > 1 else ():
+            parts[f"task {task}"] = arrived.filter(pl.col("arrival") == task)
+        return {
+            name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
+            for name, part in parts.items()
+        }
+
+    def change(self) -> Change:
+        """Return the run as the first change of the model that it gives."""
+        info, ended = self.record.info, self.accuracies()
+        arrived = self.record.classes.head(self.head.num_classes).filter(pl.col("task") > 0)
+        data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
+        for name, side in (("base", info["base"]), ("new", info["new"])):
+            data[name] = {
+                "cache": side["path"],
+                "manifest": side.get("manifest_digest"),
+                "val_manifest": side.get("val_manifest_digest"),
+            }
+        groups = {"old": ended["base"], "new": ended["new"], "all": ended["all"]}
+        groups |= {name: part for name, part in ended.items() if name.startswith("task ")}
+        return Change(
+            action="run",
+            date=info.get("started", ""),
+            clinit=str(info.get("versions", {}).get("clinit", "")),
+            task=None,
+            classes=tuple(arrived["name"]),
+            images=dict(arrived.select("name", "train_rows").iter_rows()),
+            data=data,
+            settings=dict(info["config"]),
+            accuracy=groups,
+        )
+
+    def images(self) -> list[Path]:
+        """Return at most `MOST_IMAGES` test images, of old and new classes, evenly spread.
+
+        They are looked for where the caches of the run were extracted from; none where these or
+        their images are gone, and none where they lie in containers.
+        """
+        found: list[Path] = []
+        for side in (self.record.info["base"], self.record.info["new"]):
+            try:
+                split = open_split(Path(side["path"]) / "val")
+            except (ClinitError, OSError):
+                continue
+            names = split.manifest.table["path"]
+            if split.summary.run.root is not None and len(names):
+                rows = np.unique(np.linspace(0, len(names) - 1, num=MOST_IMAGES // 2).astype(int))
+                found += (Path(split.summary.run.root) / names[int(row)] for row in rows)
+        return [path for path in found if path.is_file()]
+
+
+def _undivided(why: str) -> str:
+    return f"the probabilities are those of the head as it was trained: {why}"
+
+
+def _cache(told: SideInfo, place: Path | None, option: str, split: str) -> Cache:
+    """Open a cache of a run, if it is the one of then."""
+    path = Path(told["path"]) if place is None else place
+    moved = f"Say where that one is with `{option} CACHE`."
+    if place is None and not path.is_dir():
+        raise CacheError(f"nothing is at {path}, where a cache of the run was", remedy=moved)
+    cache = open_cache(path)
+    found = cache.split("train").fingerprint.without_rows
+    differing = [each.name for each in Fingerprint(told["fingerprint"]).differences(found)]
+    if not differing and split in cache.splits and _are_others(told, cache.splits[split]):
+        differing = [f"its {split} rows"]
+    if differing:
+        raise CacheError(
+            f"the cache at {path} is not the one of the run: it differs in {', '.join(differing)}",
+            remedy=moved,
+        )
+    return cache
+
+
+def _are_others(told: SideInfo, split: CacheSplit) -> bool:
+    """Return whether a split holds other rows than that of the run, by the digests of both.
+
+    A record of an earlier version has none of imported files, and the trial of a search none of
+    its test rows: what is not known is not compared.
+    """
+    prefix = "" if split.plan.split == "train" else "val_"
+    then = [told.get(f"{prefix}{kind}_digest") for kind in ("manifest", "features")]
+    now = split.fingerprint.manifest, split.fingerprint.features
+    return any(
+        isinstance(one, str) and not is_held_out(one) and one != other
+        for one, other in zip(then, now, strict=True)
+    )
+
+
+def _rows(cache: Cache, split: str) -> FeatureSet:
+    if split in cache.splits:
+        return cache.splits[split].load()
+    train = cache.split("train")
+    empty = np.empty((0, train.dim), dtype=train.dtype)
+    return FeatureSet(empty, np.empty(0, dtype=np.int64), train.class_names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,74 +447,3 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
     backbone.network.load_state_dict(changed, strict=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeadExport:
-    """What was exported of a head alone."""
-
-    path: Path
-    head: Head
-    """As it is in the file: divided by the temperature, where there is one."""
-    tasks: tuple[int, ...]
-    """The task in which each class arrived; 0 for the classes of the base."""
-    backbone: str
-    """What computed the features that it reads."""
-    temperature: Temperature | None
-    ended: Top1
-    """What the run had right at its end, of old and new classes."""
-    notes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"<HeadExport {self.path}: {self.head} of {self.backbone}>"
-
-
-def export_head(
-    run: Path,
-    out: Path,
-    *,
-    calibrated: bool = True,
-    base: Path | None = None,
-    new: Path | None = None,
-    overwrite: bool = False,
-) -> HeadExport:
-    """Write the final head of a run record to a file, for features that are computed elsewhere.
-
-    Args:
-        run: The folder of the record.
-        out: The file, .npz or .safetensors.
-        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
-        base: The feature cache of the base classes, where it is not where the record says.
-        new: That of the classes that arrived.
-        overwrite: Whether a model or a head that is there is replaced.
-
-    Raises:
-        ModelError: If there is something at `out` already.
-        RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, its training has diverged, it is no linear head on
-            features, or those of a backbone that training has changed.
-    """
-    if out.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out, overwrite=overwrite)
-    trained = TrainedRun.read(run, base, new)
-    info = trained.record.info
-    if trained.changed:
-        raise HeadError(
-            f"training has changed the backbone of {run}: its head alone does not fit the features"
-            " of any cache",
-            remedy="Export both: `clinit export RUN --out FOLDER`.",
-        )
-    temperature, notes = trained.temperature() if calibrated else (None, ())
-    config = {name: info["config"].get(name) for name in ("method", "loss")}
-    origin = {
-        "run": info["id"],
-        "tasks": list(trained.tasks),
-        "temperature": None if temperature is None else asdict(temperature),
-        **{name: value for name, value in config.items() if value is not None},
-    }
-    head = replace(divided(trained.head, temperature), origin=origin)
-    write_head(head, out)
-    backbone = Fingerprint(info["base"]["fingerprint"]).backbone or "an unknown backbone"
-    ended = trained.accuracies()["all"]
-    return HeadExport(out, head, trained.tasks, backbone, temperature, ended, notes)

@@ -21,11 +21,12 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import timm
 import torch
@@ -33,46 +34,57 @@ from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
+from clinit.extract.dataset.class_names import title
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
-from clinit.extract.wordnet import title
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_folder
 from clinit.files.text import TextFileError, read_text
+from clinit.headtrain.model.memory import MEMORY_FILE, Memory, memory_in
 from clinit.headtrain.model.model_file import Change, ModelFacts, read_facts, write_model
-from clinit.words import escaped, lines_of_table, visible
+from clinit.machine import choose_device
+from clinit.words import contrast_digests, escaped, lines_of_table, visible
 
 MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
-ONNX_FILE, MEMORY_FILE = "model.onnx", "memory.safetensors"
+ONNX_FILE = "model.onnx"
 _FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
 _TOLERANCE = 1e-5
 """Between the logits of the two networks, relative to the largest."""
-T = TypeVar("T")
 
 
-def read_whole(path: Path, read: Callable[[], T]) -> T:
-    """Read a model of several files; once more if it was replaced meanwhile.
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A model as it is read."""
+
+    facts: ModelFacts
+    backbone: Backbone | None
+    """The network on its device, its classifier included; None where it was not asked for."""
+    memory: Memory | None
+    """None where it remembers nothing, or was not asked for."""
+
+
+def read_model(path: Path, *, device: str | None = None, remembers: bool = True) -> Stored:
+    """Read a model folder or a model file; once more if it was replaced meanwhile.
 
     Args:
         path: The folder or the file.
-        read: Reads it; what it returns is of one model, or it raises a ClinitError.
+        device: Where the network goes; None to leave it unread.
+        remembers: Whether its memory is read.
 
     Raises:
-        ModelError: If it was replaced during the second reading too.
-        ClinitError: Of `read`, if the model has stayed the same.
+        ModelError: If there is no model at `path`, it has changed since it was written, its
+            folder contradicts its file, or it was replaced during the second reading too.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
     """
-
-    def identity() -> tuple[int, int] | None:
-        with suppress(OSError):
-            status = path.stat()
-            return status.st_ino, status.st_mtime_ns
-        return None
-
     for _ in range(2):
-        before = identity()
+        before = _identity(path)
         try:
-            return read()
+            file, facts = _read_facts(path)
+            backbone = None if device is None else _read_network(file, facts, device)
+            return Stored(facts, backbone, memory_in(path, facts) if remembers else None)
         except ClinitError:
-            if identity() == before:
+            if _identity(path) == before:
                 raise
     raise ModelError(
         f"{path} was replaced again and again while it was read",
@@ -80,15 +92,18 @@ def read_whole(path: Path, read: Callable[[], T]) -> T:
     )
 
 
-def model_file_of(path: Path) -> Path:
-    """Return the model file in the folder `path`; any other path as it is.
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a folder or a file is replaced; None where there is none."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
-    Raises:
-        ModelError: If it is a folder that lacks a model file or its configuration, or the two
-            disagree.
-    """
+
+def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
+    """Return the model file at `path`, or in the folder there, and what it says of itself."""
     if not path.is_dir():
-        return path
+        return path, read_facts(path)
     file, config = path / MODEL_FILE, path / CONFIG_FILE
     if not file.exists():
         run = path if (path / "run.json").is_file() else "RUN"
@@ -108,7 +123,26 @@ def model_file_of(path: Path) -> Path:
         raise ModelError(
             f"{config} and the model file beside it disagree about {differing}", remedy=remedy
         )
-    return file
+    return file, facts
+
+
+def _read_network(file: Path, facts: ModelFacts, device: str) -> Backbone:
+    config = BackboneConfig(
+        name=facts.backbone,
+        weights=file,
+        model_args={**facts.model_args, "num_classes": facts.num_classes},
+        device=str(choose_device(device)),
+        autocast=facts.autocast,
+    )
+    backbone = load_backbone(config)
+    if backbone.weights_sha256 != facts.weights:
+        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
+        raise ModelError(
+            f"the weights in {file} are not those that were exported: SHA-256 {found} instead of"
+            f" {exported}",
+            remedy="Export the run again; this file is damaged.",
+        )
+    return backbone
 
 
 def write_model_folder(

@@ -32,7 +32,6 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind, Share
 from clinit.files.paths import check_readable
-from clinit.headtrain.model.folder import MEMORY_FILE
 from clinit.headtrain.model.model_file import ModelFacts
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
@@ -313,6 +312,7 @@ def without_rows_of(rows: FeatureSet, others: FeatureSet) -> FeatureSet:
     return FeatureSet(rows.features[left], rows.labels[left], rows.class_names)
 
 
+MEMORY_FILE = "memory.safetensors"
 _KEY = "clinit_memory"
 _REMEDY = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
 _DOCUMENT = DocumentKind(

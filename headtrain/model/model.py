@@ -22,19 +22,18 @@ from torch import nn
 from clinit.errors import BackboneError, HeadError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.extract.class_names import is_text
-from clinit.extract.decode import decoder_version
+from clinit.extract.dataset.class_names import is_text
+from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.head_names import name_rows
 from clinit.extract.network.backbone import Backbone, state_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.headtrain.model.folder import (
-    MEMORY_FILE,
     ONNX_FILE,
     check_free,
-    read_whole,
+    read_model,
     write_model_folder,
 )
-from clinit.headtrain.model.memory import Memory, check_backbone, memory_in, write_memory
+from clinit.headtrain.model.memory import MEMORY_FILE, Memory, check_backbone, write_memory
 from clinit.headtrain.model.model_file import (
     Change,
     ModelFacts,
@@ -133,10 +132,11 @@ class Model:
             ModelError: If there is no class of a name, or none would be left.
         """
         self._check_known(names)
-        left = [row for row, name in enumerate(self.facts.class_names) if name not in set(names)]
+        gone = set(names)
+        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
         if not left:
             raise ModelError(
-                f"without these {len(set(names)):,} classes the model has none",
+                f"without these {len(gone):,} classes the model has none",
                 remedy="Leave at least one class.",
             )
         return self.of_rows(left)
@@ -185,7 +185,8 @@ class Model:
         return found.after(change)
 
     def _check_known(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in set(self.facts.class_names)]
+        known = set(self.facts.class_names)
+        unknown = [name for name in names if name not in known]
         if not unknown:
             return
         near = get_close_matches(unknown[0], self.facts.class_names, n=3)
@@ -247,17 +248,13 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    path = Path(path)
-    return read_whole(path, lambda: _open_model(path, device))
-
-
-def _open_model(path: Path, device: str) -> Model:
-    classifier = load_model(path, device=device)
-    facts, backbone = classifier.facts, classifier.backbone
+    stored = read_model(Path(path), device=device)
+    facts, backbone = stored.facts, stored.backbone
+    assert backbone is not None
     head = replace(backbone.head, class_names=facts.class_names)
     if facts.temperature is not None:
         head = facts.temperature.multiplied(head)
-    model = Model(facts, backbone, head, memory_in(path, facts), str(path))
+    model = Model(facts, backbone, head, stored.memory, str(path))
     if model.memory is not None:
         check_backbone(model.depends_on, model.memory.backbone)
     return model

@@ -64,7 +64,8 @@ class Change:
     def now(cls, action: Action, classes: Sequence[str], **fields: Any) -> Change:
         """Return what is done now, by this version of clinit; other fields are empty."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        empty = {"task": None, **{name: {} for name in ("images", "data", "settings", "accuracy")}}
+        empty: dict[str, Any] = {"task": None}
+        empty |= {name: {} for name in ("images", "data", "settings", "accuracy")}
         found = cls(
             **{**empty, **fields},
             action=action,
@@ -108,7 +109,7 @@ class ModelFacts:
     tasks: tuple[int, ...]
     """The task in which each class arrived; 0 for the classes of the base."""
     transform: Transform
-    autocast: Literal["off", "bfloat16", "float16"]
+    autocast: Annotated[str, Meta(pattern="^(off|bfloat16|float16)$")]
     """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
     weights: str
     """SHA-256 over the state dict (`state_sha256`)."""
@@ -213,6 +214,12 @@ def read_facts(path: Path) -> ModelFacts:
     Raises:
         ModelError: If there is no model file at `path`.
     """
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"{path} is an ONNX file, not one of weights",
+            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
+            " clinit.headtrain.model.onnx.",
+        )
     if not path.is_file():
         raise no_model(f"no model file at {path}")
     check_readable(path, ModelError)

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.work.loader import ImageBatch
+from clinit.extract.work.pipeline import ImageBatch
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable
 from clinit.headtrain.model.model_file import METADATA, ModelFacts, facts_text, parse_facts
@@ -279,8 +279,8 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
     ends = (*session.get_inputs(), *session.get_outputs())
     found = [(end.name, end.shape[1:]) for end in ends]
     if found != expected:
-        ends = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
-        raise _no_model(f"the graph in {path} goes from {ends}")
+        route = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
+        raise _no_model(f"the graph in {path} goes from {route}")
     return OnnxClassifier(facts, session)
 
 

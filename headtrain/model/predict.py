@@ -29,18 +29,18 @@ from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import ImageFiles
-from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
-from clinit.extract.tree import IMAGE_SUFFIXES
-from clinit.extract.wordnet import title
-from clinit.extract.work.loader import ImageBatch, load_batches
-from clinit.headtrain.model.folder import model_file_of, read_whole
+from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.decode import MISSING
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES
+from clinit.extract.network.backbone import Backbone
+from clinit.extract.work.pipeline import ImageBatch, load_batches
+from clinit.headtrain.model.folder import read_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model_file import ModelFacts, read_facts
-from clinit.machine import choose_device, cpu_count, out_of_memory
-from clinit.words import contrast_digests, printable
+from clinit.headtrain.model.model_file import ModelFacts
+from clinit.machine import cpu_count, out_of_memory
+from clinit.words import printable
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "energy": lambda logits: logits.logsumexp(dim=1),
@@ -292,35 +292,9 @@ def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    path = Path(path)
-    return read_whole(path, lambda: _load_model(path, device))
-
-
-def _load_model(path: Path, device: str) -> Classifier:
-    path = model_file_of(path)
-    if path.suffix == ".onnx":
-        raise ModelError(
-            f"{path} is an ONNX file, not one of weights",
-            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
-            " clinit.headtrain.model.onnx.",
-        )
-    facts = read_facts(path)
-    config = BackboneConfig(
-        name=facts.backbone,
-        weights=path,
-        model_args={**facts.model_args, "num_classes": facts.num_classes},
-        device=str(choose_device(device)),
-        autocast=facts.autocast,
-    )
-    backbone = load_backbone(config)
-    if backbone.weights_sha256 != facts.weights:
-        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
-        raise ModelError(
-            f"the weights in {path} are not those that were exported: SHA-256 {found} instead of"
-            f" {exported}",
-            remedy="Export the run again; this file is damaged.",
-        )
-    return Classifier(facts, backbone)
+    stored = read_model(Path(path), device=device, remembers=False)
+    assert stored.backbone is not None
+    return Classifier(stored.facts, stored.backbone)
 
 
 def load_files(
@@ -372,7 +346,8 @@ def find_images(
         if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
             found.append(path)
             continue
-        images, others = [], []
+        images: list[Path] = []
+        others: list[Path] = []
         for name, below, files in os.walk(path, onerror=_refuse):
             below[:] = sorted(each for each in below if not each.startswith("."))
             for file in sorted(each for each in files if not each.startswith(".")):

@@ -22,8 +22,9 @@ What the user of a linear probe should know about its data, its grid and its sea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.headtrain.groups import groups_of, held_out_rows
-from clinit.headtrain.probe.fit import Fitted, Progress, fit
+from clinit.headtrain.probe.fit import Fitted, Point, Progress, fit
 from clinit.headtrain.probe.result import Choice, GridPoint, Probe, bank_of, measure
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.info import provenance
@@ -78,11 +79,14 @@ def probe(
         groups = groups_of(source.train)
         held = held_out_rows(labels, groups, config.held_out, generator(config.seed, Draw.HELD_OUT))
         with watch.phase("grid"):
-            grid = _tried(train, held, len(present), config, _of_stage(progress, "grid"))
+            grid = _tried(train, held, len(present), config, partial(progress, "grid"))
         chosen = _best(grid, choose_by)
     with watch.phase("refit"):
-        (fitted,) = fit(train, len(present), [chosen], config, _of_stage(progress, "refit"))
-    _check(fitted)
+        (fitted,) = fit(train, len(present), [chosen], config, partial(progress, "refit"))
+    if not np.isfinite(fitted.loss):
+        raise HeadError(
+            f"the probe has diverged: its loss is {fitted.loss}", remedy="Use a smaller --lr."
+        )
     with torch.no_grad():
         test = LabelledRows.on(device, source.val.features, source.val.labels)
         val = measure(fitted.rows, test, row_of_class)
@@ -98,11 +102,7 @@ def probe(
         head=fitted.rows.as_head(names, source.fingerprint.backbone_identifier),
         loss=fitted.loss,
         val=val,
-        notes=(
-            *data_notes(source, has_choice=bool(grid)),
-            *edge_notes(grid, chosen),
-            *search_notes(grid, fitted),
-        ),
+        notes=tuple(_notes(source, grid, fitted, chosen)),
         seconds={**watch.seconds, "total": source.load_s + watch.total},
         facts={
             "cache": source.description,
@@ -172,66 +172,32 @@ def _best(grid: Sequence[GridPoint], by: Choice) -> dict[str, float]:
     return dict(max(finite, key=lambda point: point.top1).settings)
 
 
-def _check(fitted: Fitted) -> None:
-    if not np.isfinite(fitted.loss):
-        raise HeadError(
-            f"the probe has diverged: its loss is {fitted.loss}", remedy="Use a smaller --lr."
-        )
-
-
-def _of_stage(progress: Callable[[str, int, int], None], stage: str) -> Progress:
-    return lambda done, total: progress(stage, done, total)
-
-
-_OPTIONS = {"lr": "--lr", "weight_decay": "--weight-decay", "c": "--c"}
-
-
-def data_notes(source: Source, *, has_choice: bool) -> list[str]:
-    """Return what the data lack."""
-    counts = source.train.counts()
-    empty = [source.class_names[label] for label in np.flatnonzero(counts == 0)]
-    single = int((counts == 1).sum())
-    notes = [*source.notes]
-    if empty:
+def _notes(source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Point) -> list[str]:
+    """Return what the data lack, and what another grid or search may find."""
+    notes, counts = [*source.notes], source.train.counts()
+    if empty := [source.class_names[label] for label in np.flatnonzero(counts == 0)]:
         notes.append(
             f"{len(empty):,} classes have no training image ({examples(empty)}): the head has no"
             " row for them, and their validation images count as wrong"
         )
-    if single and has_choice:
-        notes.append(f"{single:,} classes have a single training image: none is held out of these")
     if not len(source.val.labels):
         notes.append(
             "there is no validation row: the accuracy is that of the chosen settings on the rows"
             " that they were chosen by, an upper estimate"
-            if has_choice
+            if grid
             else "there is no validation row, and no grid to choose from: nothing is measured"
         )
-    return notes
-
-
-def edge_notes(grid: Sequence[GridPoint], chosen: Mapping[str, float]) -> list[str]:
-    """Return a note for each setting whose best value is the first or last one that was tried."""
-    notes = []
     for name, value in chosen.items():
         tried = sorted({point.settings[name] for point in grid})
-        if len(tried) < 2 or value not in (tried[0], tried[-1]) or value == 0:
-            continue
-        end, more = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
-        notes.append(
-            f"the best {_OPTIONS[name]}, {value:g}, is the {end} one that was tried: a {more} one"
-            " may be better still"
-        )
-    return notes
-
-
-def search_notes(grid: Sequence[GridPoint], refit: Fitted) -> list[str]:
-    """Return a note on heads that have diverged, and one on searches that were cut short."""
-    notes = []
-    diverged = sum(not np.isfinite(point.loss) for point in grid)
-    if diverged:
+        if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
+            end = "smallest" if value == tried[0] else "largest"
+            notes.append(
+                f"the best --{name.replace('_', '-')}, {value:g}, is the {end} one that was tried:"
+                " one beyond may be better still"
+            )
+    if diverged := sum(not np.isfinite(point.loss) for point in grid):
         notes.append(f"{diverged:,} of {len(grid):,} heads of the grid have diverged")
-    short = sum(not point.converged for point in grid) + (not refit.converged)
-    if short:
+    if short := sum(not point.converged for point in (*grid, fitted)):
         notes.append(
             f"{short:,} of {len(grid) + 1:,} searches ended before the minimum:"
             " more --max-iterations go on"

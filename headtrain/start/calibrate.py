@@ -81,14 +81,6 @@ def norm_factor(rows: Rows, data: NewClasses) -> float:
     return norm_ratio(data.head.weight[: data.start, :], rows.weight)
 
 
-def pretrained_norm_factor(rows: Rows, data: NewClasses) -> float:
-    """Return mean norm of the rows that came with the head / mean norm of the new rows.
-
-    As `norm_factor`, but a factor besides does not grow from task to task with the rows it made.
-    """
-    return norm_ratio(data.pretrained.weight, rows.weight)
-
-
 def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
     """Return one factor per row, which brings it to the mean norm of the existing rows."""
     existing, new = _norms(data.head.weight[: data.start, :]), _norms(rows.weight)

@@ -32,7 +32,13 @@ import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import FeatureRows, beside, namespace, solve_positive_definite, widen
+from clinit.headtrain.array import (
+    FeatureRows,
+    beside,
+    float64_of,
+    namespace,
+    solve_positive_definite,
+)
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
@@ -63,22 +69,6 @@ class NewClasses:
     groups: Int[np.ndarray, " rows"] | None = None
     """As of `find_groups`: rows of a group count together as one, and are left out together. None:
     no row repeats another."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop <= self.head.weight.shape[0]:
-            raise ValueError(
-                f"new rows [{self.start}, {self.stop}) of a head of"
-                f" {self.head.weight.shape[0]} rows"
-            )
-        if self.features.shape[0] != len(self.labels):
-            raise ValueError(f"{self.features.shape[0]} features for {len(self.labels)} labels")
-        if self.features.shape[1] != self.head.weight.shape[1]:
-            raise ValueError(
-                f"features of width {self.features.shape[1]} for a head of"
-                f" width {self.head.weight.shape[1]}"
-            )
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.stop:
-            raise ValueError(f"labels must lie in [0, {self.stop})")
 
     @property
     def counts(self) -> Int[np.ndarray, " seen"]:
@@ -118,11 +108,6 @@ class NewClasses:
 
 
 SHRINKAGE = 1e-4
-
-
-def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
-    """Return the discriminants of the new classes, for equal priors."""
-    return discriminants(statistics, slice(data.start, data.stop))
 
 
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
@@ -167,24 +152,21 @@ def raw_rows(
         statistics: Statistics of old and new rows, where `start.reads_statistics`.
         lam: Ridge, where `start.reads_lambda`.
     """
+    new = slice(data.start, data.stop)
     if start.init == "zero":
-        return zero_rows(data)
+        weight = namespace(data.head.weight).zeros_like(data.stale.weight)
+        return Rows(weight, namespace(weight).zeros_like(data.stale.bias))
     if start.init == "imprint":
         return imprinted_rows(data)
     if statistics is None:
         return unit_class_mean_rows(data)
     if start.init == "class-mean":
-        return class_mean_rows(data, statistics)
+        means = statistics.class_means[new, :]
+        return Rows(means, beside(means, np.ones(data.stop - data.start)))
     if start.init == "lda":
-        return lda_rows(data, statistics)
+        return discriminants(statistics, new)
     assert lam is not None
-    return least_square_rows(data, statistics, lam)
-
-
-def class_mean_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
-    """Return (mu_c, 1) for each new class."""
-    means = statistics.class_means[data.start : data.stop, :]
-    return Rows(means, beside(means, np.ones(data.stop - data.start)))
+    return least_squares_head(statistics, lam).between(data.start, data.stop)
 
 
 def unit_class_mean_rows(data: NewClasses) -> Rows:
@@ -207,20 +189,10 @@ def unit_class_mean_rows(data: NewClasses) -> Rows:
 def unit(features: Any) -> Any:
     """Return h / |h| in float64; a feature of zeros stays one."""
     xp = namespace(features)
-    wide = xp.astype(widen(features), xp.float64)
+    wide = float64_of(features)
     norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
     wide /= xp.where(norms > 0, norms, 1.0)
     return wide
-
-
-def zero_rows(data: NewClasses) -> Rows:
-    """Return a row of zeros for each new class."""
-    weight, classes = data.head.weight, data.stop - data.start
-    xp, device = namespace(weight), array_api_compat.device(weight)
-    return Rows(
-        xp.zeros((classes, weight.shape[1]), dtype=xp.float64, device=device),
-        xp.zeros(classes, dtype=xp.float64, device=device),
-    )
 
 
 def imprinted_rows(data: NewClasses) -> Rows:
@@ -241,8 +213,3 @@ def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:
 def random_task_rows(seed: int, task: Task, dim: int) -> Rows:
     """Draw random rows for the classes of a task; whatever else a run does, they are the same."""
     return random_rows(generator(seed, Draw.RANDOM_ROWS, task.number), len(task.classes), dim)
-
-
-def least_square_rows(data: NewClasses, statistics: ClassStatistics, lam: float) -> Rows:
-    """Return the new rows of W_LS at `lam`."""
-    return least_squares_head(statistics, lam).between(data.start, data.stop)

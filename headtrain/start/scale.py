@@ -52,7 +52,6 @@ from clinit.headtrain.start.calibrate import (
     calibrate,
     norm_factor,
     norm_ratio,
-    pretrained_norm_factor,
     row_factors,
 )
 from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
@@ -305,7 +304,10 @@ def scaled(
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
-    if start.is_calibrated and _can_be_calibrated(start, data):
+    # Without a row of an earlier class nothing holds the shift back: the least loss is where every
+    # image is of a new class. Without a new class of two rows nothing can be left out.
+    judged = data.has_old_rows and (data.has_pairs or not _leaves_out(start))
+    if start.is_calibrated and judged:
         assert sample is not None
         found = _calibrated(raw, start, sample, statistics, kept)
         if found.factor > 0:
@@ -317,21 +319,14 @@ def scaled(
             return _by(learnt, raw, kept)
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
-        factors *= pretrained_norm_factor(rows, data) * (OF_SINGLE_ROWS if travel else 1.0)
+        # Unlike `norm_factor` this does not grow from task to task with the rows that it made.
+        factor = norm_ratio(data.pretrained.weight, rows.weight)
+        factors *= factor * (OF_SINGLE_ROWS if travel else 1.0)
     elif start.scale == "norm" or start.is_calibrated:
         factors *= norm_factor(rows, data)
     elif start.scale == "row-norm":
         factors = row_factors(rows, data)
     return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
-
-
-def _can_be_calibrated(start: Start, data: NewClasses) -> bool:
-    """Return whether there is something to calibrate on; else the rows take the norm of others.
-
-    Without a row of an earlier class nothing holds the shift back: the least loss is where every
-    image is of a new class. Without a new class of two rows nothing can be left out.
-    """
-    return data.has_old_rows and (data.has_pairs or not _leaves_out(start))
 
 
 def _leaves_out(start: Start) -> bool:

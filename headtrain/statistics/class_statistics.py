@@ -36,7 +36,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import FeatureRows, beside, namespace, select, take, to_numpy, widen
+from clinit.headtrain.array import (
+    FeatureRows,
+    beside,
+    float64_of,
+    namespace,
+    select,
+    take,
+    to_numpy,
+)
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.statistics.moments import Block, MomentSums, cut
 from clinit.headtrain.stream.buffer import TaskRows
@@ -97,7 +105,8 @@ class ClassStatistics:
             spaced = take(features, slice(None, None, max(1, len(labels) // 4096)))
             shift = _mean(spaced) if len(labels) else _zeros(spaced)
         # Rows of one class side by side: sums of long segments, and no sort in each block.
-        order = None if _is_sorted(labels) else np.argsort(labels, kind="stable")
+        is_sorted = bool((labels[1:] >= labels[:-1]).all())
+        order = None if is_sorted else np.argsort(labels, kind="stable")
         return cls.of_blocks(
             cut(features, labels, order, shares_of(groups)), totals, weighting=weighting,
             shift=shift, dim=features.shape[1],
@@ -133,7 +142,7 @@ class ClassStatistics:
             if moments is None:
                 if shift is None:
                     shift = _mean(features) if features.shape[0] else _zeros(features)
-                moments = MomentSums.zeros(weights, _float64(shift, features))
+                moments = MomentSums.zeros(weights, float64_of(beside(features, shift)))
             for part in cut(features, to_numpy(labels), None, *shares):
                 moments.add(*part)
         if moments is None:
@@ -159,8 +168,8 @@ class ClassStatistics:
         """
         if self.weighting != other.weighting or not np.array_equal(self.totals, other.totals):
             raise StatisticsError(
-                "statistics of different weights cannot be merged:"
-                f" {_describe(self)} and {_describe(other)}",
+                f"{self.weighting} weights of {self.totals.sum():,} rows and {other.weighting}"
+                f" weights of {other.totals.sum():,} rows cannot be merged",
                 remedy="Sum every part with the `totals` (rows of each class) of the whole set.",
             )
         other = other.with_shift(self.shift)
@@ -337,27 +346,13 @@ def row_weights(
     return np.asarray(present / (max(1, present.sum()) * np.maximum(totals, 1)))
 
 
-def _is_sorted(labels: np.ndarray) -> bool:
-    return bool((labels[1:] >= labels[:-1]).all())
-
-
 def _mean(features: Any) -> Any:
-    xp = namespace(features)
-    return xp.mean(xp.astype(widen(features), xp.float64), axis=0)
+    return namespace(features).mean(float64_of(features), axis=0)
 
 
 def _zeros(features: Any) -> Any:
     xp = namespace(features)
     return xp.zeros(features.shape[1], dtype=xp.float64, device=array_api_compat.device(features))
-
-
-def _float64(shift: Any, features: Any) -> Any:
-    return namespace(features).astype(beside(features, shift), namespace(features).float64)
-
-
-def _describe(statistics: ClassStatistics) -> str:
-    totals = statistics.totals
-    return f"{statistics.weighting} weights over {totals.sum():,} rows of {len(totals):,} classes"
 
 
 def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
@@ -372,12 +367,12 @@ def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
     if {one.weighting, other.weighting} != {"sample"} or one.num_classes != other.num_classes:
         raise ValueError("both must have averages over rows, and the same classes")
     totals = one.totals + other.totals
-    return _within(one, totals) + _within(other, totals)
-
-
-def _within(part: ClassStatistics, totals: np.ndarray) -> ClassStatistics:
-    share = float(part.totals.sum()) / max(1, int(totals.sum()))
-    return replace(part, totals=totals, gram=part.gram * share)
+    shares = (float(part.totals.sum()) / max(1, int(totals.sum())) for part in (one, other))
+    first, second = (
+        replace(part, totals=totals, gram=part.gram * share)
+        for part, share in zip((one, other), shares, strict=True)
+    )
+    return first + second
 
 
 class RunningStatistics:
@@ -428,7 +423,8 @@ class RunningStatistics:
         seen, last = self._last[weighting]
         if last.num_classes == num_classes and np.array_equal(seen, rows.rows):
             return last
-        if last.num_classes > num_classes or not _are_same(seen, rows.rows[: rows.num_old]):
+        old = rows.rows[: rows.num_old]  # each row once, in any order
+        if last.num_classes > num_classes or not np.array_equal(np.sort(seen), np.sort(old)):
             return None
         new = np.arange(rows.num_old, len(rows.rows))
         totals = count(one_of_each(rows.labels, groups), num_classes)
@@ -441,8 +437,3 @@ class RunningStatistics:
             groups=None if groups is None else groups[new],
         )
         return last.within(totals) + added
-
-
-def _are_same(rows: np.ndarray, others: np.ndarray) -> bool:
-    """Return whether both hold the same rows, in any order, each once."""
-    return len(rows) == len(others) and bool(np.array_equal(np.sort(rows), np.sort(others)))

@@ -1,107 +1,18 @@
-"""The least-square head as an estimator of scikit-learn.
-
-The least-square head of labelled features, for users of NumPy, torch and CuPy.
-"""
+"""The least-square head as an estimator of scikit-learn."""
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Num
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from clinit.headtrain.array import as_array, like, to_numpy, torch_stream
 from clinit.headtrain.groups import find_groups, repeating
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, pooled
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, pooled
 from clinit.headtrain.statistics.lambda_curve import generalised_curve, leave_one_out_curve
 from clinit.headtrain.statistics.solve import least_squares_head
-
-
-def least_squares(
-    features: Num[Any, "rows dim"],
-    labels: Int[Any, " rows"],
-    *,
-    num_classes: int | None = None,
-    lam: float = 0.05,
-    weighting: Weighting = "class",
-) -> Rows:
-    """Return the linear head that predicts one-hot labels with the least squared error.
-
-    It minimises 1/2 Ave |weight h + bias - onehot(y)|^2 + lam/2 (|weight|^2 + |bias|^2) in
-    one pass over the features, in float64, without one-hot targets: O(rows dim^2) time and
-    O(dim^2 + classes dim) memory beside the features.
-
-    Its outputs estimate class probabilities. Rows of it that are to join a head trained with
-    cross entropy need a scale: see `clinit.headtrain.start.initialise.initialise`.
-
-    Args:
-        features: A NumPy array, a torch tensor or a CuPy array of any float type. CUDA tensors
-            stay on their device (this needs CuPy).
-        labels: Integers in [0, num_classes), of any of these libraries.
-        num_classes: Rows of the head; default: the largest label + 1. A class without a sample
-            gets a row of zeros and does not count.
-        lam: Ridge, >= 0, beside an average: scikit-learn's `alpha` divided by the number of
-            rows. The paper has 0.05 (ConvNeXt) and 1e-4 (ResNet).
-        weighting: What Ave is: `class`, the mean over classes of the means over their rows, or
-            `sample`, the mean over rows.
-
-    Returns:
-        A value with `.weight` (classes, dim) and `.bias` (classes,), float64 arrays of the
-        library and on the device of `features`.
-
-    Raises:
-        ValueError: If an argument has a wrong shape, type or range.
-        StatisticsError: If a feature is not finite, or lam = 0 and the system is singular; the
-            message names the directions along which the features do not vary.
-
-    Example:
-        >>> import numpy as np
-        >>> features = np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0], [4.0, 0.0]])
-        >>> head = least_squares(features, np.array([0, 0, 1, 1]), lam=1e-3)
-        >>> (features @ head.weight.T + head.bias).argmax(axis=1).tolist()
-        [0, 0, 1, 1]
-    """
-    lam = _ridge(lam)
-    with torch_stream(features):
-        array = _matrix(features)
-        statistics = ClassStatistics.of(
-            array, _integers(labels), num_classes=num_classes, weighting=weighting
-        )
-        head = least_squares_head(statistics, lam)
-        return Rows(like(head.weight, features), like(head.bias, features))
-
-
-def _integers(labels: Any) -> Int[np.ndarray, " rows"]:
-    array = to_numpy(as_array(labels))
-    if not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"labels are {array.dtype}, expected integers")
-    if array.ndim != 1:
-        raise ValueError(f"labels have shape {array.shape}, expected (rows,)")
-    if len(array) and array.min() < 0:
-        raise ValueError(f"the smallest label is {array.min()}, expected labels from 0 on")
-    return array.astype(np.int64)
-
-
-def _matrix(features: Any) -> Any:
-    array = as_array(features)
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"features are {array.dtype}, expected real numbers")
-    if array.ndim != 2:
-        raise ValueError(f"features have shape {array.shape}, expected (rows, dim)")
-    return array
-
-
-def _ridge(lam: Any) -> float:
-    value = float(lam) if isinstance(lam, Real) else math.nan
-    if not 0 <= value < math.inf:
-        raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
-    return value
 
 
 class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -156,8 +67,11 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self._check_settings()
         rows, labels = self._checked(X, y, reset=True)
         named, numbers = np.unique(labels, return_inverse=True)
-        _check_classes(named)
-        statistics = self._statistics_of(rows, numbers, len(named))
+        if len(named) < 2:
+            raise ValueError(f"there is one class, {named[0]}: a classifier needs two")
+        statistics = ClassStatistics.of(
+            rows, numbers, num_classes=len(named), weighting=self.weighting
+        )
         lam = self.lam
         if lam == "auto":
             groups = repeating(find_groups(rows, numbers))
@@ -192,10 +106,13 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         named = self.classes_ if classes is None else np.unique(classes)
         if not first and not np.array_equal(named, self.classes_):
             raise ValueError(f"classes are {named}, at the first call they were {self.classes_}")
-        _check_classes(named)
+        if len(named) < 2:
+            raise ValueError(f"there is one class, {named[0]}: a classifier needs two")
         if unknown := np.setdiff1d(labels, named).tolist():
             raise ValueError(f"y holds {unknown[:3]}, which are none of the classes")
-        statistics = self._statistics_of(rows, np.searchsorted(named, labels), len(named))
+        statistics = ClassStatistics.of(
+            rows, np.searchsorted(named, labels), num_classes=len(named), weighting="sample"
+        )
         if not first:
             statistics = pooled(self._statistics, statistics)
         # Kept before they are solved: rows that are too few for lam = 0 count with later ones.
@@ -230,11 +147,6 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         check_classification_targets(labels)
         return rows, labels
 
-    def _statistics_of(
-        self, rows: np.ndarray, numbers: np.ndarray, num_classes: int
-    ) -> ClassStatistics:
-        return ClassStatistics.of(rows, numbers, num_classes=num_classes, weighting=self.weighting)
-
     def _solve(self, statistics: ClassStatistics, lam: float) -> None:
         """Keep the head that follows from statistics."""
         head = least_squares_head(statistics, lam)
@@ -242,8 +154,3 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if len(bias) == 2:
             weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
         self.lam_, self.coef_, self.intercept_ = lam, weight, bias
-
-
-def _check_classes(classes: np.ndarray) -> None:
-    if len(classes) < 2:
-        raise ValueError(f"there is one class, {classes[0]}: a classifier needs two")

@@ -48,7 +48,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import FeatureRows, beside, namespace, select, take, to_numpy, widen
+from clinit.headtrain.array import (
+    FeatureRows,
+    beside,
+    float64_of,
+    namespace,
+    select,
+    take,
+    to_numpy,
+)
 from clinit.headtrain.groups import draw_per_class, one_of_each
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
@@ -201,7 +209,7 @@ def leave_one_out_curve(
             one_of_each(labels, groups), minlength=len(reweighted)
         )
     blocks, places = blocks_of(labels, drawn, reweighted, groups)
-    coordinates = [path.coordinates(_float64(take(features, block.all_rows))) for block in blocks]
+    coordinates = [path.coordinates(float64_of(take(features, block.all_rows))) for block in blocks]
     weights = statistics.weights[labels[drawn]]
     truth = np.eye(statistics.num_classes)[labels[drawn]]
     errors = []
@@ -263,7 +271,3 @@ def _answers(
 ) -> Iterator[Float[np.ndarray, "_ classes"]]:
     for block, rows in zip(blocks, coordinates, strict=True):
         yield to_numpy(path.left_out(rows, labels[block.all_rows], lam, block))
-
-
-def _float64(rows: Any) -> Any:
-    return namespace(rows).astype(widen(rows), namespace(rows).float64)

@@ -23,12 +23,12 @@ from torch import Tensor
 from clinit.errors import ImageError
 from clinit.extract.cache.plan import shard_name
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.decode import is_too_large
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import images_of
+from clinit.extract.dataset.decode import is_too_large
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.loader import load_batches
+from clinit.extract.work.pipeline import load_batches
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.top.network import Cut
 

@@ -16,11 +16,11 @@ from torch import nn
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.reload import reload
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.timing import Progress
+from clinit.extract.work.recorded import reload
+from clinit.extract.work.shard_work import Progress
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source

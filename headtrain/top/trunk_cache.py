@@ -28,12 +28,11 @@ from torch import Tensor
 from clinit.errors import CacheError
 from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit, open_split
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.manifest import Manifest
-from clinit.extract.named_rows import HeadNames
-from clinit.extract.work.shard_work import ShardWork
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.head_names import HeadNames
+from clinit.extract.work.shard_work import Progress, ShardWork
 from clinit.extract.work.split_run import SplitRun
-from clinit.extract.work.timing import Progress
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import (
     ActivationRows,

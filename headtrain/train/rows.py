@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,21 +97,6 @@ class LabelledRows:
         return found.to(self.labels.device).float()
 
 
-@runtime_checkable
-class Feed(Protocol):
-    """What a step gathers from."""
-
-    features: Float[Tensor, "stored dim"]
-    """In their stored type."""
-    labels: Int[Tensor, " stored"]
-    batches: Int[Tensor, "iterations batch"]
-    """Indices into both, one line per step."""
-
-    def prepare(self, start: int, stop: int) -> None:
-        """Make the steps `start` to `stop` - 1 readable, and these alone."""
-        ...
-
-
 class ResidentFeed:
     """All rows of the task, on the device."""
 
@@ -154,6 +139,10 @@ class StreamedFeed:
         self.features[: len(rows)].copy_(gathered, non_blocking=False)
         self.labels[: len(rows)] = self._rows.labels[rows.to(device)]
         self.batches[start:stop] = torch.arange(len(rows), device=device).view(wanted.shape)
+
+
+Feed = ResidentFeed | StreamedFeed
+"""`features[batches[i]]` and `labels[batches[i]]` are what step i reads, once it is prepared."""
 
 
 def feed_of(rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int) -> Feed:

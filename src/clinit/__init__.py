@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
-    from clinit.headtrain.statistics.classifier import least_squares as least_squares
+    from clinit.headtrain.statistics.solve import least_squares as least_squares
     from clinit.headtrain.study import DerppConfig as DerppConfig
     from clinit.headtrain.study import EwcConfig as EwcConfig
     from clinit.headtrain.study import Start as Start
@@ -71,7 +71,8 @@ _PLACES = {
     ),
     "clinit.headtrain.model.predict": ("load_model",),
     "clinit.headtrain.model.head_alone": ("predict_features",),
-    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier", "least_squares"),
+    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
+    "clinit.headtrain.statistics.solve": ("least_squares",),
     "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),
     "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),

@@ -47,6 +47,25 @@ LOOK_AT_STORAGE = (
 """Remedy where a file cannot be read."""
 
 
+def reason(error: OSError) -> str:
+    """Return what the system says of an error."""
+    return error.strerror or str(error)
+
+
+def unreadable(path: object, error: OSError) -> StorageError:
+    """Return the error of a file that is there and cannot be read."""
+    return StorageError(f"cannot read {path}: {reason(error)}", remedy=LOOK_AT_STORAGE)
+
+
+def unwritable(path: object, error: OSError) -> ClinitError:
+    """Return the error of a place that cannot be written."""
+    return ClinitError(
+        f"cannot write {path}: {reason(error)}",
+        remedy="Free space or choose a place that you can write to, then run the same command"
+        " again.",
+    )
+
+
 class ManifestError(ClinitError):
     """A data set on disk, its description or its manifest is not as expected."""
 

@@ -19,9 +19,9 @@ from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.cli.cache_import import import_
 from clinit.cli.diagnose import diagnose
 from clinit.errors import HeadError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
-from clinit.extract.import_features import ImportConfig, import_features
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")

@@ -30,6 +30,7 @@ def test_a_folder_says_how_timm_loads_it(tiny_run: Path, tmp_path: Path) -> None
     assert lines[start + 1] == (
         f"model = timm.create_model('local-dir:{tmp_path}/scenes.v2', pretrained=True).eval()"
     )
+    assert lines[start + 3].startswith("transform = timm.data.create_transform(")
     assert f"Model folder at {tmp_path}/scenes.v2; try it:" in lines
     assert f"clinit predict {tmp_path}/scenes.v2 IMAGE…" in lines
     left = sorted(path.name for path in (tmp_path / "scenes.v2").iterdir())

@@ -16,7 +16,7 @@ import torch
 from clinit.cli.failure import fail
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.extract.decode import memory_error
+from clinit.extract.dataset.decode import memory_error
 
 LESS = "Give a smaller --batch-size or --workers, or free some."
 

@@ -171,7 +171,7 @@ def test_help_builds_no_command_and_loads_no_heavy_package() -> None:
     [
         "clinit.analysis.report",
         "clinit.extract.cache.read",
-        "clinit.extract.import_features",
+        "clinit.extract.arrays.import_features",
         "clinit.extract.cache.verify",
         "clinit.headtrain.record.format",
     ],

@@ -6,8 +6,8 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.manifest import app
 from clinit.errors import ManifestError
-from clinit.extract.manifest import read_manifest
-from tests.extract.containers.made import make_tar
+from clinit.extract.dataset.manifest import read_manifest
+from tests.extract.dataset.made import make_tar
 
 
 def run(*arguments: object) -> Result:

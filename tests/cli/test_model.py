@@ -209,19 +209,6 @@ def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
     assert read_memory(tmp_path / "out" / "memory.safetensors").class_names == after.class_names
 
 
-def test_features_of_a_cache_stand_for_old_images(
-    model: Path, tiny_run: Path, images: Path, tmp_path: Path
-) -> None:
-    cache = tiny_run.parent / "caches" / "base"
-    printed = done(
-        "add", model, images, "--out", tmp_path / "out", "--old", cache, "--device", "cpu"
-    )
-    assert "18 real rows of the cache" in printed
-    assert "old classes 12 " in printed
-    memory = read_memory(tmp_path / "out" / "memory.safetensors")
-    assert memory.counts.tolist() == [6, 6, 6, 0, 0, 6, 6]
-
-
 def test_remembering_more_classes_keeps_what_was_remembered(
     remembering: Path, tmp_path: Path
 ) -> None:
@@ -270,20 +257,6 @@ def test_the_same_images_are_held_out_in_other_company(
             for each in (before, after)
         )
         np.testing.assert_allclose(one, other, atol=2e-2)
-
-
-def test_variances_once_remembered_stay(remembering: Path, images: Path, tmp_path: Path) -> None:
-    wide = ("--variances", "--device", "cpu")
-    done("add", remembering, images, "--out", tmp_path / "one", *wide)
-    more = draw(tmp_path / "more", "h", 6)
-    done("add", tmp_path / "one", more, "--out", tmp_path / "two", "--device", "cpu")
-    one, two = (read_memory(tmp_path / n / "memory.safetensors").variances for n in ("one", "two"))
-    assert one is not None
-    assert two is not None
-    np.testing.assert_array_equal(two[:7], one)
-    assert (two[7] > 0).all()
-    shared = np.diag(read_memory(remembering / "memory.safetensors").covariance)
-    np.testing.assert_allclose(one[:5], np.tile(shared, (5, 1)))
 
 
 def test_python_gives_the_same_model(

@@ -11,9 +11,8 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from clinit.cli import predict_output
-from clinit.cli.predict import predict
-from clinit.cli.predict_output import COLUMNS, OF_REJECTION
+from clinit.cli import predict as predict_output
+from clinit.cli.predict import COLUMNS, OF_REJECTION, predict
 from clinit.errors import ImageError, ModelError
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.model_file import write_model
@@ -236,17 +235,3 @@ def test_what_is_no_model_and_no_image_is_refused(
         result = invoke(first, images[-1], model)
         assert f"{first} is not a model, but {model} is one" in str(result.exception)
         assert getattr(result.exception, "remedy", "").startswith("Give the model first:")
-
-
-@pytest.mark.slow
-def test_an_onnx_file_and_a_folder_name_the_same(tiny_onnx: Export, images: list[Path]) -> None:
-    folder = tiny_onnx.path
-    reject = ("--reject", "energy", "--threshold", 0, "--json")
-    by_torch, by_onnx = (
-        json.loads(invoke(path, *images, *reject).stdout)
-        for path in (folder, folder / "model.onnx")
-    )
-    for left, right in zip(by_torch, by_onnx, strict=True):
-        assert left["image"] == right["image"]
-        assert [each["class"] for each in left["classes"]] == [c["class"] for c in right["classes"]]
-        assert left["score"] == pytest.approx(right["score"], abs=1e-4)

@@ -23,7 +23,7 @@ from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.plan import Plan, settle_plan, shard_name
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
-from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.headtrain import runs
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_record

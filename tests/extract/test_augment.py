@@ -10,8 +10,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
 from torchvision.transforms.v2 import RandomResizedCrop
 
-from clinit.extract.augment import Box, View, crop_box
 from clinit.extract.network.transform import make_transform
+from clinit.extract.views import Box, View, crop_box
 
 CONFIG: dict[str, Any] = {
     "input_size": (3, 64, 64),

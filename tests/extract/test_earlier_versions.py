@@ -11,15 +11,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from clinit.errors import CacheError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import tensors_sha256
 from clinit.extract.cache.plan import Plan, read_plan
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.shard import Shard, assemble, file_sha256, read_shard
 from clinit.extract.cache.verify import verify
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.headtrain.stream.source import check_same_backbone
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import ClinitError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, store_head
-from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.manifest import write_manifest
+from clinit.extract.dataset.manifest import write_manifest
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_file
 
@@ -19,7 +19,7 @@ Write = Callable[[Path], object]
 
 FILES = ("plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
 LOCKED = (".lock", *FILES)
-CLAIMS = tuple(f".{name}.claim" for name in FILES)
+CLAIMS = (".part-1-of-1.lock", *(f".{name}.lock" for name in FILES))
 AT_THE_ROOT = ("head.safetensors", ".head.safetensors.lock", "m.parquet", ".m.parquet.lock")
 FOLDERS = ("train", "val", "views", "views/0")
 

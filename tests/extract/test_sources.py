@@ -10,12 +10,12 @@ import pytest
 
 from clinit.errors import ExperimentError, ImageError, ManifestError
 from clinit.extract.cache.read import CacheSplit, open_cache
-from clinit.extract.images import images_of
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.headtrain.top.inputs import open_side
-from tests.extract.containers.made import make_parquet, make_tar
+from tests.extract.dataset.made import make_parquet, make_tar
 
 MODEL = "convnextv2_atto"
 ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

@@ -86,11 +86,6 @@ def test_with_smoothed_labels_there_is_one_although_all_rows_are_right(right: bo
     assert found == pytest.approx(np.exp(reference.x), rel=1e-4)
 
 
-def test_labels_drawn_from_the_softmax_of_a_third_of_the_logits_give_three() -> None:
-    found = fit_temperature(*drawn(rows=20_000, sure=3.0))
-    assert found == pytest.approx(3.0, rel=0.03)
-
-
 @pytest.mark.parametrize("sure", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("bins", [1, 15])
 def test_the_calibration_error_is_that_of_a_loop_over_bins(sure: float, bins: int) -> None:
@@ -112,13 +107,6 @@ def test_rows_that_are_all_right_or_tell_nothing_give_none() -> None:
     # The right class scores less than the others on average: the best b is 0.
     assert fit_temperature(logits, logits.argmin(axis=1)) is None
     assert fit_temperature(np.empty((0, 3)), np.empty(0, dtype=np.int64)) is None
-
-
-def test_a_class_that_is_ruled_out_does_not_disturb() -> None:
-    logits, labels = drawn(rows=500, sure=2.0)
-    ruled_out = np.concatenate([logits, np.full((500, 1), NEVER)], axis=1)
-    expected = fit_temperature(logits, labels)
-    assert fit_temperature(ruled_out, labels) == pytest.approx(expected, rel=1e-9)
 
 
 def features_of(rows: int) -> tuple[Head, FeatureSet]:
@@ -168,13 +156,6 @@ def test_of_many_rows_some_of_each_class_are_looked_at(monkeypatch: pytest.Monke
     assert (found.fitted_rows, found.measured_rows) == (100, 100)
 
 
-def test_logits_are_in_float64_and_have_their_biases() -> None:
-    head, rows = features_of(4)
-    found = logits_of(head, rows, np.array([1, 3]))
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, rows.features[[1, 3]] + head.bias)
-
-
 def test_one_half_fits_and_the_other_measures() -> None:
     head, rows = features_of(1001)
     found = temperature_of(head, rows)
@@ -190,11 +171,6 @@ def test_one_half_fits_and_the_other_measures() -> None:
     assert after < 0.5 * found.ece_before  # type: ignore[operator]
 
 
-def test_too_few_rows_give_none() -> None:
-    assert temperature_of(*features_of(LEAST_ROWS - 1)) is None
-    assert temperature_of(*features_of(LEAST_ROWS)) is not None
-
-
 def test_a_head_divided_multiplied_and_divided_has_the_same_bits() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.standard_normal((40, 30)), rng.standard_normal(40)
@@ -207,22 +183,3 @@ def test_a_head_divided_multiplied_and_divided_has_the_same_bits() -> None:
     again = temperature.divided(back)
     assert again.weight.tobytes() == once.weight.tobytes()
     assert again.bias.tobytes() == once.bias.tobytes()
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
-def test_what_is_no_temperature_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match="expected a finite number above 0"):
-        Temperature(value=value, fitted_rows=1, measured_rows=0)
-
-
-def test_it_says_what_was_fitted_and_what_was_measured() -> None:
-    found = Temperature(
-        value=1.74, fitted_rows=1500, measured_rows=1499, ece_before=0.13, ece_after=0.027
-    )
-    assert found.describe() == (
-        "temperature 1.74, fitted on 1,500 held-out rows; expected calibration error on 1,499"
-        " others 13.0 % without it, 2.7 % with it"
-    )
-    assert found.unmeasured.describe() == (
-        "temperature 1.74, fitted on 1,500 held-out rows before the classes last changed"
-    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig
 from clinit.extract.work.run import extract as extract_splits
 from clinit.headtrain.stream.source import Source, read_source, read_sources

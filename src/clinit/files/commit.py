@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, unwritable
 
 _NAME_BYTES = 255
 """Longest name of Linux and macOS."""
@@ -76,10 +76,7 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _commit(path, write)
     except OSError as error:
-        raise ClinitError(
-            f"cannot write {path}: {error.strerror or error}",
-            remedy="Free space or choose a folder you can write, then run the same command again.",
-        ) from error
+        raise unwritable(path, error) from error
 
 
 def _commit(path: Path, write: Callable[[Path], object]) -> None:
@@ -118,10 +115,7 @@ def commit_folder(
         take_place(draft, folder, overwrite=overwrite)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise ClinitError(
-            f"cannot write {folder}: {error.strerror or error}",
-            remedy="Free space or choose a folder you can write, then run the same command again.",
-        ) from error
+        raise unwritable(folder, error) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
+from clinit.errors import ClinitError, unreadable
 from clinit.files.commit import commit_file
 
 T = TypeVar("T")
@@ -94,9 +94,7 @@ class DocumentKind:
                 )
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise StorageError(
-                f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
-            ) from error
+            raise unreadable(path, error) from error
         except UnicodeDecodeError as error:
             raise self._damaged(str(path), "it is not UTF-8 text") from error
         return self.parse(text, origin=str(path))

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, unwritable
 from clinit.files.commit import DRAFT, hidden_stem
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -97,7 +97,7 @@ def make_folder(folder: Path, *, within: Path | None = None) -> None:
             _refuse_links(folder, within)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot_write(folder, error) from error
+        raise unwritable(folder, error) from error
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def claim_file(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise unwritable(path, error) from error
     with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
             _sweep(path.parent, {hidden_stem(name) for name in (path.name, *drafts_of)})
@@ -173,7 +173,7 @@ def _open(lock: Path, claimed: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
             raise _not_a_lock(lock) from error
-        raise _cannot_write(claimed, error) from error
+        raise unwritable(claimed, error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_a_lock(lock)
@@ -197,7 +197,7 @@ def _hold(
             )
             return False
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-            raise _cannot_write(claimed, error) from error
+            raise unwritable(claimed, error) from error
         if on_busy is None:
             where = f"into {claimed}" if claimed.is_dir() else str(claimed)
             raise ClinitError(f"another process is writing {where}", remedy=_WAIT) from error
@@ -210,7 +210,7 @@ def _wait(descriptor: int, claimed: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:  # such as a server that has gone meanwhile
-        raise _cannot_write(claimed, error) from error
+        raise unwritable(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:
@@ -274,11 +274,4 @@ def _not_a_lock(lock: Path) -> ClinitError:
     return ClinitError(
         f"{lock} is a link or no regular file: it is not a lock of clinit",
         remedy="Look where this folder is from; remove this file if you trust the rest.",
-    )
-
-
-def _cannot_write(path: Path, error: OSError) -> ClinitError:
-    return ClinitError(
-        f"cannot write {path}: {error.strerror or error}",
-        remedy="Choose a place that you can write to with `--out`.",
     )

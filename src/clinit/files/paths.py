@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
+from clinit.errors import ClinitError, reason, unreadable
 from clinit.files.lock import remove_left_locks
 from clinit.words import printable
 
@@ -36,7 +36,7 @@ def obstacle(path: Path) -> str | None:
             return f"{nearest} is not a folder you can write to"
         room = os.statvfs(nearest)
     except OSError as error:
-        return f"{nearest}: {error.strerror or error}"
+        return f"{nearest}: {reason(error)}"
     if room.f_blocks and not room.f_bavail:
         return "no space is left on its storage"
     return None
@@ -56,9 +56,7 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         os.close(descriptor)
     except OSError as problem:
-        raise StorageError(
-            f"cannot read {printable(path)}: {problem.strerror or problem}", remedy=LOOK_AT_STORAGE
-        ) from problem
+        raise unreadable(printable(path), problem) from problem
     if not is_file:
         raise error(
             f"cannot read {printable(path)}: it is a"

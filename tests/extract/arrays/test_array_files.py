@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import CacheError
-from clinit.extract import import_features as module
-from clinit.extract.arrays import parquet_file as parquet_module
+from clinit.extract.arrays import import_features as module
+from clinit.extract.arrays import parquet_files as parquet_module
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.import_features import ImportConfig, import_features
 
 ROWS, DIM = 23, 5
 RNG = np.random.default_rng(0)

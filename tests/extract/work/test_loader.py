@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,10 @@ import torch
 from PIL import Image
 
 from clinit.errors import MachineError, ManifestError
-from clinit.extract.augment import View
-from clinit.extract.images import ImageFiles
+from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.extract.views import View
+from clinit.extract.work.pipeline import ImageBatch, load_batches
 
 TRANSFORM = Transform(
     resize=36, crop=(32, 32), interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3
@@ -67,8 +66,11 @@ def test_a_thin_image_that_resizing_would_make_huge_is_one_bad_image(root: Path)
 @pytest.mark.parametrize(
     ("where", "error"),
     [
-        ("clinit.extract.work.loader.decode", MemoryError()),
-        ("clinit.extract.decode.decode_image", RuntimeError("can't allocate memory: 36 bytes")),
+        ("clinit.extract.work.pipeline.decode", MemoryError()),
+        (
+            "clinit.extract.dataset.decode.decode_image",
+            RuntimeError("can't allocate memory: 36 bytes"),
+        ),
         (
             "clinit.extract.network.transform.interpolate",
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1"),
@@ -119,25 +121,7 @@ def test_a_decoder_that_is_not_installed_stops_everything(
     def fail(*args: object, **kwargs: object) -> object:
         raise error
 
-    monkeypatch.setattr("clinit.extract.decode.decode_image", fail)
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
     with pytest.raises(MachineError, match=r"cannot decode .*0\.png: .*load") as caught:
         load(root)
     assert caught.value.remedy.startswith("Install what is missing")
-
-
-def test_an_error_of_the_program_is_not_the_machines(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken: Callable[..., object] = lambda *args, **kwargs: torch.zeros(2) + torch.zeros(3)  # noqa: E731
-    monkeypatch.setattr("clinit.extract.work.loader.decode", broken)
-    with pytest.raises(RuntimeError, match="must match the size"):
-        load(root)
-
-
-def test_a_batch_may_be_any_rows(root: Path) -> None:
-    images = ImageFiles(root, [f"{number}.png" for number in range(5)])
-    batches = [[4, 1], range(2, 3)]
-    first, second = load_batches(images, batches, TRANSFORM, workers=2)
-    assert [list(first.rows), list(second.rows)] == [[4, 1], [2]]
-    whole = torch.cat([batch.pixels for batch in load(root)])
-    assert torch.equal(torch.cat([first.pixels, second.pixels]), whole[[4, 1, 2]])

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.plan import WHOLE, Part, shard_name
 from clinit.extract.cache.read import open_cache, open_split
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import SplitResult
 

@@ -28,16 +28,15 @@ from clinit.errors import (
     ModelError,
     RecordError,
 )
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.network.reload import reload
-from clinit.headtrain.model.export import Export, export_head, export_run
+from clinit.extract.work.recorded import reload
+from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.folder import card
-from clinit.headtrain.model.head_alone import is_head_file
+from clinit.headtrain.model.head_alone import export_head, is_head_file
 from clinit.headtrain.model.model import assemble, open_model
 from clinit.headtrain.model.model_file import ModelFacts, read_facts
-from clinit.headtrain.model.of_run import TrainedRun
 from clinit.headtrain.model.onnx import load_onnx
 from clinit.headtrain.model.predict import Rejection, find_images, load_files, load_model
 from clinit.headtrain.record.format import read_info, read_record
@@ -164,7 +163,9 @@ def test_the_run_is_the_first_change_of_the_model(exported: Export, tiny_run: Pa
     assert change.settings == record.info["config"]
     last = record.evaluations.filter(task=2, iteration=8)
     base, new = last.filter(pl.col("row") < 3), last.filter(pl.col("row") >= 3)
-    old, arrived = (Top1(each["correct"].sum(), each["total"].sum()) for each in (base, new))
+    old, arrived = (
+        Top1(int(each["correct"].sum()), int(each["total"].sum())) for each in (base, new)
+    )
     groups = {"old": old, "new": arrived, "all": old + arrived}
     assert {group: change.accuracy[group] for group in groups} == groups
     assert (exported.base, exported.new) == (old, arrived)
@@ -419,7 +420,7 @@ def test_why_there_is_no_temperature_is_noted(
     left = 20 - int(run.rows("val").counts()[0])
     ruled_out = replace(run, head=replace(run.head, weight=weight, bias=bias))
     assert ruled_out.temperature()[1][0].endswith(f"the run has {left}")
-    for module in ("temperature", "model.of_run"):
+    for module in ("temperature", "model.export"):
         monkeypatch.setattr(f"clinit.headtrain.{module}.LEAST_ROWS", 10)
     assert run.temperature()[0] is not None
     wrong = replace(run, head=replace(run.head, weight=-run.head.weight))

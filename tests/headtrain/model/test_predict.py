@@ -6,12 +6,10 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from scipy.special import logsumexp
 
 import clinit
@@ -19,7 +17,6 @@ from clinit.errors import DeviceError, ImageError, MachineError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.work.loader import load_batches
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.predict import (
@@ -78,7 +75,8 @@ def test_batches_do_not_change_what_is_seen(model: Classifier, images: list[Path
     for prediction in one:
         probabilities = [guess.probability for guess in prediction.guesses]
         assert probabilities == sorted(probabilities, reverse=True)
-        assert (len(probabilities), sum(probabilities)) == (5, pytest.approx(1, abs=1e-5))
+        assert len(probabilities) == 5
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     for batch_size in (2, 7, 100):
         for first, second in zip(one, model.predict(images, batch_size=batch_size), strict=True):
             assert (first.path, first.reason) == (second.path, second.reason)
@@ -137,7 +135,7 @@ def test_only_the_image_is_at_fault_that_cannot_be_read(
     def fail(*args: object, **kwargs: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr("clinit.extract.work.loader.decode", fail)
+    monkeypatch.setattr("clinit.extract.work.pipeline.decode", fail)
     with pytest.raises(MachineError, match="not enough memory to decode"):
         model.predict(images[:1])
 
@@ -150,9 +148,8 @@ def test_images_are_named_by_relative_paths_and_text_too(
     assert found == Prediction(Path(images[0].name), found.guesses, None)
     assert found.guesses
     assert model.predict([]) == []
-    for arguments in ({"top": 0}, {"batch_size": 0}):
-        with pytest.raises(ValueError, match="must be positive"):
-            model.predict([], **arguments)
+    with pytest.raises(ValueError, match="must be positive"):
+        model.predict([], top=0)
 
 
 def test_folders_are_searched_in_order_and_files_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -211,33 +208,6 @@ def test_the_gpu_sees_what_the_cpu_sees(
     for found, expected in zip(on_gpu.predict(images), model.predict(images), strict=True):
         for left, right in zip(found.guesses, expected.guesses, strict=True):
             assert left.probability == pytest.approx(right.probability, abs=1e-2)
-
-
-def test_pictures_of_any_mode_are_read(model: Classifier, tmp_path: Path) -> None:
-    for mode in ("L", "RGBA", "P", "CMYK"):
-        suffix = "jpg" if mode == "CMYK" else "png"
-        Image.new(mode, (40, 30)).save(tmp_path / f"{mode}.{suffix}")
-    assert [each.reason for each in model.predict(tmp_path)] == [None] * 4
-
-
-@pytest.mark.parametrize(("asked", "workers"), [(None, 3), (1, 1)])
-def test_as_many_threads_decode_as_the_process_may_use(
-    model: Classifier,
-    images: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    asked: int | None,
-    workers: int,
-) -> None:
-    used: list[int] = []
-
-    def spy(*arguments: Any, **options: Any) -> Any:
-        used.append(options["workers"])
-        return load_batches(*arguments, **options)
-
-    monkeypatch.setattr("clinit.headtrain.model.predict.load_batches", spy)
-    monkeypatch.setattr("clinit.headtrain.model.predict.cpu_count", lambda: 3)
-    assert len(model.predict(images, workers=asked)) == len(images)
-    assert used == [workers]
 
 
 NAMES = ("a", "b", "c")

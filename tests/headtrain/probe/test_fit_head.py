@@ -17,8 +17,8 @@ from clinit.headtrain.probe.fit_head import C, fit_head
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.classifier import least_squares
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.statistics.solve import least_squares
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 
@@ -179,10 +179,3 @@ def test_features_that_drown_the_shrinkage_are_refused_by_lda() -> None:
         fit_head(data, "lda")
     assert caught.value.remedy == "Fit the head with `--fit-head logistic` or `--fit-head ridge`."
     assert fit_head(data, "ridge").head.num_classes == 3
-
-
-def test_one_class_is_nothing_to_tell_apart() -> None:
-    data = source()
-    one = data.train.part(data.train.labels == 2)
-    with pytest.raises(CacheError, match="1 of its classes have training rows"):
-        fit_head(Source(train=one, val=data.val), "ridge")

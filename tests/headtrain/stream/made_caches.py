@@ -13,7 +13,7 @@ from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.plan import Plan, settle_plan, shard_name
 from clinit.extract.cache.shard import assemble, write_shard
 from clinit.extract.cache.summary import RunFacts, write_summary
-from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 
 DIM, CLASSES = 64, 5
 FINGERPRINT = Fingerprint({"backbone": "made", "weights": "1"})

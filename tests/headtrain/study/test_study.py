@@ -32,7 +32,7 @@ from clinit.headtrain.study import (
     settings_of,
 )
 
-ROOMS = ("align", "deployed", "probe")
+ROOMS = ("model", "probe")
 
 
 def study(top: bool = False, /, **settings: Any) -> Study:

@@ -17,8 +17,8 @@ import pytest
 import ray_kills
 
 from clinit.errors import CacheError, ClusterError
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work import run as module
 from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
 from clinit.headtrain.record.format import find_records, read_record

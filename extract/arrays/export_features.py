@@ -1,0 +1,173 @@
+"""Features of a cache as files that others read: NumPy, safetensors, Parquet.
+
+What is written can be imported again (`import_features`), bit for bit. A cache may be larger
+than the memory: one shard is read at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from clinit.errors import CacheError
+from clinit.extract.arrays.array_file import Block, ExportedRows
+from clinit.extract.arrays.numpy_files import write_npy
+from clinit.extract.arrays.parquet_files import write_parquet
+from clinit.extract.arrays.safetensors_files import write_safetensors
+from clinit.extract.cache.read import CacheSplit
+from clinit.words import number_of
+
+WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
+    "npy": write_npy,
+    "safetensors": write_safetensors,
+    "parquet": write_parquet,
+}
+"""Formats: `npy` writes a folder, the others a file with their name as its suffix."""
+
+_OTHER_FILES = frozenset(
+    (".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".jsonl", ".h5", ".hdf5", ".mat", ".arrow")
+)
+"""Suffixes that say that a file is wanted, of formats other than these."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """A split that has been exported."""
+
+    path: Path
+    """The file, or the folder of `.npy` files."""
+    split: CacheSplit
+    num_rows: int
+    num_left_out: int
+    """Rows without features, which are not in the file."""
+
+
+def export_features(
+    splits: Sequence[CacheSplit],
+    out: Path,
+    format: str | None = None,
+    *,
+    keep_invalid: bool = False,
+    on_rows: Callable[[str, int, int], None] = lambda title, done, total: None,
+) -> Iterator[Exported]:
+    """Write splits of a cache in another format; yield one result per split.
+
+    Args:
+        splits: At least one.
+        out: A file of one split (`.safetensors`, `.parquet`), or a folder with one file or folder
+            per split. What is there is replaced.
+        format: One of `WRITERS`; None takes the suffix of `out`, and `npy` where it has none.
+        keep_invalid: Whether rows without features stay, as NaN; they are left out otherwise.
+        on_rows: Called with a split's title, the rows read so far and their number.
+
+    Raises:
+        CacheError: If `out` does not fit, no row is left, or a shard cannot be read.
+        ClinitError: If `out` cannot be written.
+    """
+    suffix = out.suffix.lower().removeprefix(".")
+    is_file = suffix in WRITERS and suffix != "npy"
+    format = format or (suffix if is_file else "npy")
+    _check_place(out, format, is_file=is_file, splits=splits)
+    for split in splits:
+        _refuse_inside(_target(out, split, format, is_file=is_file), split.path.parent)
+    for split in splits:
+        exported = _rows_of(split, keep_invalid, partial(on_rows, split.plan.title))
+        if not len(exported.rows):
+            raise CacheError(
+                f"none of the {number_of(split.num_rows, 'row')} of {split.path} has features",
+                remedy="Run its `clinit extract` command with --retry-invalid.",
+            )
+        path = _target(out, split, format, is_file=is_file)
+        WRITERS[format](exported, path)
+        rows = len(exported.rows)
+        yield Exported(path, split, rows, split.num_rows - rows)
+
+
+def _rows_of(
+    split: CacheSplit, keep_invalid: bool, on_rows: Callable[[int, int], None]
+) -> ExportedRows:
+    plan, rows = split.plan, np.arange(split.num_rows, dtype=np.int64)
+    dtype = np.dtype(split.dtype).newbyteorder("<")  # float32 as soon as one shard is
+    if not keep_invalid:
+        rows = rows[split.valid]
+    return ExportedRows(
+        rows=rows,
+        labels=split.labels[rows],
+        images=split.manifest.table.select("path", "label", "class_name"),
+        class_names=split.class_names,
+        dim=split.dim,
+        dtype=dtype,
+        block_rows=plan.shard_rows,
+        metadata={
+            "class_names": json.dumps(split.class_names, ensure_ascii=False),
+            "dataset": plan.dataset,
+            "split": plan.split,
+            "backbone": plan.fingerprint.backbone or "",
+        },
+        blocks=partial(_blocks, split, dtype, keep_invalid, on_rows),
+    )
+
+
+def _blocks(
+    split: CacheSplit, dtype: np.dtype, keep_invalid: bool, on_rows: Callable[[int, int], None]
+) -> Iterator[Block]:
+    """Yield numbers and features of the rows of each shard; one is in memory at a time."""
+    for index, shard in enumerate(split.shards()):
+        place = split.plan.rows(index)
+        rows = np.arange(place.start, place.stop, dtype=np.int64)
+        features = shard.features.astype(dtype, copy=False)
+        if keep_invalid and shard.reasons:
+            features = features.copy()
+            features[~shard.valid] = np.nan
+        elif shard.reasons:
+            rows, features = rows[shard.valid], features[shard.valid]
+        yield rows, features
+        on_rows(place.stop, split.num_rows)
+
+
+def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path:
+    name = split.plan.split if format == "npy" else f"{split.plan.split}.{format}"
+    return out if is_file else out / name
+
+
+def _refuse_inside(target: Path, cache: Path) -> None:
+    """Refuse a place in the cache, whatever leads there: it would replace what is exported."""
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
+        raise CacheError(
+            f"{target} lies in the cache itself, {cache}", remedy="Export into another folder."
+        )
+
+
+def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
+    """Refuse a file that does not fit the format or the number of splits."""
+    if format not in WRITERS:
+        raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
+    if is_file and format != out.suffix.lower().removeprefix("."):
+        raise CacheError(
+            f"{out} is named like a {out.suffix} file, but the format is {format}",
+            remedy="Leave out `--format`, or give a folder.",
+        )
+    if is_file and len(splits) > 1:
+        raise CacheError(
+            f"{out} is one file, but the cache has {number_of(len(splits), 'split')}",
+            remedy="Choose one with `--split`, or give a folder and `--format"
+            f" {format}`: it gets a file per split.",
+        )
+    if not is_file and out.suffix.lower() == ".npy":
+        raise CacheError(
+            f"{out} is one file, but features and labels are two arrays",
+            remedy="Give a folder: it gets features.npy, labels.npy and classes.txt.",
+        )
+    if not is_file and out.suffix.lower() in _OTHER_FILES:
+        raise CacheError(
+            f"{out} is named like a file that is not written here",
+            remedy="Give a .safetensors or .parquet file, or a folder without this suffix.",
+        )
+    if not is_file and out.is_file():
+        raise CacheError(f"{out} is a file, expected a folder", remedy="Give another name.")

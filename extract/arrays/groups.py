@@ -1,0 +1,113 @@
+"""Which rows of a cache show the same: frames of a video, images of a patient, shots of a burst.
+
+`groups.parquet` beside the manifest of the training images has a number per row, and names the
+manifest that its rows follow. It is not part of the features: without it they are the same.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from clinit.errors import CacheError, StorageError
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.parquet import scan_parquet
+from clinit.files.commit import commit_file
+
+GROUPS_FILE = "groups.parquet"
+_FORMAT = "clinit-groups/1"
+_AGAIN = "Group it again with `clinit cache group`, or remove the file."
+_DAMAGED = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, KeyError)
+
+
+def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) -> tuple[int, int]:
+    """Write the groups of the images of a split; return how many repeat others, and in how many.
+
+    An image whose value is missing repeats no other.
+
+    Args:
+        folder: Of the split.
+        manifest: Its images.
+        source: A CSV or Parquet file with this column and `path`, a path as of the manifest;
+            without `path`, a row for each of the imported features, in their order.
+        column: The column whose equal values are a group.
+
+    Raises:
+        CacheError: If the file has no such column, or lacks an image.
+        StorageError: If it cannot be read.
+    """
+    paths = manifest.table.select("path")
+    # Imported rows are named by their numbers, all as long as the longest.
+    table = _read(source, column, digits=max(map(len, paths["path"]), default=0))
+    found = paths.join(table, on="path", how="left", maintain_order="left")
+    absent = paths.join(table, on="path", how="anti")["path"]
+    if len(absent):
+        raise CacheError(
+            f"{len(absent):,} of {len(paths):,} images of {folder} are not in {source} (for example"
+            f" {absent[0]!r}; the file has {table['path'].head(1).to_list()})",
+            remedy="Give a file with a column `path` whose paths are those of `clinit manifest show"
+            f" {folder / 'manifest.parquet'}`.",
+        )
+    values = found[column]
+    numbers = values.rank("dense").cast(pl.Int64).to_numpy(allow_copy=True)
+    numbers = np.where(values.is_null(), -1 - np.arange(len(values)), numbers).astype(np.int64)
+    content = io.BytesIO()
+    metadata = {"format": _FORMAT, "manifest": manifest.digest, "column": column}
+    pl.DataFrame({"group": numbers}).write_parquet(content, metadata=metadata)
+    commit_file(folder / GROUPS_FILE, lambda draft: draft.write_bytes(content.getbuffer()))
+    pairs = np.stack([manifest.table["label"].to_numpy(), numbers], axis=1)
+    sizes = np.unique(pairs, axis=0, return_counts=True)[1]
+    return int((sizes - 1).sum()), int((sizes > 1).sum())
+
+
+def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
+    try:
+        if source.suffix.lower() == ".parquet":
+            lazy = scan_parquet(source)
+        else:
+            lazy = pl.scan_csv(source, infer_schema=False, glob=False)
+        names = lazy.collect_schema().names()
+        if column not in names:
+            raise CacheError(
+                f"{source} has no column {column!r}, but {', '.join(names)}",
+                remedy="Name the column whose equal values belong together.",
+            )
+        if "path" not in names:
+            number = pl.int_range(pl.len()).cast(pl.String)
+            lazy = lazy.with_columns(path=number.str.zfill(digits))
+        table = lazy.select("path", column).collect()
+        return table.unique("path", keep="first", maintain_order=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {source}: {error.strerror or error}", remedy="Check the spelling."
+        ) from error
+    except _DAMAGED as error:
+        raise CacheError(
+            f"{source} is not a CSV or Parquet file: {error}", remedy="Give a table of images."
+        ) from error
+
+
+def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | None:
+    """Return the number of the group of each image of a split; None if it has none.
+
+    Raises:
+        CacheError: If the file is damaged, or of other images.
+    """
+    path = folder / GROUPS_FILE
+    if not path.is_file():
+        return None
+    try:
+        metadata = pl.read_parquet_metadata(path)
+        told = metadata.get("format"), metadata.get("manifest")
+        if told != (_FORMAT, manifest.digest):
+            raise ValueError("it is of other images")
+        numbers = scan_parquet(path).collect()["group"].cast(pl.Int64)
+        if len(numbers) != len(manifest.table) or numbers.null_count():
+            raise ValueError(f"it has {len(numbers):,} of {len(manifest.table):,} rows")
+    except (OSError, *_DAMAGED) as error:
+        raise CacheError(f"{path} cannot be used: {error}", remedy=_AGAIN) from error
+    return numbers.to_numpy().astype(np.int64)

@@ -1,0 +1,161 @@
+"""Safetensors files, read and written: tensors by name, read where they lie.
+
+What is written has the tensors `features`, `labels` and `rows`, and class names in the metadata.
+The header is written first and the bytes of the features follow as they are read: the library
+itself would want all of them in memory.
+
+Source: "Format" in the README of huggingface/safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from clinit.errors import CacheError
+from clinit.extract.arrays.array_file import (
+    ONE_PER_ROW,
+    ExportedRows,
+    Labels,
+    StoredFeatures,
+    Take,
+    parse_class_names,
+    widened,
+)
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_file
+
+_TYPES = {
+    **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsFile:
+    """A safetensors file."""
+
+    path: Path
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the tensors."""
+        self._check()
+        return tuple(sorted(set(self._header()[0]) - {"__metadata__"}))
+
+    def features(self, name: str) -> StoredFeatures:
+        """Return a tensor; its numbers stay on the disk until they are used."""
+        told, begin = self._tensor(name)
+        shape, dtype = tuple(told["shape"]), _TYPES.get(told["dtype"], told["dtype"])
+        origin = f"`{name}` of {self.path}"
+        return StoredFeatures(origin, shape, dtype, partial(self._open, shape, dtype, begin))
+
+    @contextmanager
+    def _open(self, shape: tuple[int, ...], dtype: str, begin: int, folder: Path) -> Iterator[Take]:
+        # The upper half of a float32 is a bfloat16, which NumPy does not have.
+        kind = "<u2" if dtype == "bfloat16" else np.dtype(dtype).newbyteorder("<")
+        stored = np.memmap(self.path, dtype=kind, mode="r", offset=begin, shape=shape)
+
+        def take(rows: np.ndarray) -> np.ndarray:
+            if dtype != "bfloat16":
+                return widened(stored[rows])
+            picked: np.ndarray = (stored[rows].astype(np.uint32) << 16).view(np.float32)
+            return picked
+
+        yield take
+
+    def labels(self, name: str) -> Labels:
+        """Return a tensor."""
+        told, begin = self._tensor(name)
+        dtype = _TYPES.get(told["dtype"], "")
+        if not dtype.lstrip("u").startswith("int") or len(told["shape"]) != 1:
+            raise CacheError(
+                f"`{name}` of {self.path} holds {told['dtype']} of shape {tuple(told['shape'])},"
+                " expected integers (rows,)",
+                remedy=ONE_PER_ROW,
+            )
+        kind = np.dtype(dtype).newbyteorder("<")
+        array = np.fromfile(self.path, dtype=kind, count=told["shape"][0], offset=begin)
+        return array.astype(dtype)
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the JSON list `class_names` of the metadata."""
+        text = self._header()[0].get("__metadata__", {}).get("class_names")
+        return None if text is None else parse_class_names(text, self.path)
+
+    def _tensor(self, name: str) -> tuple[dict[str, Any], int]:
+        """Return what the header says of a tensor, and where in the file it begins."""
+        content, start = self._header()
+        told = content[name]
+        return told, start + int(told["data_offsets"][0])
+
+    def _header(self) -> tuple[dict[str, Any], int]:
+        """Return the header, which the library has checked, and where the tensors begin."""
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return json.loads(file.read(length)), 8 + length
+
+    def _check(self) -> None:
+        """Let the library compare the header with the size of the file."""
+        try:
+            with safe_open(self.path, framework="numpy"):
+                pass
+        except (SafetensorError, OSError, ValueError, RecursionError) as error:
+            raise CacheError(
+                f"cannot read {self.path} as a safetensors file: {str(error)[:200]}",
+                remedy="Write it with `safetensors.numpy.save_file` or `safetensors.torch"
+                ".save_file`.",
+            ) from error
+
+
+_WRITTEN_TYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
+_ALIGNMENT = 8
+
+
+def write_safetensors(exported: ExportedRows, path: Path) -> None:
+    """Write rows into a safetensors file, atomically.
+
+    Raises:
+        CacheError: If a shard cannot be read.
+        ClinitError: If the file cannot be written.
+    """
+
+    def write(draft: Path) -> None:
+        with draft.open("wb") as file:
+            file.write(_header(exported))
+            file.write(exported.labels.astype("<i8").data)
+            file.write(exported.rows.astype("<i8").data)
+            for _, features in exported.blocks():
+                file.write(np.ascontiguousarray(features).data)
+
+    with claim_file(path):
+        commit_file(path, write)
+
+
+def _header(exported: ExportedRows) -> bytes:
+    """Return the length of the header, and the header, padded so that all tensors are aligned."""
+    rows, begin = len(exported.rows), 0
+    content: dict[str, Any] = {"__metadata__": exported.metadata}
+    for name, shape, dtype in (
+        ("labels", [rows], np.dtype(np.int64)),
+        ("rows", [rows], np.dtype(np.int64)),
+        ("features", [rows, exported.dim], exported.dtype),
+    ):
+        end = begin + int(np.prod(shape)) * dtype.itemsize
+        content[name] = {
+            "dtype": _WRITTEN_TYPES[dtype.name],
+            "shape": shape,
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(content, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,262 @@
+"""Files that hold many images: tar shards of WebDataset, Parquet files of Hugging Face data sets.
+
+They are read where they lie; a manifest says of each of its rows in which container it is, and
+where in it. Their names say to which split they belong, in the words of the Hugging Face library;
+WebDataset has no rule of its own. The file's name decides (`train-00000-of-00012.parquet`,
+`imagenet1k-train-0001.tar`), then the nearest folder whose name has such a word (`train/00000.tar`,
+`data/validation/0.parquet`). A folder of class folders is a split if its name is such a word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from clinit.errors import ManifestError
+from clinit.extract.dataset.class_names import MAX_NAME
+from clinit.words import contrast
+
+BUILD_AGAIN = (
+    "Put the old file back; or build the manifest again with `clinit manifest build` and extract"
+    " into a new folder."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A file that holds images."""
+
+    path: Path
+    root: Path
+    """The folder that a link may not leave."""
+    size_bytes: int
+    """Size of the file when the manifest was built."""
+    column: str
+    """Column of the images in a Parquet file; empty for a tar file."""
+
+    def check_place(self) -> None:
+        """Check that the file is under its root.
+
+        Raises:
+            ManifestError: If it is a link that leaves it.
+        """
+        if not Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(self.root)):
+            raise ManifestError(
+                f"{self.path} is a link that leaves {self.root}",
+                remedy="Give a folder that holds both ends of the link.",
+            )
+
+    def check_size(self, found: int) -> None:
+        """Check that the file has the size that it had.
+
+        Raises:
+            ManifestError: If it has another one.
+        """
+        if found != self.size_bytes:
+            raise ManifestError(
+                f"{self.path} has {found:,} bytes, the manifest says {self.size_bytes:,}: it was"
+                " changed",
+                remedy=BUILD_AGAIN,
+            )
+
+
+_WORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_PART_OF = {word: part for part, words in _WORDS.items() for word in words}
+_PARTS_OF = {"train": ("train",), "val": ("validation", "test"), "test": ("test",)}
+"""What is taken as a split: the first part that is there."""
+
+
+def _asked(split: str) -> tuple[str, str]:
+    """Return the two splits of a data set: test, where it is asked for, stands for val."""
+    return "train", "test" if split == "test" else "val"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """The containers of one split of a data set."""
+
+    part: str
+    """Name of the split as its publishers say it: train, validation or test."""
+    paths: tuple[str, ...]
+    """Sorted."""
+    warnings: tuple[str, ...] = ()
+    """What was left out."""
+
+
+def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]]:
+    """Return the folders that may be each of two splits, those of the first part first.
+
+    Args:
+        names: Of folders that hold folders.
+        split: What is read: train, val, or test, which then stands for val.
+    """
+    order = [word for parts in _PARTS_OF.values() for part in parts for word in _WORDS[part]]
+    known = sorted(
+        (name for name in names if name.lower() in _PART_OF),
+        key=lambda name: (order.index(name.lower()), name),
+    )
+    found = {
+        each: tuple(name for name in known if _PART_OF[name.lower()] in _PARTS_OF[each])
+        for each in _asked(split)
+    }
+    return {each: folders for each, folders in found.items() if folders}
+
+
+def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFiles]:
+    """Sort containers into the splits train and val; a split without any is absent.
+
+    Files of which none has a word of a split are all taken as train.
+
+    Args:
+        paths: Relative to the root, `/` between folders.
+        split: What is read: train, val, or test, which then stands for val.
+    """
+    parts = {path: _part(path) for path in sorted(paths)}
+    if not any(parts.values()):
+        return {"train": SplitFiles("train", tuple(parts))} if parts else {}
+    nameless = [path for path, part in parts.items() if not part]
+    found: dict[str, SplitFiles] = {}
+    for each in _asked(split):
+        present = [part for part in _PARTS_OF[each] if part in parts.values()]
+        if not present:
+            continue
+        first, *more = present
+        found[each] = SplitFiles(
+            first,
+            tuple(path for path, part in parts.items() if part == first),
+            (
+                *(f"the files of {part} were left out: {first} comes first" for part in more),
+                *(f"{path} was left out: no part of its path names a split" for path in nameless),
+            ),
+        )
+    return found
+
+
+def _part(path: str) -> str:
+    """Return train, validation or test, or nothing where a path has no such word."""
+    *folders, name = path.lower().split("/")
+    for text in (name.rpartition(".")[0], *reversed(folders)):
+        for word in re.split(r"[^a-z]+", text):
+            if word in _PART_OF:
+                return _PART_OF[word]
+    return ""
+
+
+LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
+"""Number and name of the class of a row; null where it is not said."""
+MAX_CLASSES = 1_000_000
+"""A larger label is no label but something else, such as the number of an image."""
+
+
+def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Return the classes that rows tell of, in label order.
+
+    Numbers are labels; a number without a name is its own name. Names alone are sorted.
+
+    Args:
+        told: Columns of `LABEL_SCHEMA`, of all splits.
+        where: What the rows are, for messages.
+
+    Raises:
+        ManifestError: If some rows have numbers and some names alone, or they contradict.
+    """
+    told = told.select(LABEL_SCHEMA.names()).unique().filter(~unlabelled())
+    numbered = told.filter(pl.col("index").is_not_null())
+    if numbered.is_empty():
+        return checked_names(tuple(told["name"].sort().to_list()), where)
+    if len(numbered) < len(told):
+        name = told.filter(pl.col("index").is_null())["name"].sort()[0]
+        raise ManifestError(
+            f"some labels of {where} are numbers, some are names ({name!r}): which number a name"
+            " has is not said",
+            remedy="Write the class names, one per line in label order, into classnames.txt in the"
+            " root, then run the same command again.",
+        )
+    _refuse_large(numbered, where, MAX_CLASSES)
+    names = dict[int, str]()
+    for index, name in numbered.drop_nulls().sort("index", "name").iter_rows():
+        if names.setdefault(index, name) != name:
+            one, other = contrast(names[index], name)
+            raise ManifestError(
+                f"label {index:,} of {where} has two names, {one} and {other}",
+                remedy="Correct the labels, or name the classes in classnames.txt in the root.",
+            )
+    last = numbered["index"].max()
+    assert isinstance(last, int)
+    return checked_names(tuple(names.get(index, str(index)) for index in range(last + 1)), where)
+
+
+def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Return the class names that data tell of.
+
+    Raises:
+        ManifestError: If one occurs twice or is none.
+    """
+    longest = max(names, key=len, default="")
+    if len(longest) > MAX_NAME or "" in names:
+        found = f"of {len(longest):,} characters" if "" not in names else "without a character"
+        raise ManifestError(
+            f"{where} tell of a class name {found}, expected 1 to {MAX_NAME:,}",
+            remedy="Check that the labels are classes and not descriptions of images.",
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise ManifestError(
+            f"{where} call two classes {twice!r}",
+            remedy="Name the classes, one per line in label order, in classnames.txt in the root.",
+        )
+    return names
+
+
+def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Series:
+    """Return the label (int64) of each row; null where it has none.
+
+    Args:
+        told: Columns of `LABEL_SCHEMA`.
+        classes: All classes in label order.
+        where: What the rows are, for messages.
+
+    Raises:
+        ManifestError: If a number or a name is not that of a class.
+    """
+    _refuse_large(told, where, len(classes))
+    named = told["name"].replace_strict(
+        list(classes), list(range(len(classes))), default=None, return_dtype=pl.Int64
+    )
+    unknown = told.filter(
+        pl.col("index").is_null() & pl.col("name").is_not_null() & named.is_null()
+    )
+    if len(unknown):
+        name = unknown["name"][0][:MAX_NAME]
+        raise ManifestError(
+            f"{where} name a class {name!r}, which is none of the {len(classes):,} classes",
+            remedy="Correct the label or the list of class names, then run the same command again.",
+        )
+    return told.select(
+        label=pl.when(unlabelled()).then(None).otherwise(pl.coalesce("index", named))
+    )["label"]
+
+
+def unlabelled() -> pl.Expr:
+    """Return which rows have no label: neither number nor name, or a negative number."""
+    neither = pl.col("index").is_null() & pl.col("name").is_null()
+    return neither | (pl.col("index") < 0).fill_null(value=False)
+
+
+def _refuse_large(told: pl.DataFrame, where: str, num_classes: int) -> None:
+    largest = told["index"].max()
+    if isinstance(largest, int) and largest >= num_classes:
+        raise ManifestError(
+            f"a label of {where} is {largest:,}, but labels must lie in [0, {num_classes:,})",
+            remedy="Correct the labels or the list of class names; labels count from 0.",
+        )

@@ -1,0 +1,130 @@
+"""Where the content of images is: files, or rows of a manifest.
+
+Whoever decodes images asks here for the content of a row, and does not see whether it is a file of
+its own or lies in a container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import polars as pl
+
+from clinit.errors import ImageError, ManifestError
+from clinit.extract.dataset.containers import Container
+from clinit.extract.dataset.decode import EMPTY, memory_error, read_error, read_image_file
+from clinit.extract.dataset.manifest import is_contained
+from clinit.extract.dataset.parquet import ParquetImages
+from clinit.extract.dataset.tar import read_member
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Images by row; read by several threads."""
+
+    def place(self, row: int) -> Path:
+        """Return what messages call an image."""
+        ...
+
+    def read(self, row: int) -> bytes:
+        """Return the content of the file of an image.
+
+        Raises:
+            ImageError: If this one image is empty, absent or damaged.
+            ManifestError: If a file is not that of the manifest.
+            MachineError: If the machine does not read it. No row may be marked invalid for that.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Images that are files."""
+
+    root: Path
+    """The folder that the paths start from."""
+    paths: Sequence[str]
+    sizes: Sequence[int] | None = None
+    """Sizes in bytes; 0 is unknown, and None where none is known."""
+    need_rights: bool = True
+    """See `read_image_file`."""
+
+    def place(self, row: int) -> Path:
+        """Return the path of an image."""
+        return self.root / self.paths[row]
+
+    def read(self, row: int) -> bytes:
+        """Return the content of an image; see `Images`."""
+        size = None if self.sizes is None else self.sizes[row] or None
+        return read_image_file(self.place(row), self.root, size=size, need_rights=self.need_rights)
+
+
+class ContainedImages:
+    """Images in tar and Parquet files.
+
+    Args:
+        root: The folder that the paths start from.
+        table: Rows of a manifest with the columns `CONTAINED_SCHEMA`, in any order.
+    """
+
+    def __init__(self, root: Path, table: pl.DataFrame) -> None:
+        facts = table.select("container", "container_bytes", "column")
+        run = pl.struct(pl.all()).rle_id()
+        self._containers = [
+            Container(root / path, root, size, column)
+            for path, size, column in facts.filter(run.is_first_distinct()).iter_rows()
+        ]
+        self._container = facts.select(run).to_series().to_numpy()
+        self._root = root
+        self._paths: list[str] = table["path"].to_list()
+        self._prefixes = table["container"].str.len_chars().to_numpy()
+        self._positions = table["position"].to_numpy()
+        self._sizes = table["size_bytes"].to_numpy()
+        self._parquet = ParquetImages()
+        self._in_place = set[int]()
+
+    def place(self, row: int) -> Path:
+        """Return the path of an image, as if its container were a folder."""
+        return self._root / self._paths[row]
+
+    def read(self, row: int) -> bytes:
+        """Return the content of an image; see `Images`."""
+        number = self._container[row]
+        container = self._containers[number]
+        if number not in self._in_place:
+            container.check_place()
+            self._in_place.add(number)
+        position, size = int(self._positions[row]), int(self._sizes[row])
+        try:
+            if container.column:
+                content = self._parquet.read(container, position)
+            else:
+                member = self._paths[row][self._prefixes[row] + 1 :]
+                content = read_member(container, member, position, size)
+        except FileNotFoundError as error:
+            raise ManifestError(
+                f"there is no file {container.path}, which holds images of the manifest",
+                remedy="Give the folder that the paths of the manifest start from with `--root`.",
+            ) from error
+        except MemoryError as error:
+            raise memory_error(container.path) from error
+        except OSError as error:
+            raise read_error(container.path, error) from error
+        if not content:
+            raise ImageError(EMPTY, remedy="Replace the image, or leave its row invalid.")
+        return content
+
+
+def images_of(table: pl.DataFrame, root: Path) -> Images:
+    """Return the images of rows of a manifest.
+
+    Args:
+        table: Rows of the table of a `Manifest`, in any order.
+        root: The folder that their paths start from.
+    """
+    if is_contained(table):
+        return ContainedImages(root, table)
+    return ImageFiles(root, table["path"].to_list(), table["size_bytes"].to_list())

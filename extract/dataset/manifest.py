@@ -1,0 +1,310 @@
+"""The manifest: which images a split consists of, and in which order.
+
+A manifest file is a Parquet file with the columns `path` (relative to the root of the data
+set, `/` between folders), `label`, `class_name` and `size_bytes`, sorted by (label, path) in
+code point order. The key-value metadata hold `format`, `dataset`, `split`, `class_names`
+(JSON), `digest`, and `sha256` of those five. Row i of a feature cache is row i of its manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
+from clinit.extract.dataset.class_names import MAX_NAME
+from clinit.extract.dataset.known import SPLITS
+from clinit.extract.parquet_size import parquet_size
+from clinit.files.commit import commit_file
+from clinit.files.documents import content_sha256
+from clinit.words import contrast_digests
+
+SCHEMA = pl.Schema(
+    {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
+)
+CONTAINED_SCHEMA = pl.Schema(
+    [
+        *SCHEMA.items(),
+        ("container", pl.String),
+        ("column", pl.String),
+        ("position", pl.Int64),
+        ("container_bytes", pl.Int64),
+    ]
+)
+"""Columns for images in containers: `path` is the container's with the name in it behind a `/`;
+`column` is that of the images in a Parquet file and empty for a tar file; `position` is the first
+byte in a tar file and the row in a Parquet file; `container_bytes` is the size of the container."""
+# An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
+_LEAVES_ROOT = r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00"
+CONTAINER = ("container", "column", "container_bytes")
+"""Columns that are the same in all rows of a container."""
+
+
+def leaves_root(path: pl.Expr) -> pl.Expr:
+    """Return which paths are absolute, step up, or could not be told apart by a digest."""
+    return path.str.contains(_LEAVES_ROOT)
+
+
+def is_contained(table: pl.DataFrame) -> bool:
+    """Return whether a table is of images in containers."""
+    return "container" in table.columns
+
+
+def wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
+    """Return which columns there are instead of those there should be, or None.
+
+    Args:
+        table: A table of images.
+        contained: Whether they should lie in containers.
+    """
+    expected = CONTAINED_SCHEMA if contained else SCHEMA
+    if table.schema == expected:
+        return None
+    return f"the columns are {dict(table.schema)}, expected {dict(expected)}"
+
+
+def table_problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
+    """Return what is wrong with a table of images, or None."""
+    if problem := wrong_columns(table, contained=is_contained(table)):
+        return problem
+    if len(set(class_names)) != len(class_names):
+        return "two classes have the same name"
+    if table.is_empty():
+        return None
+    if sum(table.null_count().row(0)):
+        return "the table has missing values"
+    path, label = pl.col("path"), pl.col("label")
+    if not table.select(label.is_between(0, len(class_names) - 1).all()).item():
+        return f"labels must lie in [0, {len(class_names)})"
+    leaving = table.filter(leaves_root(path))
+    if len(leaving):
+        return f"the path {leaving['path'][0]!r} leaves the root"
+    names = pl.Series(class_names, dtype=pl.String).gather(table["label"])
+    if not (names == table["class_name"]).all():
+        return "class_name and label disagree"
+    if problem := _wrong_places(table) if is_contained(table) else _wrong_order(table):
+        return problem
+    if table["path"].n_unique() != len(table):
+        return "a path occurs twice"
+    if table.select((pl.col("size_bytes") < 0).any()).item():
+        return "a size is negative"
+    return None
+
+
+def _wrong_order(table: pl.DataFrame, major: str = "label", minor: str = "path") -> str | None:
+    one, other = pl.col(major), pl.col(minor)
+    in_order = (one > one.shift()) | ((one == one.shift()) & (other > other.shift()))
+    if table.select(in_order.slice(1).all()).item():
+        return None
+    return f"the rows are not sorted by ({major}, {minor})"
+
+
+def _wrong_places(table: pl.DataFrame) -> str | None:
+    """Return what is wrong with where images lie in their containers, or None."""
+    container = pl.col("container")
+    inside = pl.col("path").str.starts_with(pl.concat_str(container, pl.lit("/")))
+    outside = table.filter(~inside | (container == ""))
+    if len(outside):
+        return f"the path {outside['path'][0]!r} is not in its container"
+    if table.select((pl.min_horizontal("position", "container_bytes") < 0).any()).item():
+        return "a position or the size of a container is negative"
+    if table.select(CONTAINER).n_unique() != table["container"].n_unique():
+        return "a container has two sizes or two columns"
+    return _wrong_order(table, "container", "position")
+
+
+FORMAT = "clinit-manifest/2"
+CONTAINED_FORMAT = "clinit-manifest/3"
+"""Format of manifests of images in containers."""
+OLDER = "clinit-manifest/1"
+"""Format of manifests of earlier versions, without `sha256`."""
+_SEAL = "sha256"
+_SEALED = ("format", "dataset", "split", "class_names", "digest")
+_ClassNames = tuple[Annotated[str, msgspec.Meta(max_length=MAX_NAME)], ...]
+_BUILD_AGAIN = "Build the manifest again with `clinit manifest build`."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Manifest:
+    """The images of one split of a data set.
+
+    Raises:
+        ValueError: If the split is unknown or the table is not as described at `table`.
+    """
+
+    dataset: str
+    split: str
+    """train or val."""
+    class_names: tuple[str, ...]
+    """All classes of the data set in label order, also those without an image in this split."""
+    table: pl.DataFrame
+    """Columns of `SCHEMA` or `CONTAINED_SCHEMA`; paths are unique and stay under their root."""
+
+    def __post_init__(self) -> None:
+        """Check the table."""
+        if self.split not in SPLITS:
+            raise ValueError(f"the split is {self.split!r}, expected {' or '.join(SPLITS)}")
+        problem = table_problem(self.table, self.class_names)
+        if problem is not None:
+            raise ValueError(problem)
+
+    def __repr__(self) -> str:
+        rows, classes = f"{len(self.table):,} images", f"{len(self.class_names):,} classes"
+        return f"<Manifest {self.dataset} {self.split}: {rows}, {classes}>"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of class names, paths, labels and sizes; computed at each call.
+
+        For images in containers also of these: their paths, columns, sizes and numbers of rows,
+        and the position of each image.
+
+        The names of the data set and of the split do not count: the same images are the same
+        rows, whatever they are called.
+        """
+        parts = [
+            json.dumps(self.class_names, ensure_ascii=False).encode(),
+            "\0".join(self.table["path"].to_list()).encode(),
+            self.table["label"].to_numpy().astype("<i8").tobytes(),
+            self.table["size_bytes"].to_numpy().astype("<i8").tobytes(),
+        ]
+        if self.is_contained:
+            containers = self.containers().rows()
+            parts.append(json.dumps(containers, ensure_ascii=False).encode())
+            parts.append(self.table["position"].to_numpy().astype("<i8").tobytes())
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.hexdigest()
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether the images lie in containers."""
+        return is_contained(self.table)
+
+    def containers(self) -> pl.DataFrame:
+        """Return container, column, container_bytes and rows (len) of each container."""
+        return self.table.group_by(CONTAINER, maintain_order=True).len()
+
+    def file_of(self, row: int) -> str:
+        """Return the path of the file that holds an image: its own, or that of its container."""
+        path: str = self.table["container" if self.is_contained else "path"][row]
+        return path
+
+    def class_counts(self) -> pl.DataFrame:
+        """Return label, class_name and images of every class, in label order."""
+        counts = np.bincount(self.table["label"].to_numpy(), minlength=len(self.class_names))
+        return pl.DataFrame(
+            {
+                "label": np.arange(len(self.class_names), dtype=np.int64),
+                "class_name": pl.Series(self.class_names, dtype=pl.String),
+                "images": counts.astype(np.int64),
+            }
+        )
+
+    def limit_per_class(self, n: int) -> Manifest:
+        """Return a manifest of the first `n` images of each class, in manifest order."""
+        if n < 1:
+            raise ValueError(f"the limit must be at least 1 image per class, got {n}")
+        return replace(self, table=self.table.filter(pl.int_range(pl.len()).over("label") < n))
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write `manifest` to `path`, atomically; equal manifests give equal bytes."""
+    metadata = {
+        "format": CONTAINED_FORMAT if manifest.is_contained else FORMAT,
+        "dataset": manifest.dataset,
+        "split": manifest.split,
+        "class_names": json.dumps(manifest.class_names, ensure_ascii=False),
+        "digest": manifest.digest,
+    }
+    metadata[_SEAL] = content_sha256(metadata)
+    # In memory: polars has errors of its own for a full disk.
+    content = io.BytesIO()
+    manifest.table.write_parquet(content, metadata=metadata)
+    commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest file.
+
+    Raises:
+        ManifestError: If the file is absent, is not a manifest, was changed after it was
+            written, or names a path that leaves its root.
+        StorageError: If it is there and cannot be read.
+    """
+    try:
+        if not path.is_file():
+            raise ManifestError(
+                f"no manifest file at {path}",
+                remedy="Write it with `clinit manifest build DATASET --root DIR --split train"
+                f" --out {path}`.",
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+        ) from error
+    try:
+        page_bytes = parquet_size(content).page_bytes
+        metadata = pl.read_parquet_metadata(content)
+        columns = pl.DataFrame(schema=pl.read_parquet_schema(content))
+    except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ManifestError(
+            f"{path} cannot be read as a Parquet file: {error}", remedy=_BUILD_AGAIN
+        ) from error
+    if metadata.get("format") not in (FORMAT, CONTAINED_FORMAT, OLDER):
+        raise ManifestError(
+            f"{path} is not a manifest: its format is {metadata.get('format', 'not given')!r},"
+            f" expected {FORMAT!r}",
+            remedy=_BUILD_AGAIN,
+        )
+    seal = metadata.get(_SEAL)
+    if (seal is not None or metadata["format"] != OLDER) and seal != content_sha256(
+        {name: metadata.get(name) for name in _SEALED}
+    ):
+        raise ManifestError(
+            f"the metadata of {path} were changed after it was written", remedy=_BUILD_AGAIN
+        )
+    try:
+        if problem := wrong_columns(columns, contained=metadata["format"] == CONTAINED_FORMAT):
+            raise ValueError(problem)
+        table = pl.read_parquet(content)
+        # All paths differ: if they are longer than the pages, some come again and again.
+        if table["path"].str.len_bytes().sum() > page_bytes:
+            raise ValueError("a path occurs twice")
+        manifest, written = _of(table, metadata), metadata["digest"]
+    except (
+        KeyError,
+        ValueError,
+        msgspec.DecodeError,
+        RecursionError,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+    ) as error:
+        raise ManifestError(
+            f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
+        ) from error
+    if manifest.digest != written:
+        found, told = contrast_digests(manifest.digest, written)
+        raise ManifestError(
+            f"{path} was changed after it was written: its digest is {found}, its metadata say"
+            f" {told}",
+            remedy=_BUILD_AGAIN,
+        )
+    return manifest
+
+
+def _of(table: pl.DataFrame, metadata: Mapping[str, str]) -> Manifest:
+    names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
+    return Manifest(metadata["dataset"], metadata["split"], names, table)

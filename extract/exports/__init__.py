@@ -1,1 +1,0 @@
-"""Rows of a cache in files that others read: one format per file."""

@@ -1,0 +1,89 @@
+"""Groups of images, recorded beside the manifest of a cache."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from clinit.cli.main import app
+from clinit.errors import CacheError
+from clinit.extract.arrays.groups import GROUPS_FILE
+from clinit.extract.cache.read import open_cache
+from clinit.extract.cache.shard_rows import stored_features
+from clinit.headtrain.groups import groups_of
+from clinit.headtrain.stream.source import read_source
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Path:
+    """Return a cache of eight imported rows of two classes."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.normal(size=(8, 5)).astype(np.float32))
+    np.save(tmp_path / "y.npy", np.array([1, 0] * 4))
+    out = tmp_path / "cache"
+    run("import", tmp_path / "x.npy", tmp_path / "y.npy", "--backbone", "x", "--out", out)
+    return out
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["cache", *map(str, arguments)])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_column_groups_the_rows_of_a_class(
+    imported: Path, tmp_path: Path, suffix: str, named: bool
+) -> None:
+    before = read_source(imported).description
+    table = pl.DataFrame(
+        {"path": list("01234567"), "video": ["a", "a", "a", "a", "b", "b", None, None]}
+    )
+    table = table.reverse() if named else table.drop("path")
+    file = tmp_path / f"frames{suffix}"
+    (table.write_csv if suffix == ".csv" else table.write_parquet)(file)
+    assert "Of 8 images, 2 repeat others: 2 groups by video" in run(
+        "group", imported, file, "--column", "video"
+    )
+    source = read_source(imported)
+    # Class 0 has the rows 1, 3, 5, 7 of the file, class 1 has 0, 2, 4, 6.
+    np.testing.assert_array_equal(groups_of(source.train), [0, 0, 2, 3, 4, 4, 6, 7])
+    stored = stored_features(open_cache(imported).split("train"))
+    np.testing.assert_array_equal(stored.groups, source.train.groups)
+    chosen = np.array([True, False] * 4)
+    assert source.train.part(chosen).groups is not None
+    after = source.description
+    assert {**after, "groups_digest": None} == {**before, "groups_digest": None} != after
+
+
+def test_rows_of_an_import_are_numbered_as_in_their_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32))
+    np.save(tmp_path / "y.npy", np.zeros(12, dtype=int))
+    out = tmp_path / "cache"
+    run("import", tmp_path / "x.npy", tmp_path / "y.npy", "--backbone", "x", "--out", out)
+    file = tmp_path / "frames.csv"
+    file.write_text("video\n" + "".join(f"{row // 3}\n" for row in range(12)))
+    run("group", out, file, "--column", "video")
+    np.testing.assert_array_equal(groups_of(read_source(out).train), np.arange(12) // 3 * 3)
+
+
+def test_what_does_not_fit_is_refused(imported: Path, tmp_path: Path) -> None:
+    file = tmp_path / "frames.csv"
+    file.write_text("path,video\n0,a\n7,a\n")
+    with pytest.raises(CacheError, match="6 of 8 images"):
+        run("group", imported, file, "--column", "video")
+    with pytest.raises(CacheError, match="'patient'"):
+        run("group", imported, file, "--column", "patient")
+    file.write_text("video\n" + "a\n" * 8)
+    run("group", imported, file, "--column", "video")
+    np.save(tmp_path / "y.npy", np.array([1, 1] * 4))
+    other = tmp_path / "other"
+    run("import", tmp_path / "x.npy", tmp_path / "y.npy", "--backbone", "x", "--out", other)
+    shutil.copy(imported / "train" / GROUPS_FILE, other / "train" / GROUPS_FILE)
+    with pytest.raises(CacheError, match="other images"):
+        read_source(other)

@@ -1,0 +1,487 @@
+import ast
+import ctypes
+import errno
+import io
+import os
+import resource
+import struct
+import subprocess
+import sys
+import threading
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFile, ImageOps
+from torchcodec.decoders import decode_image
+
+from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.extract.dataset.decode import decode, decoder_version, read_image_file
+
+
+@pytest.fixture
+def picture() -> Image.Image:
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(np.kron(blocks, np.ones((8, 8, 1), dtype=np.uint8)))
+
+
+def encoded(image: Image.Image, fmt: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, fmt, **options)
+    return file.getvalue()
+
+
+def pillow_pixels(content: bytes) -> np.ndarray:
+    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
+
+
+def pixels(content: bytes) -> np.ndarray:
+    return decode(content).permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_every_format_gives_the_pixels_that_pillow_gives(picture: Image.Image, fmt: str) -> None:
+    content = encoded(picture, fmt)
+    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=1)
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
+def test_every_colour_mode_becomes_rgb(picture: Image.Image, mode: str) -> None:
+    content = encoded(picture.convert(mode), "PNG")
+    np.testing.assert_array_equal(pixels(content), pillow_pixels(content))
+
+
+def test_a_cmyk_jpeg_has_the_colours_that_pillow_gives(picture: Image.Image) -> None:
+    content = encoded(picture.convert("CMYK"), "JPEG", quality=95)
+    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=2)
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "TIFF"])
+def test_16_bit_samples_are_scaled_and_not_clipped(fmt: str) -> None:
+    samples = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
+    expected = np.rint(samples / 257)[..., None].repeat(3, axis=2)
+    content = encoded(Image.fromarray(samples), fmt)
+    np.testing.assert_allclose(pixels(content), expected, atol=1)
+
+
+def test_of_an_animated_gif_the_first_frame_counts(picture: Image.Image) -> None:
+    frames = [picture.rotate(90), picture.rotate(180)]
+    content = encoded(picture, "GIF", save_all=True, append_images=frames)
+    np.testing.assert_array_equal(pixels(content), pillow_pixels(encoded(picture, "GIF")))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "TIFF"])
+def test_an_exif_rotation_is_applied(picture: Image.Image, fmt: str, orientation: int) -> None:
+    exif = picture.getexif()
+    exif[274] = orientation
+    content = encoded(picture, fmt, exif=exif)
+    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=1)
+    assert pixels(content).shape == ((48, 64, 3) if orientation < 5 else (64, 48, 3))
+
+
+def test_an_image_of_one_pixel_is_an_image(picture: Image.Image) -> None:
+    assert pixels(encoded(picture.resize((1, 1)), "JPEG")).shape == (1, 1, 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
+def test_a_truncated_jpeg_is_refused(
+    picture: Image.Image, options: dict[str, object], part: float
+) -> None:
+    content = encoded(picture, "JPEG", **options)
+    with pytest.raises(ImageError, match=r"^cannot be decoded: Image is incomplete or truncated$"):
+        decode(content[: int(part * len(content))])
+
+
+@pytest.mark.parametrize("fmt", ["PNG", "BMP", "TIFF"])
+def test_other_truncated_images_are_refused(picture: Image.Image, fmt: str) -> None:
+    content = encoded(picture, fmt)
+    with pytest.raises(ImageError, match="cannot be decoded: "):
+        decode(content[: len(content) // 2])
+
+
+def test_a_text_file_is_not_an_image() -> None:
+    with warnings.catch_warnings(), pytest.raises(ImageError, match="not an image of a known"):
+        decode(b"these are not the pixels you are looking for")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    with pytest.raises(ImageError, match="the file is empty"):
+        read_image_file(tmp_path / "empty.jpg", tmp_path)
+
+
+def test_a_missing_file_is_this_files_problem(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="the file is missing"):
+        read_image_file(tmp_path / "absent.jpg", tmp_path)
+
+
+def test_a_folder_in_place_of_a_file_is_this_files_problem(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="cannot be read: Is a directory"):
+        read_image_file(tmp_path, tmp_path)
+
+
+def test_a_link_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(ImageError, match="a link that leaves the root"):
+        read_image_file(tmp_path / "root" / "link.png", tmp_path / "root")
+
+
+def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "1.png").write_bytes(b"content")
+    (tmp_path / "real" / "2.png").symlink_to("1.png")
+    (tmp_path / "root").symlink_to("real")
+    assert read_image_file(tmp_path / "root" / "2.png", tmp_path / "root") == b"content"
+
+
+def test_a_pipe_in_place_of_an_image_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image_file(tmp_path / "pipe.png", tmp_path)
+
+
+def test_a_vanished_folder_stops_everything(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="train/cat has vanished") as caught:
+        read_image_file(tmp_path / "train" / "cat" / "1.jpg", tmp_path)
+    assert f"Mount {tmp_path} again" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (errno.EIO, "Check the storage"),
+        (errno.ESTALE, "Check the storage"),
+        (errno.EMFILE, "Raise the number of open files (`ulimit -n`)"),
+        (errno.ENFILE, "End programs that hold many files open"),
+        (errno.ENOMEM, "Free memory"),
+    ],
+)
+def test_a_failing_machine_stops_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, cause: str
+) -> None:
+    def fail(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(MachineError) as caught:
+        read_image_file(tmp_path / "1.jpg", tmp_path, need_rights=False)
+    assert str(caught.value) == f"cannot read {tmp_path / '1.jpg'}: {os.strerror(number)}"
+    assert caught.value.remedy == f"{cause}, then run the same command again: `clinit extract`" + (
+        " resumes."
+    )
+
+
+def test_a_file_that_the_memory_does_not_hold_stops_everything(tmp_path: Path) -> None:
+    with (tmp_path / "1.jpg").open("wb") as file:
+        file.truncate(2**43)  # takes no space on the disk
+    with pytest.raises(MachineError, match=r"not enough memory to decode .*1\.jpg") as caught:
+        read_image_file(tmp_path / "1.jpg", tmp_path)
+    assert "fewer --workers, or a lower --max-pixels" in caught.value.remedy
+
+
+def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"12345")
+    assert read_image_file(tmp_path / "1.jpg", tmp_path, size=5) == b"12345"
+    for size in (4, 1_000_000):
+        with pytest.raises(ManifestError, match=f"has 5 bytes, the manifest says {size:,}: it is"):
+            read_image_file(tmp_path / "1.jpg", tmp_path, size=size)
+    (tmp_path / "1.jpg").write_bytes(b"")
+    with pytest.raises(ManifestError, match="has 0 bytes, the manifest says 5") as caught:
+        read_image_file(tmp_path / "1.jpg", tmp_path, size=5)
+    assert "`clinit manifest build`" in caught.value.remedy
+
+
+@contextmanager
+def _as_nobody() -> Iterator[None]:
+    """Let this thread meet file permissions as an ordinary user does, root or not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        before = libc.setfsuid(65534)
+    except AttributeError:
+        pytest.skip("setfsuid exists on Linux only")
+    try:
+        yield
+    finally:
+        libc.setfsuid(before)
+
+
+def _read_as_nobody(path: Path, root: Path, *, need_rights: bool = True) -> Exception:
+    problems: list[Exception] = []
+
+    def read() -> None:  # in a thread of its own: the file-system user is the thread's
+        try:
+            with _as_nobody():
+                read_image_file(path, root, need_rights=need_rights)
+        except Exception as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    (problem,) = problems
+    return problem
+
+
+@pytest.mark.parametrize("of", ["file", "folder"])
+def test_missing_rights_stop_everything_or_are_one_files_problem(tmp_path: Path, of: str) -> None:
+    path = tmp_path / "class" / "secret.png"
+    path.parent.mkdir()
+    path.write_bytes(b"content")
+    (path if of == "file" else path.parent).chmod(0)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    stop = _read_as_nobody(path, tmp_path)
+    assert isinstance(stop, MachineError)
+    assert str(stop) == f"no permission to read {path}"
+    assert stop.remedy.startswith("Get the right to read it and its folder (`ls -ld`")
+    one = _read_as_nobody(path, tmp_path, need_rights=False)
+    assert isinstance(one, ImageError)
+    assert str(one) == "no permission to read the file"
+    path.parent.chmod(0o755)
+
+
+def test_the_decoders_are_named_with_their_versions() -> None:
+    assert decoder_version().startswith("torchcodec ")
+
+
+def test_decoding_works_in_threads(picture: Image.Image) -> None:
+    content = encoded(picture, "JPEG")
+    results: list[np.ndarray] = []
+    job: Callable[[], None] = lambda: results.append(pixels(content))  # noqa: E731
+    threads = [threading.Thread(target=job) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000"]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_an_image_above_the_limit_is_refused_in_every_format(
+    picture: Image.Image, fmt: str
+) -> None:
+    content = encoded(picture, fmt)
+    assert decode(content, max_pixels=48 * 64).shape == (3, 48, 64)
+    with pytest.raises(ImageError) as caught:
+        decode(content, max_pixels=48 * 64 - 1)
+    assert str(caught.value) == "too large: 64 x 48 pixels, more than the 3,071 of --max-pixels"
+    assert "Raise `--max-pixels`" in caught.value.remedy
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_nothing_is_decoded_of_what_is_too_large(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch, fmt: str
+) -> None:
+    def never(*args: object, **kwargs: object) -> object:
+        raise AssertionError("decoded")
+
+    content = encoded(picture, fmt)
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", never)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", never)
+    with pytest.raises(ImageError, match="too large"):
+        decode(content, max_pixels=100)
+
+
+def test_a_bomb_takes_no_memory() -> None:
+    """900 million pixels in a header, as in a file of a megabyte."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(100_000))
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ImageError, match="too large: 30,000 x 30,000 pixels, more than the 100,00"):
+        decode(content)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xd8\xff\xe0\0\4",
+        b"\xff\xd8\xff\xd9",
+        b"\x89PNG\r\n\x1a\n" + bytes(30),
+        b"GIF89a\1\0\1\0\0\0\0;",
+        b"RIFF\0\0\0\0WEBPABCD" + bytes(20),
+        b"\0\0\0\x18ftypavif" + bytes(12),
+        b"\0\0\0\x18ftypheic" + bytes(12),
+    ],
+)
+def test_what_does_not_say_how_large_it_is_is_not_decoded(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ImageError, match="its header is damaged or does not say how large it is"):
+        decode(content)
+
+
+def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each scan passes over all pixels: a file of 100 KB took minutes."""
+    content = encoded(picture, "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    bomb = content[:last] + content[last:-2] * 501 + content[-2:]
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ImageError) as caught:
+        decode(bomb)
+    assert str(caught.value) == "cannot be decoded: a progressive JPEG of more than 500 scans"
+    assert caught.value.remedy.startswith("Replace the file")
+
+
+def test_a_file_that_would_start_another_program_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("subprocess.check_call", lambda *args, **kwargs: 1 / 0)
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+    with pytest.raises(ImageError, match="not an image of a known format"):
+        decode(script)
+
+
+@pytest.mark.parametrize("fmt", ["GIF", "WEBP"])
+def test_only_the_first_frame_of_an_animation_is_decoded(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch, fmt: str
+) -> None:
+    frames = [picture.rotate(degrees) for degrees in (90, 180, 270)]
+    content = encoded(picture, fmt, save_all=True, append_images=frames)
+    whole = decode_image(content, mode="RGB")
+    assert whole.ndim == 4
+    shapes = []
+
+    def spy(encoded: torch.Tensor, mode: Literal["RGB"]) -> torch.Tensor:
+        image: torch.Tensor = decode_image(encoded, mode=mode)
+        shapes.append(image.shape if image.ndim == 4 else (1, *image.shape))
+        return image
+
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", spy)
+    assert torch.equal(decode(content), whole[0])
+    assert [shape[0] for shape in shapes] == [1]
+
+
+def test_a_sequence_that_must_be_decoded_as_a_whole_is_bounded_as_a_whole(
+    picture: Image.Image,
+) -> None:
+    frames = [picture.rotate(degrees) for degrees in (90, 180)]
+    content = encoded(picture, "AVIF", save_all=True, append_images=frames)
+    assert decode(content, max_pixels=3 * 3072).shape == (3, 48, 64)
+    with pytest.raises(ImageError) as caught:
+        decode(content, max_pixels=3 * 3072 - 1)
+    assert str(caught.value) == (
+        "too large: 64 x 48 pixels in 9,216 pixels of all pictures, more than the 9,215 of"
+        " --max-pixels"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 36 bytes"),
+        RuntimeError("Insufficient memory (case 4)"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_a_shortage_of_memory_is_no_bad_image(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise error
+
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
+    with pytest.raises(MemoryError):
+        decode(encoded(picture, "PNG"))
+    if not isinstance(error, RuntimeError):
+        monkeypatch.setattr(Image, "open", fail)
+        with pytest.raises(MemoryError):
+            decode(encoded(picture, "BMP"))
+
+
+def test_pillow_that_runs_out_of_memory_is_no_bad_image(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise OSError("out of memory error when reading image file")
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(MemoryError):
+        decode(encoded(picture, "BMP"))
+
+
+def test_a_decoder_that_calls_a_file_corrupt_is_asked_again(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libwebp and giflib do where the memory is short."""
+    content, calls = encoded(picture, "WEBP"), 0
+
+    def corrupt_at_first(encoded: torch.Tensor, mode: Literal["RGB"]) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("Failed to decode the WebP bitstream.")
+        image: torch.Tensor = decode_image(encoded, mode=mode)
+        return image
+
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", corrupt_at_first)
+    assert torch.equal(decode(content), decode_image(content, mode="RGB"))
+
+
+SHORT = """
+import io, resource, sys
+import numpy as np
+from PIL import Image
+from clinit.errors import ImageError
+from clinit.extract.dataset.decode import decode
+pixels = np.kron(np.arange(48, dtype=np.uint8).reshape(4, 4, 3), np.ones((500, 500, 1), np.uint8))
+outcomes = {}
+for fmt in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, fmt)
+    whole = decode(file.getvalue())
+    outcomes[fmt] = set()
+    for spare in (1, 4, 8, 16, 24, 32, 48, 64, 96):
+        with open("/proc/self/statm") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + spare * 2**20, resource.RLIM_INFINITY))
+        try:
+            same = decode(file.getvalue()).equal(whole)
+            outcomes[fmt].add("same" if same else "other pixels")
+        except MemoryError:
+            outcomes[fmt].add("short of memory")
+        except ImageError as error:
+            outcomes[fmt].add(f"bad image: {error}")
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(outcomes)
+"""
+
+
+@pytest.mark.slow
+def test_a_good_image_is_never_bad_for_want_of_memory() -> None:
+    # In a process of its own, as the limit is, which gives back what was allocated before.
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for outcomes in ast.literal_eval(done.stdout).values():
+        assert outcomes == {"same", "short of memory"}

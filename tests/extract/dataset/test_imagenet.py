@@ -1,0 +1,227 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from clinit.errors import ManifestError
+from clinit.extract.dataset.known import read_dataset
+from clinit.extract.dataset.scan import Scan, scan
+
+CLASSES = read_dataset("imagenet1k").classes
+# Label of the images 1, 2, 3, ... of the miniature validation split.
+TRUTH = (7, 999, 0, 7)
+
+
+def name(number: int) -> str:
+    return f"ILSVRC2012_val_{number:08d}"
+
+
+def put_images(folder: Path, numbers: range = range(1, len(TRUTH) + 1)) -> None:
+    folder.mkdir(parents=True)
+    for number in numbers:
+        (folder / f"{name(number)}.JPEG").write_bytes(b"x" * number)
+
+
+def put_csv(folder: Path, lines: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(["ImageId,PredictionString", *lines])
+    (folder / "LOC_val_solution.csv").write_text(text + "\n")
+
+
+def csv_lines(truth: tuple[int, ...] = TRUTH) -> list[str]:
+    # Two boxes in each; the list is not in the order of the images.
+    boxes = "{0} 85 1 499 272 {0} 1 2 3 4 "
+    return [
+        f"{name(i)},{boxes.format(CLASSES[label])}"
+        for i, label in reversed(list(enumerate(truth, start=1)))
+    ]
+
+
+def ids_of_labels() -> np.ndarray:
+    """ILSVRC2012_ID of each label, in no order at all, as in the real kit."""
+    return np.random.default_rng(0).permutation(1000) + 1
+
+
+def put_devkit(folder: Path, truth: tuple[int, ...] = TRUTH) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = ids_of_labels()
+    synsets = [(float(ids[label]), CLASSES[label], 0.0) for label in np.argsort(ids)]
+    synsets += [(1001.0, "n00001740", 3.0), (1002.0, "n00002137", 2.0)]  # inner nodes
+    kind = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("num_children", "O")]
+    table = np.array([tuple(row) for row in synsets], dtype=kind)
+    savemat(folder / "meta.mat", {"synsets": table.reshape(-1, 1)})
+    lines = [str(ids[label]) for label in truth]
+    (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("\n".join(lines) + "\n")
+
+
+def labels(scanned: Scan) -> dict[str, int]:
+    table = scanned.manifest.table
+    return {Path(p).stem: label for p, label in table.select("path", "label").iter_rows()}
+
+
+EXPECTED = {name(i): label for i, label in enumerate(TRUTH, start=1)}
+COUNTS = (
+    "4 images in val, expected 50,000 (49,996 missing)",
+    "997 of 1,000 classes have no image in val (for example n01443537)",
+)
+
+
+@pytest.mark.parametrize("folder", ["train", "ILSVRC/Data/CLS-LOC/train", "ILSVRC2012_img_train"])
+def test_training_images_lie_in_folders_of_synsets(tmp_path: Path, folder: str) -> None:
+    for label in (0, 500):
+        (tmp_path / folder / CLASSES[label]).mkdir(parents=True)
+        (tmp_path / folder / CLASSES[label] / f"{CLASSES[label]}_1.JPEG").touch()
+    scanned = scan("imagenet1k", tmp_path, "train")
+    assert scanned.manifest.table.select("path", "label").rows() == [
+        (f"{folder}/{CLASSES[0]}/{CLASSES[0]}_1.JPEG", 0),
+        (f"{folder}/{CLASSES[500]}/{CLASSES[500]}_1.JPEG", 500),
+    ]
+
+
+def test_validation_images_in_folders_of_synsets(tmp_path: Path) -> None:
+    for i, label in enumerate(TRUTH, start=1):
+        put = tmp_path / "val" / CLASSES[label]
+        put.mkdir(parents=True, exist_ok=True)
+        (put / f"{name(i)}.JPEG").touch()
+    scanned = scan("imagenet1k", tmp_path, "val")
+    assert labels(scanned) == EXPECTED
+    assert scanned.warnings == COUNTS
+
+
+@pytest.mark.parametrize("folder", ["val", "ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"])
+@pytest.mark.parametrize("lists", [".", "ILSVRC"])
+def test_the_list_of_kaggle_labels_flat_images(tmp_path: Path, folder: str, lists: str) -> None:
+    put_images(tmp_path / folder)
+    put_csv(tmp_path / lists, csv_lines())
+    scanned = scan("imagenet1k", tmp_path, "val")
+    assert scanned.layout == "imagenet-kaggle"
+    assert labels(scanned) == EXPECTED
+    assert scanned.warnings == COUNTS
+    assert scanned.manifest.table.row(0) == (f"{folder}/{name(3)}.JPEG", 0, CLASSES[0], 3)
+
+
+@pytest.mark.parametrize("lists", [".", "devkit/data", "ILSVRC2012_devkit_t12/data"])
+def test_the_development_kit_labels_flat_images(tmp_path: Path, lists: str) -> None:
+    put_images(tmp_path / "val")
+    put_devkit(tmp_path / lists)
+    scanned = scan("imagenet1k", tmp_path, "val")
+    assert scanned.layout == "imagenet-devkit"
+    assert labels(scanned) == EXPECTED
+    assert scanned.warnings == COUNTS
+
+
+def test_the_ids_of_the_miniature_kit_are_not_alphabetical() -> None:
+    assert not np.array_equal(ids_of_labels(), np.arange(1, 1001))
+
+
+def test_the_three_forms_of_the_validation_split_give_the_same_labels(tmp_path: Path) -> None:
+    put_images(tmp_path / "kaggle/val")
+    put_csv(tmp_path / "kaggle", csv_lines())
+    put_images(tmp_path / "kit/val")
+    put_devkit(tmp_path / "kit")
+    one, other = (scan("imagenet1k", tmp_path / form, "val") for form in ("kaggle", "kit"))
+    assert one.manifest.digest == other.manifest.digest
+
+
+@pytest.mark.parametrize("form", ["kaggle", "kit"])
+def test_images_without_a_line_and_lines_without_an_image_are_counted(
+    tmp_path: Path, form: str
+) -> None:
+    put_images(tmp_path / "val", range(3, 8))
+    if form == "kaggle":
+        put_csv(tmp_path, csv_lines())
+        source, missing = "LOC_val_solution.csv", name(1)
+    else:
+        put_devkit(tmp_path)
+        source, missing = "ILSVRC2012_validation_ground_truth.txt", "1"
+    scanned = scan("imagenet1k", tmp_path, "val")
+    assert labels(scanned) == {name(3): 0, name(4): 7}
+    assert scanned.warnings[:2] == (
+        f"images left out, without a line in {source}: 3 (for example val/{name(5)}.JPEG)",
+        f"lines of {source} without an image: 2 (for example {missing})",
+    )
+    with pytest.raises(ManifestError, match=f"without a line in {source}: 3"):
+        scan("imagenet1k", tmp_path, "val", strict=True)
+
+
+def test_other_files_among_flat_images_are_counted(tmp_path: Path) -> None:
+    put_images(tmp_path / "val")
+    put_csv(tmp_path, csv_lines())
+    (tmp_path / "val/valprep.sh").touch()
+    (tmp_path / "val/old").mkdir()
+    assert scan("imagenet1k", tmp_path, "val").warnings[:2] == (
+        "folders left out, among the images: 1 (for example val/old)",
+        "files left out, not images by their names: 1 (for example val/valprep.sh)",
+    )
+
+
+def test_a_second_folder_of_the_same_split_is_warned_of(tmp_path: Path) -> None:
+    put_images(tmp_path / "val")
+    put_images(tmp_path / "ILSVRC2012_img_val")
+    put_devkit(tmp_path)
+    scanned = scan("imagenet1k", tmp_path, "val")
+    assert scanned.warnings[0] == "ILSVRC2012_img_val was left out: val comes first"
+    assert len(scanned.manifest.table) == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([f"{name(1)},n99999999 1 2 3 4"], "the class n99999999, which ImageNet-1K does not have"),
+        ([f"{name(1)},"], "gives ILSVRC2012_val_00000001 the class None"),
+        ([*csv_lines(), csv_lines()[0]], f"names {name(4)} twice"),
+    ],
+)
+def test_a_damaged_list_of_kaggle_is_refused(
+    tmp_path: Path, lines: list[str], problem: str
+) -> None:
+    put_images(tmp_path / "val")
+    put_csv(tmp_path, lines)
+    with pytest.raises(ManifestError, match=problem) as refusal:
+        scan("imagenet1k", tmp_path, "val")
+    assert "LOC_val_solution.csv" in str(refusal.value)
+    assert "Fetch this file again" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "\x00\x01"])
+def test_a_file_that_is_not_the_list_of_kaggle_is_refused(tmp_path: Path, text: str) -> None:
+    put_images(tmp_path / "val")
+    (tmp_path / "LOC_val_solution.csv").write_text(text)
+    with pytest.raises(ManifestError, match="is no table with the columns ImageId and"):
+        scan("imagenet1k", tmp_path, "val")
+
+
+@pytest.mark.parametrize("line", ["0", "1001", "1003", "n01440764", "1.5"])
+def test_an_id_that_is_no_class_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+    put_images(tmp_path / "val")
+    put_devkit(tmp_path)
+    truth = tmp_path / "ILSVRC2012_validation_ground_truth.txt"
+    truth.write_text(f"1\n{line}\n")
+    with pytest.raises(ManifestError, match=f"has '{line}' in line 2, which is no id of meta.mat"):
+        scan("imagenet1k", tmp_path, "val")
+
+
+def test_a_truth_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    put_images(tmp_path / "val")
+    put_devkit(tmp_path)
+    (tmp_path / "ILSVRC2012_validation_ground_truth.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ManifestError, match=r"ground_truth.txt cannot be read"):
+        scan("imagenet1k", tmp_path, "val")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a MATLAB file at all", b"\0" * 200])
+def test_a_meta_file_that_is_not_one_is_refused(tmp_path: Path, content: bytes) -> None:
+    put_images(tmp_path / "val")
+    put_devkit(tmp_path)
+    (tmp_path / "meta.mat").write_bytes(content)
+    with pytest.raises(ManifestError, match="is not the development kit's table of synsets"):
+        scan("imagenet1k", tmp_path, "val")
+
+
+def test_a_meta_file_with_other_content_is_refused(tmp_path: Path) -> None:
+    put_images(tmp_path / "val")
+    put_devkit(tmp_path)
+    savemat(tmp_path / "meta.mat", {"synsets": np.arange(3)})
+    with pytest.raises(ManifestError, match="is not the development kit's table of synsets"):
+        scan("imagenet1k", tmp_path, "val")

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import approx_fprime, minimize
+
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import (
+    Calibration,
+    Objective,
+    calibrate,
+    minimise,
+    newton_step,
+    norm_factor,
+)
+from clinit.headtrain.start.calibration_set import MAX_ROWS, CalibrationSet, balanced_draw
+from clinit.headtrain.start.left_out import in_sample
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.train.losses import LOSSES, Loss
+
+OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
+NAMES = ["ce", "mse", "sqen"]
+
+
+def arrival(dtype: type = np.float64, spread: float = 1.5) -> NewClasses:
+    rng = np.random.default_rng(3)
+    centres = rng.normal(size=(OLD + NEW, DIM))
+    labels = rng.choice(OLD + NEW, size=500, p=np.arange(1, 9) / 36)
+    features: np.ndarray = (centres[labels] + spread * rng.normal(size=(500, DIM))).astype(dtype)
+    weight = np.r_[centres, rng.normal(size=(UNSEEN, DIM))]
+    return NewClasses(features, labels, Rows(weight, rng.normal(size=10)), OLD, OLD + NEW)
+
+
+def raw_rows(size: float = 1.0) -> Rows:
+    rng = np.random.default_rng(4)
+    data = arrival()
+    means = np.stack([data.features[data.labels == OLD + k].mean(axis=0) for k in range(NEW)])
+    return Rows(size * means, size * rng.normal(size=NEW))
+
+
+def calibrated(
+    raw: Rows,
+    data: NewClasses,
+    loss: Loss,
+    *,
+    kept_bias: np.ndarray | None = None,
+    max_rows: int = MAX_ROWS,
+) -> Calibration:
+    """Calibrate rows on the logits that they give themselves."""
+    around = CalibrationSet.of(data, loss, max_rows)
+    rows = raw if kept_bias is None else Rows(raw.weight, 0 * raw.bias)
+    return calibrate(
+        around,
+        around.logits(in_sample(rows)),
+        guess=norm_factor(raw, data),
+        kept_bias=None if kept_bias is None else torch.from_numpy(kept_bias),
+    )
+
+
+def naive_loss(name: str, point: np.ndarray, raw: Rows, data: NewClasses) -> float:
+    """Write the rows into the head, then the class-balanced loss of all logits."""
+    weight, bias = data.head.weight.copy(), data.head.bias.copy()
+    weight[data.start : data.stop] = point[0] * raw.weight
+    bias[data.start : data.stop] = point[0] * raw.bias + point[1]
+    logits = torch.from_numpy(data.features.astype(np.float64) @ weight.T + bias)
+    values = LOSSES[name].value(logits, torch.from_numpy(data.labels)).numpy()
+    present = sorted(set(data.labels.tolist()))
+    return float(np.mean([values[data.labels == c].mean() for c in present]))
+
+
+def naive_prior(factor: float, raw: Rows, data: NewClasses) -> float:
+    """Compare class-balanced variances of logits, a row and a class after the other."""
+
+    def variance(row: np.ndarray) -> float:
+        logits = data.features.astype(np.float64) @ row
+        present = sorted(set(data.labels.tolist()))
+        mean = np.mean([logits[data.labels == c].mean() for c in present])
+        return float(np.mean([((logits[data.labels == c] - mean) ** 2).mean() for c in present]))
+
+    old = np.mean([variance(row) for row in data.head.weight[: data.start]])
+    new = np.mean([variance(row) for row in raw.weight])
+    return float(1e-3 / 2 * factor**2 * new / old)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
+def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
+    data, raw = arrival(), raw_rows(size)
+    found = calibrated(raw, data, LOSSES[name])
+
+    def loss(x: np.ndarray) -> float:
+        point = np.array([x[0] / size, x[1]])
+        return naive_loss(name, point, raw, data) + naive_prior(point[0], raw, data)
+
+    best = minimize(loss, np.array([0.5, 0.0]), method="BFGS", tol=1e-9)
+    reached = found.loss_after + naive_prior(found.factor, raw, data)
+    assert reached == pytest.approx(best.fun, abs=1e-9)
+    point = np.array([found.factor, found.shift])
+    assert found.loss_after == pytest.approx(naive_loss(name, point, raw, data))
+    assert found.factor * size == pytest.approx(best.x[0], rel=1e-4)
+    assert found.shift == pytest.approx(best.x[1], rel=1e-4, abs=1e-5)
+    assert found.loss_before == pytest.approx(naive_loss(name, np.array([1.0, 0.0]), raw, data))
+    assert found.steps < 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
+    data, raw = arrival(), raw_rows()
+    around = CalibrationSet.of(data, LOSSES[name])
+    objective = Objective.of(around, around.logits(in_sample(raw)))
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        return objective.expansion(x)[1]
+
+    for point in (np.array([0.7, -0.3]), np.array([-2.0, 4.0])):
+        expected = naive_loss(name, point, raw, data)
+        assert objective.value(point) - objective.penalty(point) == pytest.approx(expected)
+        prior = naive_prior(point[0], raw, data)
+        assert objective.value(point) == pytest.approx(expected + prior)
+        _, gradient, hessian = objective.expansion(point)
+        np.testing.assert_allclose(
+            approx_fprime(point, objective.value), gradient, rtol=1e-5, atol=1e-5
+        )
+        slopes = approx_fprime(point, slope)
+        np.testing.assert_allclose(slopes, hessian, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("start", [(1.0, 0.0), (-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])
+def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) -> None:
+    data, raw = arrival(), raw_rows(30.0)
+    around = CalibrationSet.of(data, LOSSES[name])
+    objective = Objective.of(around, around.logits(in_sample(raw)))
+    begin = np.array(start)
+    _, lowest, steps = minimise(objective, begin, objective.expansion(begin))
+    found = calibrated(raw, data, LOSSES[name])
+    reached = found.loss_after + naive_prior(found.factor, raw, data)
+    assert lowest == pytest.approx(reached, abs=1e-7)
+    assert steps < 60
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kept_bias_is_not_shifted(name: str) -> None:
+    data, raw = arrival(), raw_rows()
+    kept = np.array([0.3, -0.2, 0.1])
+    found = calibrated(raw, data, LOSSES[name], kept_bias=kept)
+
+    def loss(factor: float) -> float:
+        bias = kept / factor
+        return naive_loss(name, np.array([factor, 0.0]), Rows(raw.weight, bias), data)
+
+    assert found.shift == 0
+    assert found.loss_after == pytest.approx(loss(found.factor))
+
+    def regularised(factor: float) -> float:
+        return loss(factor) + naive_prior(factor, raw, data)
+
+    around = [regularised(found.factor * scale) for scale in (0.99, 1.0, 1.01)]
+    assert around[1] == min(around)
+
+
+def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
+    # Nearest class means: the old rows and the new ones separate all classes without an error.
+    data = arrival(spread=1e-3)
+    means = np.stack([data.features[data.labels == c].mean(axis=0) for c in range(OLD + NEW)])
+    rows = Rows(means, -(means**2).sum(axis=1) / 2)
+    head = Rows(2 * rows.weight, 2 * rows.bias)
+    data = NewClasses(data.features, data.labels, head, OLD, OLD + NEW)
+    raw, means = Rows(rows.weight[OLD:], rows.bias[OLD:]), means[OLD:]
+    found = calibrated(raw, data, LOSSES["ce"])
+    assert found.loss_after <= found.loss_before
+    old = np.linalg.norm(data.head.weight[: data.start], axis=1).mean()
+    assert 1 < found.factor * np.linalg.norm(means, axis=1).mean() / old < 5
+
+
+def test_a_draw_takes_the_same_number_a_class_and_all_of_a_small_one() -> None:
+    labels = np.repeat([0, 1, 2, 4], [100, 3, 50, 1])
+    rows = balanced_draw(labels, 40)
+    np.testing.assert_array_equal(np.bincount(labels[rows]), [18, 3, 18, 0, 1])
+    assert (np.diff(rows) > 0).all()
+    np.testing.assert_array_equal(balanced_draw(labels, 154), np.arange(154))
+    np.testing.assert_array_equal(np.bincount(labels[balanced_draw(labels, 2)]), [1, 1, 1, 0, 1])
+
+
+def test_a_newton_step_ignores_a_direction_without_curvature() -> None:
+    step = newton_step(np.array([2.0, 0.0]), np.array([[4.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(step, [-0.5, 0.0])

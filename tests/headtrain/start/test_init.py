@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import (
+    NewClasses,
+    random_rows,
+    random_task_rows,
+)
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.stream.seeds import Draw
+from clinit.headtrain.study import INITS, SCALES, Start
+
+OLD, NEW, DIM = 6, 3, 10
+DATA_DRIVEN = [init for init in INITS if init != "random"]
+
+
+def arrival(rows: int = 300, unseen: int = 0, dtype: type = np.float32) -> NewClasses:
+    """A head trained on old classes (scaled nearest class means), and three new classes."""
+    rng = np.random.default_rng(0)
+    centres = 2 * rng.normal(size=(OLD + NEW, DIM)) + 1
+    labels = rng.integers(0, OLD + NEW, size=rows)
+    features: np.ndarray = (centres[labels] + rng.normal(size=(rows, DIM))).astype(dtype)
+    draw = random_rows(rng, OLD + NEW + unseen, DIM)
+    draw.weight[:OLD] = 0.5 * (centres[:OLD] - 1)
+    draw.bias[:OLD] = -0.25 * (centres[:OLD] ** 2).sum(1)
+    return NewClasses(features, labels, draw, OLD, OLD + NEW)
+
+
+def test_the_random_rows_of_a_task_follow_from_its_number_and_the_seed_alone() -> None:
+    task = Task(number=2, classes=np.array([7, 4, 9]), start=13)
+    rows = random_task_rows(5, task, DIM)
+    expected = random_rows(np.random.default_rng([5, Draw.RANDOM_ROWS, 2]), 3, DIM)
+    np.testing.assert_array_equal(rows.weight, expected.weight)
+    np.testing.assert_array_equal(rows.bias, expected.bias)
+    elsewhere = random_task_rows(5, replace(task, start=99), DIM)
+    np.testing.assert_array_equal(rows.weight, elsewhere.weight)
+    for other in (
+        random_task_rows(6, task, DIM),
+        random_task_rows(5, replace(task, number=3), DIM),
+    ):
+        assert not np.isin(other.weight, rows.weight).any()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_random_keeps_the_draw_of_the_head(scale: Any) -> None:
+    data = arrival()
+    found = initialise(Start(init="random", scale=scale), data)
+    np.testing.assert_array_equal(found.rows.weight, data.head.weight[OLD:])
+    np.testing.assert_array_equal(found.rows.bias, data.head.bias[OLD:])
+
+
+def test_a_class_mean_row_is_the_mean_of_the_extended_feature() -> None:
+    data = arrival()
+    rows = initialise(Start(init="class-mean", scale="none"), data).rows
+    for k in range(NEW):
+        mean = data.features[data.labels == OLD + k].astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(rows.weight[k], mean, rtol=1e-12)
+        assert rows.bias[k] == 1
+
+
+def test_a_unit_class_mean_is_the_mean_of_normalised_features() -> None:
+    data = arrival()
+    rows = initialise(Start(init="class-mean", class_mean="unit", scale="none"), data).rows
+    for k in range(NEW):
+        members = data.features[data.labels == OLD + k].astype(np.float64)
+        mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
+        np.testing.assert_allclose(rows.weight[k], mean, rtol=1e-12)
+        assert rows.bias[k] == 0
+
+
+def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
+    data = arrival()
+    found = initialise(Start(scale="none", lam=0.3), data)
+    head = least_squares_head(ClassStatistics.of(data.features, data.labels), 0.3)
+    np.testing.assert_array_equal(found.rows.weight, head.weight[OLD:])
+    np.testing.assert_array_equal(found.rows.bias, head.bias[OLD:])
+    assert found.lam == 0.3
+
+
+def test_a_base_class_without_rows_does_not_count() -> None:
+    data = arrival()
+    kept = data.labels != 2
+    fewer = NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
+    found = initialise(Start(scale="none", lam=0.3), fewer)
+    renumbered = np.where(data.labels[kept] > 2, data.labels[kept] - 1, data.labels[kept])
+    head = least_squares_head(ClassStatistics.of(data.features[kept], renumbered), 0.3)
+    np.testing.assert_allclose(found.rows.weight, head.weight[OLD - 1 :], rtol=1e-12)
+
+
+def test_an_imprinted_row_is_the_direction_of_the_mean_of_directions() -> None:
+    data = arrival()
+    rows = initialise(Start(init="imprint", scale="none"), data).rows
+    for k in range(NEW):
+        members = data.features[data.labels == OLD + k].astype(np.float64)
+        mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
+        np.testing.assert_allclose(rows.weight[k], mean / np.linalg.norm(mean), rtol=1e-12)
+        assert rows.bias[k] == 0
+
+
+def test_lda_rows_are_the_discriminants_of_deep_slda() -> None:
+    data = arrival()
+    rows = initialise(Start(init="lda", scale="none"), data).rows
+    groups = [data.features[data.labels == c].astype(np.float64) for c in range(OLD + NEW)]
+    within = np.mean([np.cov(group.T, bias=True) for group in groups], axis=0)
+    inverse = np.linalg.inv((1 - 1e-4) * within + 1e-4 * np.eye(DIM))
+    for k in range(NEW):
+        mean = groups[OLD + k].mean(axis=0)
+        np.testing.assert_allclose(rows.weight[k], inverse @ mean, rtol=1e-9)
+        assert rows.bias[k] == pytest.approx(-0.5 * mean @ inverse @ mean)
+
+
+def test_lambda_from_data_is_the_best_of_its_curve() -> None:
+    data = arrival()
+    found = initialise(Start(lam="auto", scale="none"), data)
+    assert found.curve is not None
+    assert found.lam == found.curve.best
+    fixed = initialise(Start(lam=found.lam, scale="none"), data)
+    np.testing.assert_array_equal(found.rows.weight, fixed.rows.weight)
+    assert fixed.curve is None
+    held_out = initialise(Start(lam="held-out", scale="none"), data)
+    assert held_out.curve is not None
+    assert held_out.curve.measure == "held-out error"
+    assert held_out.lam == held_out.curve.lams[int(np.argmin(held_out.curve.errors))]
+
+
+def norms(weight: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(weight, axis=1))
+
+
+def test_norm_gives_the_mean_norm_of_the_existing_rows_by_one_factor() -> None:
+    data = arrival()
+    raw = initialise(Start(scale="none"), data).rows
+    found = initialise(Start(scale="norm"), data)
+    assert norms(found.rows.weight).mean() == pytest.approx(norms(data.head.weight[:OLD]).mean())
+    np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
+    np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias)
+
+
+def test_row_norm_gives_every_row_the_mean_norm_of_the_existing_rows() -> None:
+    data = arrival()
+    raw = initialise(Start(scale="none"), data).rows
+    found = initialise(Start(scale="row-norm"), data).rows
+    expected = norms(data.head.weight[:OLD]).mean()
+    np.testing.assert_allclose(norms(found.weight), expected)
+    np.testing.assert_allclose(found.bias / raw.bias, expected / norms(raw.weight))
+
+
+@pytest.mark.parametrize("scale", ["norm", "row-norm"])
+def test_without_existing_rows_the_scale_is_one(scale: Any) -> None:
+    data = arrival()
+    alone = NewClasses(data.features, data.labels, data.head, 0, OLD + NEW)
+    found = initialise(Start(scale=scale), alone)
+    raw = initialise(Start(scale="none"), alone)
+    np.testing.assert_array_equal(found.rows.weight, raw.rows.weight)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_kept_bias_is_the_random_one_unscaled(scale: Any) -> None:
+    data = arrival()
+    found = initialise(Start(bias="keep", scale=scale), data)
+    np.testing.assert_array_equal(found.rows.bias, data.head.bias[OLD:])
+    assert found.shift == 0
+    assert not np.array_equal(found.rows.weight, data.head.weight[OLD:])
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse", "sqen"])
+@pytest.mark.parametrize("calibration", ["leave-one-out", "in-sample"])
+@pytest.mark.parametrize("init", [init for init in DATA_DRIVEN if init != "fitted"])
+def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(
+    init: Any, loss: str, calibration: Any
+) -> None:
+    data = arrival(unseen=4)
+    raw = initialise(Start(init=init, scale="none", lam=0.05), data).rows
+    found = initialise(Start(init=init, lam=0.05, calibration=calibration), data, loss=loss)
+    np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
+    np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias + found.shift)
+    assert found.loss_before is not None
+    assert found.loss_after is not None
+    assert found.loss_after <= found.loss_before
+
+
+def test_a_new_class_without_a_sample_is_refused() -> None:
+    data = arrival()
+    kept = data.labels != OLD + 1
+    with pytest.raises(ValueError, match=r"no sample of the new classes in head rows \[7\]"):
+        initialise(
+            Start(),
+            NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW),
+        )
+
+
+@pytest.mark.parametrize("init", DATA_DRIVEN)
+@pytest.mark.parametrize("bias", ["write", "keep"])
+def test_without_a_row_of_an_earlier_class_calibrated_rows_take_the_norm_of_the_old_ones(
+    init: Any, bias: Any
+) -> None:
+    data = arrival()
+    new = data.labels >= OLD
+    blind = NewClasses(data.features[new], data.labels[new], data.head, OLD, OLD + NEW)
+    found = initialise(Start(init=init, scale="calibrated", bias=bias), blind)
+    norm = initialise(Start(init=init, scale="norm", bias=bias), blind)
+    np.testing.assert_array_equal(found.rows.weight, norm.rows.weight)
+    np.testing.assert_array_equal(found.rows.bias, norm.rows.bias)
+    assert (found.factor, found.shift, found.steps) == (norm.factor, 0.0, None)

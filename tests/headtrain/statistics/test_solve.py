@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.linalg
+from sklearn.linear_model import Ridge
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, row_weights
+from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
+
+WEIGHTINGS: list[Weighting] = ["class", "sample"]
+CLASSES, DIM = 6, 8
+
+
+def sample(rows: int = 400, mean: float = 0.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Class c has about c + 1 parts of the rows."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(CLASSES, size=rows, p=np.arange(1, CLASSES + 1) / 21)
+    features = rng.normal(size=(rows, DIM)) @ rng.normal(size=(DIM, DIM))
+    return features + rng.normal(size=(CLASSES, DIM))[labels] + mean, labels
+
+
+def solve(
+    features: np.ndarray, labels: np.ndarray, lam: float, weighting: Weighting = "class"
+) -> Rows:
+    return least_squares_head(
+        ClassStatistics.of(features, labels, num_classes=CLASSES, weighting=weighting), lam
+    )
+
+
+def loss(
+    weight: np.ndarray, features: np.ndarray, labels: np.ndarray, lam: float, weighting: Weighting
+) -> float:
+    """Eq. 1, with the extended weight (C, d + 1)."""
+    z = np.c_[features, np.ones(len(features))]
+    w = row_weights(np.bincount(labels, minlength=CLASSES), weighting)[labels]
+    residual = z @ weight.T - np.eye(CLASSES)[labels]
+    return 0.5 * float(w @ (residual**2).sum(1)) + 0.5 * lam * float((weight**2).sum())
+
+
+def transcribed(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndarray:
+    """Eqs. 1 to 3 of the paper for class-balanced averages, with explicit outer products."""
+    z = np.c_[features, np.ones(len(features))]
+    classes = [z[labels == c] for c in range(CLASSES)]
+    means = [group.mean(axis=0) for group in classes]
+    mu = sum(means) / CLASSES
+    total = (
+        sum(sum(np.outer(v - mu, v - mu) for v in group) / len(group) for group in classes)
+        / CLASSES
+    )
+    matrix = total + np.outer(mu, mu) + lam * np.eye(DIM + 1)
+    return np.asarray(np.stack(means) @ np.linalg.inv(matrix) / CLASSES)
+
+
+def extended(head: Rows) -> np.ndarray:
+    return np.asarray(np.c_[head.weight, head.bias])
+
+
+@pytest.mark.parametrize("lam", [0.0, 1e-4, 0.05, 3.0])
+def test_the_head_is_the_transcription_of_the_paper(lam: float) -> None:
+    features, labels = sample()
+    head = solve(features, labels, lam)
+    np.testing.assert_allclose(extended(head), transcribed(features, labels, lam), atol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("lam", [1e-4, 0.05])
+def test_no_other_head_has_a_lower_loss_and_the_excess_is_the_deviation(
+    weighting: Weighting, lam: float
+) -> None:
+    features, labels = sample()
+    best = extended(solve(features, labels, lam, weighting))
+    z = np.c_[features, np.ones(len(features))]
+    w = row_weights(np.bincount(labels), weighting)[labels]
+    second_moment = (z * w[:, None]).T @ z + lam * np.eye(DIM + 1)
+    for seed in range(5):
+        weight = np.random.default_rng(seed).normal(size=best.shape)
+        deviation = 0.5 * np.trace((weight - best) @ second_moment @ (weight - best).T)
+        excess = loss(weight, features, labels, lam, weighting) - loss(
+            best, features, labels, lam, weighting
+        )
+        assert excess == pytest.approx(deviation, rel=1e-10)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_with_ridge_it_is_that_of_scikit_learn(weighting: Weighting) -> None:
+    features, labels = sample()
+    w = row_weights(np.bincount(labels), weighting)[labels]
+    z = np.c_[features, np.ones(len(features))]  # the bias is penalised, too
+    ridge = Ridge(alpha=0.05, fit_intercept=False, solver="cholesky")
+    ridge.fit(z, np.eye(CLASSES)[labels], sample_weight=w)
+    np.testing.assert_allclose(
+        extended(solve(features, labels, 0.05, weighting)), ridge.coef_, rtol=1e-8, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_the_path_gives_the_cholesky_solution_at_every_lambda(weighting: Weighting) -> None:
+    features, labels = sample(mean=20.0)
+    statistics = ClassStatistics.of(features, labels, num_classes=CLASSES, weighting=weighting)
+    path = LambdaPath.of(statistics)
+    for lam in (0.0, 1e-6, 1e-3, 0.05, 1.0, 100.0):
+        np.testing.assert_allclose(
+            extended(path.head(lam)), extended(least_squares_head(statistics, lam)), atol=1e-11
+        )
+
+
+def augmented_lstsq(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndarray:
+    """Orthogonal route: lstsq of the weighted rows with sqrt(lam) I below, in long steps.
+
+    The column of ones is replaced by that of the centred problem to keep it well conditioned:
+    with beta = b + V mu the penalty rows are those of V and of beta - V mu.
+    """
+    w = row_weights(np.bincount(labels, minlength=CLASSES), "class")[labels]
+    mu = w @ features
+    top = np.sqrt(w)[:, None] * np.c_[features - mu, np.ones(len(features))]
+    bottom = np.sqrt(lam) * np.block(
+        [[np.eye(DIM), np.zeros((DIM, 1))], [-mu[None], np.ones((1, 1))]]
+    )
+    target = np.r_[np.sqrt(w)[:, None] * np.eye(CLASSES)[labels], np.zeros((DIM + 1, CLASSES))]
+    solution, *_ = scipy.linalg.lstsq(np.r_[top, bottom], target)
+    weight = solution.T
+    weight[:, DIM] -= weight[:, :DIM] @ mu
+    return np.asarray(weight)
+
+
+def naive_float32(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndarray:
+    """Eq. 3 as it is printed, in the type of the features."""
+    z = np.c_[features, np.ones(len(features), dtype=np.float32)]
+    w = row_weights(np.bincount(labels, minlength=CLASSES), "class")[labels].astype(np.float32)
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
+    mu = w @ z
+    total = (z * w[:, None]).T @ z - np.outer(mu, mu)
+    system = total + np.outer(mu, mu) + np.float32(lam) * np.eye(DIM + 1, dtype=np.float32)
+    return np.asarray(np.linalg.solve(system, means.T).T / CLASSES)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("use_path", [False, True])
+def test_a_singular_system_names_its_null_directions(use_path: bool) -> None:
+    features, labels = sample()
+    features[:, 3] = 2.5
+    features[:, 6] = features[:, 1] + 1
+    statistics = ClassStatistics.of(features, labels, num_classes=CLASSES)
+    route = LambdaPath.of(statistics).head if use_path else partial(least_squares_head, statistics)
+    with pytest.raises(StatisticsError) as caught:
+        route(0.0)
+    message = str(caught.value)
+    assert "do not vary along 2 of 8 directions" in message
+    # The two may come mixed: any basis of the directions will do.
+    assert all(name in message for name in ("h[1]", "h[3]", "h[6]"))
+    assert "lam > 0" in caught.value.remedy
+    assert np.isfinite(least_squares_head(statistics, 1e-3).weight).all()
+
+
+def test_fewer_rows_than_features_are_named_as_the_cause() -> None:
+    features, labels = sample(rows=6)
+    with pytest.raises(StatisticsError, match="6 rows span at most 5 directions"):
+        solve(features, labels, 0.0)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6, 1e8])
+def test_a_large_mean_does_not_drown_the_spread(mean: float) -> None:
+    rng = np.random.default_rng(5)
+    labels = np.arange(120) % 4
+    # Whole numbers far below 2^53: the shift itself is exact, and so are the two problems.
+    spread = rng.integers(-50, 50, (120, 6)).astype(np.float64) + 10 * np.eye(4, 6)[labels]
+    far = ClassStatistics.of(spread + mean, labels)
+    exact = LambdaPath.of(far).head(0.5)
+    found = least_squares_head(far, 0.5)
+    np.testing.assert_allclose(found.weight, exact.weight, rtol=1e-7, atol=1e-12)
+    # As mean^2 grows, the penalised bias pins the logits of the mean: V mu tends to p.
+    logits = found.weight @ (spread + mean).mean(axis=0) + found.bias
+    np.testing.assert_allclose(logits.sum(), 1, atol=1e-5)
+
+
+def in_fractions(
+    features: np.ndarray, labels: np.ndarray, lam: float, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Eq. 3 without rounding, by Gauss and Jordan; returns weight and bias."""
+    z = [[*map(Fraction, row), Fraction(1)] for row in features.tolist()]
+    counts, size = np.bincount(labels).tolist(), len(z[0])
+    table = [[Fraction(lam) * (i == j) for j in range(size)] for i in range(size)]
+    right = [[Fraction(0)] * classes for _ in range(size)]
+    for row, label in zip(z, labels.tolist(), strict=True):
+        share = Fraction(1, classes * counts[label])
+        for i in range(size):
+            right[i][label] += share * row[i]
+            table[i] = [a + share * row[i] * b for a, b in zip(table[i], row, strict=True)]
+    system = [left + target for left, target in zip(table, right, strict=True)]
+    for i in range(size):
+        system[i] = [value / system[i][i] for value in system[i]]
+        for k in set(range(size)) - {i}:
+            factor = system[k][i]
+            system[k] = [a - factor * b for a, b in zip(system[k], system[i], strict=True)]
+    solution = np.array([[float(value) for value in row[size:]] for row in system]).T
+    return solution[:, :-1], solution[:, -1]
+
+
+@pytest.mark.parametrize("use_path", [False, True])
+@pytest.mark.parametrize("lam", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize("mean", [0.0, 1e6, 1e7, 1e9])
+def test_weight_and_bias_are_those_of_exact_arithmetic(
+    mean: float, lam: float, use_path: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    labels = np.arange(60) % 4
+    # Multiples of 1/8: exact in float64, also after the move.
+    features = rng.integers(-50, 50, (60, 5)) / 8 + np.eye(4, 5)[labels] + mean
+    statistics = ClassStatistics.of(features, labels)
+    head = LambdaPath.of(statistics).head(lam) if use_path else least_squares_head(statistics, lam)
+    weight, bias = in_fractions(features, labels, lam, 4)
+    assert relative(head.weight, weight) < 1e-8
+    assert relative(head.bias, bias) < 1e-8
