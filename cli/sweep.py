@@ -16,13 +16,14 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grids_of
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
+from clinit.cli.image_options import CheckpointEvery, takes_images
 from clinit.cli.interruption import keeps
 from clinit.cli.options import BaseCaches, Memory, NewCaches
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.sweep_search import SearchOptions, run_search
-from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
 from clinit.cli.training_progress import sweep_progress
 from clinit.files.paths import check_writable
+from clinit.headtrain.top.images import Images
 from clinit.words import number_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clinit.cli.claim import claimed_folder
-from clinit.cli.console import say
+from clinit.cli.console import note, say
+from clinit.cli.progress import doing
 from clinit.cli.run_data import heads_by_loss, show_ranking
-from clinit.cli.top_inputs import Images, open_data, read_inputs
 from clinit.cli.training_progress import run_progress
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study
+    from clinit.headtrain.top.images import Images
 
 
 def sweep_top(
@@ -29,7 +30,7 @@ def sweep_top(
 ) -> None:
     """Train the runs that the folder does not hold; print all of them, ranked."""
     from clinit.headtrain.record.format import check_free
-    from clinit.headtrain.runs import train_top
+    from clinit.headtrain.runs import RunData, train_top
     from clinit.headtrain.sweep.folder import open_folder, run_digest
     from clinit.headtrain.sweep.plan import run_names
 
@@ -38,7 +39,8 @@ def sweep_top(
         return out / f"{run_digest(run)}.checkpoint"
 
     with claimed_folder(out):
-        sides, data = open_data(images, heads_by_loss(heads))
+        with doing("Reading the caches …"):
+            sides, data = RunData.of_images(images, heads_by_loss(heads), on_note=note)
         folder = open_folder(out, data, {run.training.loss for run in runs})
         named = zip(runs, run_names(runs, folder.configs), strict=True)
         places = {run: folder.record_of(run) or out / name for run, name in named}
@@ -54,7 +56,8 @@ def sweep_top(
         train_top(
             data,
             left,
-            partial(read_inputs, images, sides, data),
+            images,
+            sides,
             watch=partial(run_progress, verbose=False),
             checkpoint_of=checkpoint_of,
             checkpoint_every=checkpoint_every,
