@@ -11,7 +11,7 @@ import typer
 from clinit.cli.context import Context, given
 from clinit.cli.options import MaxPixels
 from clinit.cli.study_options import Command, expand
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.headtrain.top.images import Images, Storage
 from clinit.words import byte_count
 
@@ -90,8 +90,8 @@ def takes_images(command: Command) -> Command:
             **({} if values["workers"] is None else {"workers": values["workers"]}),
         )
         return Images(
-            base=_one_cache(values["base"], "--base"),
-            new=_one_cache(values["new"], "--new"),
+            base=values["base"],
+            new=values["new"],
             storage=storage,
             **{name: values[name] for name in ("base_root", "new_root", "weights")},
         )
@@ -99,14 +99,6 @@ def takes_images(command: Command) -> Command:
     types = {name: kind for name, (kind, _) in options.items()}
     defaults = {name: default for name, (_, default) in options.items()}
     return expand("images", types, defaults, build)(command)
-
-
-def _one_cache(given: Path | list[Path], option: str) -> Path:
-    """Return the only cache; `clinit sweep` takes several for runs without --top."""
-    caches = given if isinstance(given, list) else [given]
-    if len(caches) > 1:
-        raise typer.BadParameter(f"{option} takes one cache for runs with top blocks")
-    return caches[0]
 
 
 def _trunk_budget(context: Context, budget: str, *, no_trunk_cache: bool) -> int:

@@ -23,7 +23,7 @@ from clinit.cli.options import MaxPixels, Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run, read_data
 from clinit.cli.training_progress import training_progress
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.words import size_text
 

@@ -30,10 +30,9 @@ from torch import Tensor
 from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
-MAX_PIXELS = 100_000_000
-"""Most pixels of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers that a size follows. The others of their row are tables."""
 _SEGMENT = re.compile(rb"\xff[^\xff\x00\x01\xd0-\xd8]")

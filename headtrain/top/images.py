@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import cpu_count
 
 

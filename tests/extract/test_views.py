@@ -1,4 +1,3 @@
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,7 @@ import timm
 import torch
 
 from clinit.errors import CacheError, ManifestError
-from clinit.extract.cache.read import open_cache, verify_shard
+from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.decode import decode
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
@@ -91,19 +90,6 @@ def test_views_are_row_by_row_the_train_split_and_differ_from_it_and_each_other(
         assert not any((one == other).all(axis=1).any() for other in blocks[:i])
 
 
-def test_views_leave_the_plain_features_and_the_head_as_they_are(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    root = make_tree()
-    run(root, tmp_path / "plain", replace(config, views=0))
-    run(root, tmp_path / "cache", config)
-    found = files(tmp_path / "cache")
-    kept = {name: data for name, data in found.items() if not name.startswith("views/")}
-    assert kept == files(tmp_path / "plain")
-    assert not any("head" in name for name in found.keys() - kept.keys())
-    assert open_cache(tmp_path / "plain").views == ()
-
-
 def test_the_same_seed_gives_the_same_bits_whatever_the_workers_and_batches_and_another_does_not(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
@@ -157,38 +143,6 @@ def test_a_resumed_view_is_bit_identical_to_an_uninterrupted_one(
         _ = cache.views
     run(root, tmp_path / "resumed", config)
     assert files(tmp_path / "resumed") == files(tmp_path / "whole")
-
-
-def test_progress_and_facts_name_the_view(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    seen: list[Progress] = []
-    run(make_tree(), tmp_path / "cache", config, seen.append)
-    titles = list(dict.fromkeys(progress.split for progress in seen))
-    assert titles == ["train", "val", "train, view 0", "train, view 1"]
-    plan = json.loads((tmp_path / "cache" / "views" / "1" / "plan.json").read_text())
-    plain = json.loads((tmp_path / "cache" / "train" / "plan.json").read_text())
-    more = {name: plan["fingerprint"].pop(name) for name in ("augmentation", "view_seed", "view")}
-    assert plan.pop("sha256") != plain.pop("sha256")
-    assert plan == plain
-    assert more["view_seed"] == "0"
-    assert more["view"] == "1"
-    assert more["augmentation"].startswith("random resized crop 32x32 bicubic antialias, area 0.08")
-
-
-def test_a_damaged_view_is_found_and_computed_again(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    run(root, out, config)
-    before, path = files(out), out / "views" / "1" / "shard-00001.h5"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 255
-    path.write_bytes(content)
-    problems = [verify_shard(open_cache(out).views[1], shard) for shard in range(3)]
-    assert [problem is None for problem in problems] == [True, False, True]
-    assert [result.computed_rows for result in run(root, out, config)] == [0, 0, 0, 6]
-    assert files(out) == before
 
 
 def test_another_seed_is_refused_before_anything_is_computed(
