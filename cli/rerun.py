@@ -12,10 +12,7 @@ import typer
 from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
-from clinit.cli.interruption import keeps
-from clinit.cli.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
-from clinit.cli.run_data import check_run, read_data
-from clinit.cli.top_inputs import (
+from clinit.cli.image_options import (
     BaseRoot,
     Images,
     NewRoot,
@@ -24,6 +21,9 @@ from clinit.cli.top_inputs import (
     open_data,
     read_inputs,
 )
+from clinit.cli.interruption import keeps
+from clinit.cli.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
+from clinit.cli.run_data import check_run, read_data
 from clinit.cli.training_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
