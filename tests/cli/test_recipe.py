@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from clinit.cli import align as align_module
 from clinit.cli import sweep as sweep_module
 from clinit.cli import train_head as train_head_module
-from clinit.cli import train_top as train_top_module
 from clinit.cli.main import app
 from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
@@ -105,14 +104,15 @@ def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> li
 
 
 def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(sweep_module, "_sweep", lambda grids, *_, **__: stop(grids))
+    monkeypatch.setattr(sweep_module, "_runs", lambda grids, **_: stop(grids))
     places = ["--base=b", "--new=n", "--out=o"]
     grids = invoke("sweep", f"--config={name}", *places, *words)[0]
     return [run.values() for run in distinct(run for grid in grids for run in runs_of(grid))]
 
 
 def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(train_top_module, "open_data", lambda *_: (None, None))
+    nothing = "clinit.headtrain.runs.RunData.of_images"
+    monkeypatch.setattr(nothing, lambda *_, **__: (None, None))
     monkeypatch.setattr("clinit.headtrain.runs.left_of", stop)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
     studies, *_ = invoke("train-top", f"--config={name}", *places, *words)
@@ -248,7 +248,7 @@ def test_table_4_has_the_settings_of_each_method(monkeypatch: pytest.MonkeyPatch
 
 
 def top_sweep(monkeypatch: pytest.MonkeyPatch, name: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr("clinit.cli.sweep_top.sweep_top", lambda runs, *_, **__: stop(runs))
+    monkeypatch.setattr("clinit.cli.sweep._sweep_top", lambda runs, *_, **__: stop(runs))
     words = ["--top", f"--config={name}", "--base=b", "--new=n", "--out=o"]
     return [run.values() for run in invoke("sweep", *words)[0]]
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.headtrain.record.format import find_records, read_record
+from clinit.headtrain.record.format import find_records, read_info, read_record
 
 SMALL = ["tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9", "probe=false"]
 
@@ -49,6 +49,38 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     assert sweep(*grid).exit_code == 0
 
 
+def test_methods_and_their_settings_are_swept_together(
+    sweep: Callable[..., Result], tmp_path: Path
+) -> None:
+    result = sweep(
+        *("--top", *SMALL, "device=cpu", "init=random"),
+        "method,lr=ewc,1e-3;derpp,2e-3",
+    )
+    assert result.exit_code == 0, result.output
+    configs = [read_info(path)["config"] for path in find_records(tmp_path / "out")]
+    assert {(config["method"], config["lr"]) for config in configs} == {
+        ("ewc", 1e-3),
+        ("derpp", 2e-3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=0", "--top", "--bank-size=3"], "--bank-size is for banks of heads"),
+        (["seed=0", "--top", "--trials=3"], "--trials is for a search: add --search optuna"),
+        (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
+        (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
+    ],
+)
+def test_options_of_the_other_kind_of_runs_are_refused(
+    sweep: Callable[..., Result], words: list[str], message: str
+) -> None:
+    result = sweep(*words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
 def test_a_file_holds_the_settings_of_the_runs(
     sweep: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -63,6 +95,13 @@ def test_a_file_holds_the_settings_of_the_runs(
     assert "ewc-random" in listed.output
     wrong = sweep("--top", f"--config={file}", "ewc_lam=3", "method=rehearsal", "--dry-run")
     assert "--ewc-lambda does not go with --method rehearsal" in str(wrong.exception)
+
+
+def test_a_record_has_the_name_of_its_folder(sweep: Callable[..., Result], tmp_path: Path) -> None:
+    assert sweep("--top", *SMALL, "device=cpu", "init=random", "seed=0:2").exit_code == 0
+    for path in find_records(tmp_path / "out"):
+        assert read_info(path)["id"] == path.name
+    assert len(find_records(tmp_path / "out")) == 2
 
 
 def test_a_taken_folder_is_told_before_anything_is_trained(
@@ -96,3 +135,18 @@ def test_a_killed_run_goes_on_where_the_grid_has_grown(
     assert "goes on from its checkpoint" in result.output
     assert not left.exists()
     assert len(find_records(tmp_path / "out")) == 2
+
+
+def test_places_come_from_the_section_of_the_runs(tiny_run: Path, tmp_path: Path) -> None:
+    caches = tiny_run.parent / "caches"
+    file = tmp_path / "study.toml"
+    file.write_text(
+        f'[train-head]\nbase = "nowhere"\nnew = "nowhere"\n[train-top]\nbase = "{caches}/base"\n'
+        f'new = "{caches}/new"\ntrunk-budget = "nothing"\n'
+    )
+    words = ["sweep", "--config", str(file), "--out", str(tmp_path / "out"), "seed=0", "--dry-run"]
+    result = CliRunner().invoke(app, [*words, "--top"])
+    assert "--trunk-budget takes a size such as 20GB, got 'nothing'" in " ".join(
+        result.output.replace("│", " ").split()
+    )
+    assert "nowhere" in str(CliRunner().invoke(app, words).exception)
