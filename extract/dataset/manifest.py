@@ -20,8 +20,7 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
-from clinit.extract.dataset.class_names import MAX_NAME
-from clinit.extract.dataset.known import SPLITS
+from clinit.extract.dataset.known import MAX_NAME, SPLITS
 from clinit.extract.dataset.parquet import row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256

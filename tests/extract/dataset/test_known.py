@@ -4,8 +4,7 @@ import pytest
 from timm.data import ImageNetInfo
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.class_names import title
-from clinit.extract.dataset.known import SPLITS, known_datasets, read_dataset
+from clinit.extract.dataset.known import SPLITS, known_datasets, read_dataset, title
 from clinit.extract.dataset.scan import LAYOUTS
 
 
