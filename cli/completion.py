@@ -23,17 +23,6 @@ _WIDE, _MOST = 200, 2_000
 _ARCHITECTURE = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)
 _PRETRAINED = re.compile(r"""^\s+['"](\w+\.\w+)['"]\s*:""", re.MULTILINE)
 
-DIRECTIONS = {
-    "acc_all": "maximize",
-    "acc_new": "maximize",
-    "acc_old": "maximize",
-    "acc_pre": "maximize",
-    "average_incremental_accuracy": "maximize",
-    "forgetting": "minimize",
-    "loss_new": "minimize",
-}
-"""Objectives, and their better direction."""
-
 
 def backbones(incomplete: str) -> list[str]:
     """Propose names of timm's networks, with the tags of their weights.
@@ -82,11 +71,6 @@ def tables(incomplete: str) -> list[str]:
     from clinit.analysis.paper.tables import NAMES
 
     return _beginning((*NAMES, "all"), incomplete)
-
-
-def objectives(incomplete: str) -> list[str]:
-    """Propose what a search improves."""
-    return _beginning(DIRECTIONS, incomplete)
 
 
 def caches(incomplete: str) -> list[str]:

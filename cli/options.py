@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,56 +43,64 @@ CacheArgument = Annotated[
         help="Folder written by `clinit extract --out`.", show_default=False, autocompletion=caches
     ),
 ]
-BaseCache = Annotated[
-    Path,
-    typer.Option(
-        help="Feature cache of the base classes.",
-        metavar="FOLDER",
-        autocompletion=caches,
-        rich_help_panel="Data",
-        show_default=False,
-    ),
-]
-NewCache = Annotated[
-    Path,
-    typer.Option(
-        help="Feature cache of the new classes.",
-        metavar="FOLDER",
-        autocompletion=caches,
-        rich_help_panel="Data",
-        show_default=False,
-    ),
-]
+
+
+def _place(
+    help: str, metavar: str = "FOLDER", panel: str = "Data", *names: str, **more: Any
+) -> Any:
+    settings = {"show_default": False, **more}
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **settings)
+
+
+_BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
+_SEVERAL = "Repeatable: caches of one backbone."
+_RECORDED = "where it was recorded"
+BaseCache = Annotated[Path, _place(_BASE, autocompletion=caches)]
+NewCache = Annotated[Path, _place(_NEW, autocompletion=caches)]
 BaseCaches = Annotated[
     list[Path],
-    typer.Option(
+    _place(
+        f"{_BASE} Repeatable: caches of one backbone.",
+        "FOLDER",
+        "Data",
         "--base",
-        help="Feature cache of the base classes. Repeatable: caches of one backbone.",
-        metavar="FOLDER",
         autocompletion=caches,
-        rich_help_panel="Data",
-        show_default=False,
     ),
 ]
 NewCaches = Annotated[
     list[Path],
-    typer.Option(
+    _place(
+        f"{_NEW} Repeatable: caches of one backbone.",
+        "FOLDER",
+        "Data",
         "--new",
-        help="Feature cache of the new classes. Repeatable: caches of one backbone.",
-        metavar="FOLDER",
         autocompletion=caches,
-        rich_help_panel="Data",
-        show_default=False,
     ),
 ]
 BaseHead = Annotated[
     Path | None,
-    typer.Option(
-        help="Head of the base classes to start from, as `clinit align` writes it.",
-        metavar="FILE",
+    _place(
+        "Head of the base classes to start from, as `clinit align` writes it.",
+        "FILE",
         show_default="the head in the base cache",
-        rich_help_panel="Data",
     ),
+]
+RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
+RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
+RecordedHead = Annotated[
+    Path | None,
+    _place("Head of the base classes that it starts from.", "FILE", show_default="the same"),
+]
+HeadsByLoss = Annotated[
+    list[str] | None,
+    _place(
+        "Pretrained head to start from instead of the base cache's, for all runs or for those of"
+        " one loss; repeatable.",
+        "[LOSS=]FILE",
+    ),
+]
+RunsFolder = Annotated[
+    Path, _place("Folder of the records, one sub-folder per run.", panel="Output")
 ]
 VerboseStarts = Annotated[
     bool,

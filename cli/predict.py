@@ -22,7 +22,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.progress import counting, doing
 from clinit.cli.run_data import check_model
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.words import examples, number_of, printable, visible
 

@@ -25,7 +25,7 @@ from clinit.cli.top_inputs import (
     read_inputs,
 )
 from clinit.cli.training_progress import training_progress
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.words import size_text
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
-from enum import StrEnum
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,49 +18,37 @@ from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grid
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCaches, Memory, NewCaches
+from clinit.cli.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
-from clinit.cli.sweep_search import SearchOptions, run_search
-from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
-from clinit.cli.training_progress import sweep_progress
+from clinit.cli.study_options import takes
+from clinit.cli.top_inputs import (
+    CheckpointEvery,
+    Images,
+    open_data,
+    read_inputs,
+    takes_images,
+)
+from clinit.cli.training_progress import run_progress, sweep_progress
 from clinit.files.paths import check_writable
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.sweep.settings import SearchConfig
 from clinit.words import number_of
 
 if TYPE_CHECKING:
+    from clinit.headtrain.runs import RunData
     from clinit.headtrain.study import Study
-    from clinit.headtrain.sweep.folder import SweepFolder
     from clinit.headtrain.sweep.grid import Choice
     from clinit.headtrain.sweep.plan import SweepPlan
 
 
-class Search(StrEnum):
-    """Libraries that propose settings."""
-
-    optuna = "optuna"
-
-
-class Direction(StrEnum):
-    """Directions of the objective."""
-
-    maximize = "maximize"
-    minimize = "minimize"
-
-
 @keeps("Recorded runs are kept: the same command trains those that are left.")
 @takes_images
+@takes("config", SearchConfig)
 def sweep(
     context: Context,
     base: BaseCaches,
     new: NewCaches,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the sweep, one sub-folder per run record.",
-            metavar="FOLDER",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ],
+    out: RunsFolder,
     grid: Annotated[
         list[str] | None,
         typer.Argument(
@@ -72,16 +61,7 @@ def sweep(
         ),
     ] = None,
     config_file: ConfigOption = None,
-    head: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Pretrained head to start from instead of the base cache's, for all runs or for"
-            " those of one loss; repeatable.",
-            metavar="[LOSS=]FILE",
-            show_default=False,
-            rich_help_panel="Data",
-        ),
-    ] = None,
+    head: HeadsByLoss = None,
     bank_size: Annotated[
         int | None,
         typer.Option(
@@ -102,56 +82,12 @@ def sweep(
         ),
     ] = None,
     search: Annotated[
-        Search | None,
+        Literal["optuna"] | None,
         typer.Option(
             help="Let Optuna propose the settings instead of training all combinations: lists"
             " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
             " seed. Judged on held-out training rows, never on the test rows.",
             show_default=False,
-            rich_help_panel="Search",
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Trials of the search.", show_default="50", rich_help_panel="Search"
-        ),
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What the search improves: acc_all, acc_new, acc_old, acc_pre, loss_new,"
-            " average_incremental_accuracy or forgetting.",
-            show_default="acc_all",
-            autocompletion=completion.objectives,
-            rich_help_panel="Search",
-        ),
-    ] = None,
-    direction: Annotated[
-        Direction | None,
-        typer.Option(
-            help="Which direction is better.",
-            show_default="that of the objective",
-            rich_help_panel="Search",
-        ),
-    ] = None,
-    held_out: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            max=0.9,
-            help="Share of the training rows of each class that the search judges by.",
-            show_default="0.1",
-            rich_help_panel="Search",
-        ),
-    ] = None,
-    search_seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=2**32 - 1,
-            help="Seed of the proposals and of the held-out rows.",
-            show_default="0",
             rich_help_panel="Search",
         ),
     ] = None,
@@ -168,6 +104,7 @@ def sweep(
     ] = False,
     memory: Memory = None,
     *,
+    config: SearchConfig,
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
@@ -178,93 +115,48 @@ def sweep(
     a killed sweep. A file (--config) may hold several grids, as an array of
     tables `sweep.grid`: their union is trained.
     """
+    of_banks = (*(["ray", "search", "bank_size", "memory"] if top else []),)
+    _refuse(context, of_banks, "is for banks of heads: --top trains one run after another")
+    of_top = () if top else [each.replace("-", "_") for each in OF_IMAGES]
+    _refuse(context, of_top, "is for runs of top blocks: add --top")
+    of_search = () if search else [*fields_of(SearchConfig)]
+    _refuse(context, of_search, "is for a search: add --search optuna")
+    of_grids = ["ray", "dry_run"] if search else ()
+    _refuse(context, of_grids, "is for the runs of a grid: a search proposes its runs itself")
     commands = commands_with_files(context.find_root().command)
-    asked = SearchOptions(
-        trials, objective, direction.value if direction else None, held_out, search_seed
-    )
-    if top:
-        if search is not None or ray is not None or bank_size is not None:
-            raise typer.BadParameter("--top trains one run after another: no search, banks or Ray")
-        if memory is not None:
-            raise typer.BadParameter("--memory is for banks of heads, not for runs of --top")
-        asked.reject()
-        from clinit.cli.sweep_top import sweep_top
-
-        runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
-        _check_places((*base, *new), out)
-        sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
-        return
-    _reject_images(context)
-    if search is None:
-        asked.reject()
-        places = (base, new, head or [])
-        grids = grids_of(config_file, grid or [], commands)
-        _check_places((*base, *new), out)
-        _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
-        return
-    if ray is not None:
-        raise typer.BadParameter("--ray trains the banks of a grid; a search runs in one process")
-    if dry_run:
-        raise typer.BadParameter("--dry-run lists the runs of a grid; a search has no list")
-    asked.checked_objective()
-    chosen, *others = grids_of(config_file, grid or [], commands)
-    if others:
+    grids = grids_of(config_file, grid or [], commands, top=top)
+    if top and len(base) + len(new) > 2:
+        raise typer.BadParameter("--top takes one cache at --base and one at --new")
+    if search and len(grids) > 1:
         raise typer.BadParameter(
-            f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
+            f"--search takes one grid, but there are {len(grids)}: of tables [[sweep.grid]],"
             " or of methods with settings of their own"
         )
-    _check_places((*base, *new), out)
-    with claimed_folder(out):
-        run_search(
-            chosen, read_data(base, new, heads_by_loss(head or []), memory), out, asked, bank_size
-        )
-
-
-def _check_places(caches: Sequence[Path], out: Path) -> None:
-    """Check that the caches are there, and that the runs can be written."""
-    check_caches(*caches)
+    runs = [] if search else _runs(grids, top=top)
+    check_caches(*base, *new)
     check_writable(out)
-
-
-def _sweep(
-    grids: list[dict[str, Choice]],
-    places: tuple[list[Path], list[Path], list[str]],
-    out: Path,
-    bank_size: int | None,
-    *,
-    memory: int | None,
-    ray: str | None,
-    dry_run: bool,
-) -> None:
-    """Train what is left of the union of grids and print the ranked runs."""
-    from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
-
-    runs = _runs(grids, top=False)
-    with ExitStack() as stack:
-        stack.enter_context(claimed_folder(out))
-        base, new, heads = places
-        data = read_data(base, new, heads_by_loss(heads), memory)
-        folder = open_folder(out, data, {run.training.loss for run in runs})
-        plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-        _announce(plan, runs)
-        if dry_run:
-            _list(plan)
-            return
-        observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
-        command = ["clinit", *sys.argv[1:]]
-        if ray is None or not plan.banks:
-            train = train_here(data, observer, command=command)
+    heads = head or []
+    with claimed_folder(out):
+        if top:
+            images = replace(images, base=base[0], new=new[0])
+            records = _sweep_top(runs, images, heads, out, checkpoint_every, dry_run=dry_run)
         else:
-            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
+            data = read_data(base, new, heads_by_loss(heads), memory)
+            if search:
+                _search(grids[0], config, data, out, bank_size)
+                return
+            records = _sweep(runs, data, out, bank_size, ray=ray, dry_run=dry_run)
+    if not dry_run:
+        show_ranking(records)
+        where = f"at {out}; each run: clinit report --by-seed {out}"
+        say(f"{number_of(len(runs), 'run record')} {where}")
 
-            if not data.is_loaded:
-                note(SHARED)
-            train = stack.enter_context(train_on_ray(data, ray, command=command))
-        run_sweep(plan, folder, train, observer)
-        records = _records(folder, runs)
-    show_ranking(records)
-    say(f"{number_of(len(runs), 'run record')} at {out}; each run: clinit report --by-seed {out}")
+
+def _refuse(context: Context, names: list[str] | tuple[str, ...], why: str) -> None:
+    """Refuse options that the kind of sweep does not read."""
+    for each in context.command.params:
+        if each.name in names and given(context, each.name) is not None:
+            raise typer.BadParameter(f"{each.opts[0]} {why}")
 
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
@@ -282,11 +174,41 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     return runs
 
 
-def _reject_images(context: Context) -> None:
-    """Refuse options that only runs of top blocks read."""
-    for key in OF_IMAGES:
-        if given(context, key.replace("-", "_")) is not None:
-            raise typer.BadParameter(f"--{key} is for runs of top blocks: add --top")
+def _sweep(
+    runs: list[Study],
+    data: RunData,
+    out: Path,
+    bank_size: int | None,
+    *,
+    ray: str | None,
+    dry_run: bool,
+) -> list[Path]:
+    """Train what is left of the runs; return their records."""
+    from clinit.headtrain.sweep.folder import open_folder
+    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
+
+    folder = open_folder(out, data, {run.training.loss for run in runs})
+    plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+    _announce(plan, runs)
+    if dry_run:
+        for number, bank in enumerate(plan.banks, start=1):
+            say(f"Bank {number}, seed {bank.seed}:")
+            for run in bank.runs:
+                say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
+        return []
+    with ExitStack() as stack:
+        observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
+        command = ["clinit", *sys.argv[1:]]
+        if ray is None or not plan.banks:
+            train = train_here(data, observer, command=command)
+        else:
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
+
+            if not data.is_loaded:
+                note(SHARED)
+            train = stack.enter_context(train_on_ray(data, ray, command=command))
+        run_sweep(plan, folder, train, observer)
+    return folder.records_of(runs)
 
 
 def _announce(plan: SweepPlan, runs: list[Study]) -> None:
@@ -300,12 +222,103 @@ def _announce(plan: SweepPlan, runs: list[Study]) -> None:
     say(line)
 
 
-def _list(plan: SweepPlan) -> None:
-    for number, bank in enumerate(plan.banks, start=1):
-        say(f"Bank {number}, seed {bank.seed}:")
-        for run in bank.runs:
-            say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
+def _sweep_top(
+    runs: list[Study],
+    images: Images,
+    heads: list[str],
+    out: Path,
+    checkpoint_every: int,
+    *,
+    dry_run: bool,
+) -> list[Path]:
+    """Train the runs with top blocks that the folder lacks; return the records of all."""
+    from clinit.headtrain.record.format import check_free
+    from clinit.headtrain.runs import train_top
+    from clinit.headtrain.sweep.folder import open_folder, run_digest
+    from clinit.headtrain.sweep.plan import run_names
+
+    def checkpoint_of(run: Study) -> Path:
+        """Return the checkpoint of a run: its name does not change when the grid grows."""
+        return out / f"{run_digest(run)}.checkpoint"
+
+    sides, data = open_data(images, heads_by_loss(heads))
+    folder = open_folder(out, data, {run.training.loss for run in runs})
+    named = zip(runs, run_names(runs, folder.configs), strict=True)
+    places = {run: folder.record_of(run) or out / name for run, name in named}
+    left = {run: place for run, place in places.items() if folder.record_of(run) is None}
+    check_free(left.values())
+    for run in places.keys() - left:  # one that was killed after its record was written
+        checkpoint_of(run).unlink(missing_ok=True)
+    say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} recorded already")
+    if dry_run:
+        for place in left.values():
+            say(f"  {place.name}")
+        return []
+    train_top(
+        data,
+        left,
+        partial(read_inputs, images, sides, data),
+        watch=partial(run_progress, verbose=False),
+        checkpoint_of=checkpoint_of,
+        checkpoint_every=checkpoint_every,
+        command=["clinit", *sys.argv[1:]],
+    )
+    return [*places.values()]
 
 
-def _records(folder: SweepFolder, runs: list[Study]) -> list[Path]:
-    return [path for run in runs if (path := folder.record_of(run)) is not None]
+def _search(
+    grid: dict[str, Choice], config: SearchConfig, data: RunData, out: Path, bank_size: int | None
+) -> None:
+    """Search on held-out rows; train the chosen settings on all rows and print both values."""
+    from clinit.headtrain.sweep.folder import open_folder
+    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
+    from clinit.headtrain.sweep.search import STUDY, Space, hold_out, search
+
+    space, command = Space.of(grid), ["clinit", *sys.argv[1:]]
+    measure = partial(_measure, objective=config.objective)
+    held = hold_out(data, config.held_out, seed=config.seed)
+    rows = len(held.base.val.labels) + len(held.new.val.labels)
+    say(
+        f"{number_of(config.trials, 'trial')} of {number_of(len(space.seeds), 'seed')}, judged by"
+        f" {config.objective} on {rows:,} held-out training rows ({config.held_out:g})"
+    )
+    say(f"Watch it: optuna-dashboard sqlite:///{out / STUDY}")
+    folder = open_folder(out / "trials", held, space.losses)
+    with sweep_progress(config.trials * len(space.seeds), len(folder.recorded)) as observer:
+        train = train_here(held, observer, command=command)
+        found = search(
+            space,
+            config,
+            folder,
+            held,
+            train,
+            measure,
+            study_path=out / STUDY,
+            bank_size=bank_size,
+            observer=observer,
+        )
+    chosen = open_folder(out / "chosen", data, {run.training.loss for run in found.runs})
+    plan = plan_sweep(found.runs, chosen, data, bank_size=bank_size)
+    with sweep_progress(len(found.runs), len(plan.done)) as observer:
+        run_sweep(plan, chosen, train_here(data, observer, command=command), observer)
+    records = chosen.records_of(found.runs)
+    show_ranking(records)
+    settings = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in found.params.items()
+    )
+    known = [value for path in records if (value := measure(path)) is not None]
+    test = f"{statistics.fmean(known):.4g}" if known else "unknown"
+    say(f"Chosen by held-out rows, trial {found.number} of {found.num_trials:,}: {settings}")
+    say(
+        f"{config.objective}: {found.value:.4g} on held-out training rows (the best of the search,"
+        f" so somewhat flattered), {test} on the test rows after training on all training rows"
+    )
+
+
+def _measure(path: Path, objective: str) -> float | None:
+    from clinit.analysis.report.run import RunSummary
+    from clinit.headtrain.record.format import read_record
+
+    value: float | None = RunSummary.of(read_record(path)).row()[objective]
+    return value

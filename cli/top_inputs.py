@@ -15,7 +15,7 @@ from clinit.cli.context import Context, given
 from clinit.cli.options import MaxPixels
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import Command, expand
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.words import byte_count
 
 if TYPE_CHECKING:
@@ -105,8 +105,10 @@ def takes_images(command: Command) -> Command:
     }
 
     def build(values: Mapping[str, Any]) -> Images:
-        same = ("base", "new", "base_root", "new_root", "weights", "workers", "max_pixels")
+        same = ("base_root", "new_root", "weights", "workers", "max_pixels")
         return Images(
+            base=_one_cache(values["base"], "--base"),
+            new=_one_cache(values["new"], "--new"),
             trunk_cache=values["trunk_cache"] or values["out"] / "trunk-cache",
             budget=_trunk_budget(
                 values["context"],
@@ -119,6 +121,14 @@ def takes_images(command: Command) -> Command:
     types = {name: kind for name, (kind, _) in options.items()}
     defaults = {name: default for name, (_, default) in options.items()}
     return expand("images", types, defaults, build)(command)
+
+
+def _one_cache(given: Path | list[Path], option: str) -> Path:
+    """Return the only cache; `clinit sweep` takes several for runs without --top."""
+    caches = given if isinstance(given, list) else [given]
+    if len(caches) > 1:
+        raise typer.BadParameter(f"{option} takes one cache for runs with top blocks")
+    return caches[0]
 
 
 def _trunk_budget(context: Context, budget: str, *, no_trunk_cache: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,15 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, VerboseStarts
+from clinit.cli.options import (
+    BaseCaches,
+    BaseHead,
+    Memory,
+    NewCaches,
+    Overwrite,
+    RunsFolder,
+    VerboseStarts,
+)
 from clinit.cli.run_data import check_caches, read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
@@ -40,15 +47,7 @@ def train_head(
     context: Context,
     base: BaseCaches,
     new: NewCaches,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the records, one sub-folder per head.",
-            metavar="FOLDER",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ],
+    out: RunsFolder,
     studies: list[Study],
     head: BaseHead = None,
     diagnose: Annotated[

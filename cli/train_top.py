@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCache, BaseHead, NewCache, Overwrite, VerboseStarts
+from clinit.cli.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFolder, VerboseStarts
 from clinit.cli.run_data import check_caches, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.top_inputs import CheckpointEvery, Images, open_data, read_inputs, takes_images
@@ -29,15 +25,7 @@ def train_top(
     context: Context,
     base: BaseCache,
     new: NewCache,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the records, one sub-folder per run.",
-            metavar="FOLDER",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ],
+    out: RunsFolder,
     studies: list[Study],
     head: BaseHead = None,
     *,

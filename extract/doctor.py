@@ -269,7 +269,8 @@ def decoding_error(format: str) -> float:
     import numpy as np
     from PIL import Image
 
-    from clinit.extract.dataset.decode import MAX_PIXELS, decode
+    from clinit.extract.dataset.decode import decode
+    from clinit.extract.dataset.known import MAX_PIXELS
 
     ramp = np.linspace(20, 230, 32)  # smooth: compression loses little
     pixels = np.stack([*np.meshgrid(ramp, ramp), np.full((32, 32), 120.0)], -1).astype(np.uint8)

@@ -105,11 +105,6 @@ def test_the_tightest_quota_on_the_way_to_the_root_holds(write: Write) -> None:
     assert cpu_count(write(v2("/user.slice/job", cpu_max="50000 100000"))) == 1
 
 
-def test_the_tightest_quota_of_version_1_holds(write: Write) -> None:
-    assert cpu_count(write(V1 | cpu_v1("/jobs/7", -1) | cpu_v1("/jobs", 200_000))) == 2
-    assert cpu_count(write(cpu_v1("", 100_000))) == 1
-
-
 def test_a_container_that_sees_the_path_of_its_host_has_the_limits_of_its_own_group(
     write: Write,
 ) -> None:
@@ -117,19 +112,6 @@ def test_a_container_that_sees_the_path_of_its_host_has_the_limits_of_its_own_gr
     root = write(files | cpu_v1("", 300_000) | memory_v1("", 3 * GB, GB))
     assert cpu_count(root) == 3
     assert free_memory(root=root) == 2 * GB
-
-
-def test_a_mount_is_found_by_the_names_of_all_its_controllers(write: Write) -> None:
-    folder = "sys/fs/cgroup/cpu,cpuacct/jobs/7"
-    files = {f"{folder}/cpu.cfs_quota_us": "200000", f"{folder}/cpu.cfs_period_us": "100000"}
-    assert cpu_count(write(V1 | files)) == 2
-
-
-def test_quota_and_memory_of_other_controllers_are_not_read(write: Write) -> None:
-    files = {"proc/self/cgroup": "3:cpuset:/jobs/7\n2:blkio:/jobs/7\n"}
-    root = write(files | cpu_v1("/jobs/7", 100_000) | memory_v1("/jobs/7", GB, 0))
-    assert cpu_count(root) == 8
-    assert free_memory(root=root) == 16 * GB
 
 
 def test_affinity_bounds_the_cpus_where_it_is_tighter(
@@ -145,15 +127,6 @@ def test_nothing_that_can_be_read_is_no_limit(write: Write, text: str) -> None:
     root = write({"proc/self/cgroup": text})
     assert cpu_count(root) == 8
     assert free_memory(root=root) == 16 * GB
-
-
-@pytest.mark.parametrize(("counted", "cpus"), [(6, 6), (None, 1)])
-def test_a_system_without_affinity_and_cgroups_counts_its_cpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: int | None, cpus: int
-) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: counted)
-    assert cpu_count(tmp_path) == cpus
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,9 @@ from torch import Tensor
 from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
-MAX_PIXELS = 100_000_000
-"""Most pixels of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
 MAX_SCANS = 500
 """Most scans of a progressive JPEG; encoders write about ten. Each passes over all pixels, whatever
 it says of them: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""

@@ -32,6 +32,8 @@ AS_TOLD = Columns()
 """All as the file says."""
 
 
+MAX_PIXELS = 100_000_000
+"""Most pixels of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
 FOLDER = "folder"
 """The data set without a description: any tree of class folders."""
 WEBDATASET = "webdataset"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ManifestError
 from clinit.extract.cache.plan import WHOLE, Part
-from clinit.extract.dataset.decode import MAX_PIXELS
-from clinit.extract.dataset.known import FOLDER, check_known
+from clinit.extract.dataset.known import FOLDER, MAX_PIXELS, check_known
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
-from clinit.extract.dataset.decode import MAX_PIXELS, check_pixels, decode, memory_error
+from clinit.extract.dataset.decode import check_pixels, decode, memory_error
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.images import Images
 from clinit.extract.network.transform import Transform
 from clinit.extract.views import View

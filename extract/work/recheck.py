@@ -24,8 +24,8 @@ from jaxtyping import Float, Int
 from clinit.errors import CacheError
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.cache.shard import Shard
-from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.views import View
 from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.extract.work.run import Network

@@ -17,8 +17,8 @@ from clinit.errors import CacheError, ClusterError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.plan import FILE as PLAN_FILE
 from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan
-from clinit.extract.dataset.decode import MAX_PIXELS, decoder_version
-from clinit.extract.dataset.known import SPLITS
+from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.dataset.known import MAX_PIXELS, SPLITS
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import find_head_names
 from clinit.extract.network.backbone import (

@@ -17,8 +17,9 @@ from torch import Tensor
 from clinit.errors import ImageError, ManifestError
 from clinit.extract.cache.plan import Plan, shard_name
 from clinit.extract.cache.shard import Shard, assemble, write_shard
-from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import Images, images_of
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform

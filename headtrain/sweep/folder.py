@@ -12,8 +12,7 @@ the size of a bank on the memory that is free; so a sweep that goes on finds its
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Required, TypedDict
@@ -21,7 +20,6 @@ from typing import Any, Required, TypedDict
 from clinit.errors import CacheError, RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.documents import DocumentKind
-from clinit.files.lock import claim_folder
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.runs import RunData
@@ -95,6 +93,10 @@ class SweepFolder:
         """Return where `run` is recorded; None where it is not."""
         return self.recorded.get(run.identity)
 
+    def records_of(self, runs: Iterable[Study]) -> list[Path]:
+        """Return where those of the runs are recorded that are."""
+        return [path for run in runs if (path := self.record_of(run)) is not None]
+
     def add(self, run: Study, folder: Path) -> None:
         """Remember a record that was just written."""
         self.recorded[run.identity] = folder
@@ -108,17 +110,6 @@ def run_digest(run: Study) -> str:
 
 def _digest(identity: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
-
-
-@contextmanager
-def hold_folder(path: Path, data: RunData, losses: set[str]) -> Iterator[SweepFolder]:
-    """Take a sweep's folder for this process, and open it; see `open_folder`.
-
-    Raises:
-        ClinitError: If another process writes there, or it cannot be written.
-    """
-    with claim_folder(path):
-        yield open_folder(path, data, losses)
 
 
 def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:

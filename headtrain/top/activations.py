@@ -23,8 +23,9 @@ from torch import Tensor
 from clinit.errors import ImageError
 from clinit.extract.cache.plan import shard_name
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.dataset.decode import MAX_PIXELS, is_too_large
+from clinit.extract.dataset.decode import is_too_large
 from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import load_batches

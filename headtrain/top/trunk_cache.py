@@ -28,7 +28,7 @@ from torch import Tensor
 from clinit.errors import CacheError
 from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit, open_split
-from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
 from clinit.extract.work.shard_work import Progress, ShardWork

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
+from clinit.errors import BackboneError, CacheError, ClinitError, ClusterError
 from tests.extract.dataset.made import make_tar
 
 ARGUMENTS = [
@@ -97,43 +97,6 @@ def test_shards_are_extracted_where_they_lie(
     assert "stored head: top-1 " in shown.output
 
 
-def test_as_many_threads_decode_as_the_process_may_use(
-    extract: Callable[..., Result],
-    make_tree: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("clinit.extract.work.options.cpu_count", lambda: 3)
-    root = make_tree()
-    extract("--dataset", "folder", "--root", root)
-    extract("--dataset", "folder", "--root", root, "--workers", 1, out="told")
-    for out, workers in (("cache", 3), ("told", 1)):
-        summary = json.loads((tmp_path / out / "train" / "cache.json").read_text())
-        assert summary["run"]["workers"] == workers
-
-
-def test_the_same_command_again_says_that_all_is_there(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    root = make_tree()
-    extract("--dataset", "folder", "--root", root)
-    shown = extract("--dataset", "folder", "--root", root)
-    assert shown.output.count("already complete: every shard verified, nothing to do") == 2
-
-
-def test_a_folder_without_the_data_set_says_what_was_looked_for(
-    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
-) -> None:
-    places = ["--out", tmp_path / "cache", "--weights", tiny_weights]
-    (tmp_path / "empty").mkdir()
-    shown = run(
-        *("extract", *places, *ARGUMENTS),
-        *("--dataset", "imagenet1k", "--root", tmp_path / "empty"),
-    )
-    assert isinstance(shown.exception, ManifestError)
-    assert "train" in str(shown.exception)
-
-
 def test_one_split_and_a_limit(
     extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -177,20 +140,6 @@ def test_settings_come_from_a_file_and_the_command_line_wins(
     assert not (tmp_path / "other" / "train").exists()
 
 
-def test_bad_images_are_listed_with_row_path_and_reason(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    root = make_tree()
-    (root / "train" / "b" / "2.png").write_text("no pixels")
-    shown = extract("--dataset", "folder", "--root", root)
-    assert shown.exit_code == 0
-    assert (
-        "Warning: 1 of 15 images have no features (--retry-invalid reads them again):"
-        in shown.output
-    )
-    assert "row 7  train/b/2.png: not an image of a known format" in shown.output
-
-
 def test_invalid_rows_are_read_again_and_what_came_of_it_is_said(
     extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -215,16 +164,6 @@ def test_invalid_rows_are_read_again_and_what_came_of_it_is_said(
     last = extract(*base, "--retry-invalid").output
     assert "  no row was invalid: none was read again" in last
     assert "already complete" in last
-
-
-def test_a_limit_of_pixels_makes_a_bad_image(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    shown = extract("--dataset", "folder", "--root", make_tree(), "--max-pixels", 1000)
-    assert "21 of" not in shown.output
-    assert "Warning: 15 of 15 images have no features" in shown.output
-    text = "row 0  train/a/0.png: too large: 40 x 36 pixels, more than the 1,000 of --max-pixels"
-    assert text in shown.output
 
 
 @pytest.mark.parametrize(
@@ -259,13 +198,6 @@ def test_many_bad_images_are_counted_and_the_list_is_pointed_to(
     assert f"all of them are listed in {tmp_path}/cache/train/cache.json" in shown.output
 
 
-def test_a_head_that_knows_other_classes_says_so(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    shown = extract("--dataset", "folder", "--root", make_tree(classes="xyz"))
-    assert "stored head: knows none of these classes" in shown.output
-
-
 def test_a_head_without_names_says_how_to_name_it(
     make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
 ) -> None:
@@ -290,10 +222,9 @@ def test_a_head_without_names_says_how_to_name_it(
         (["--dataset", "folder", "--manifest", "x"], "give either --dataset or --manifest"),
         (["--dataset", "folder", "--mean", "a"], "--mean takes one number or three, got 'a'"),
         (["--dataset", "folder", "--std", "1,2"], "--std takes one number or three, got '1,2'"),
-        (["--dataset", "folder", "--batch-size", "0"], "greater than or equal to 1"),
-        (["--dataset", "folder", "--max-pixels", "0"], "greater than or equal to 1"),
-        (["--dataset", "folder", "--input-size", "5000"], "less than or equal to 4096"),
-        (["--dataset", "folder", "--transform", "none"], "'none' is not one of"),
+        (["--dataset", "folder", "--std", "0"], "--std must not be negative or a deviation of 0"),
+        (["--dataset", "folder", "--mean", "124"], "Was 124/255 meant"),
+        (["--dataset", "folder", "--part=1/2", "--ray=x:1"], "--part and --ray exclude each"),
     ],
 )
 def test_wrong_options_are_refused(
@@ -361,49 +292,6 @@ def test_views_are_extracted_summed_up_and_shown(
     assert kind in described
 
 
-def test_images_that_only_a_view_cannot_read_are_listed(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    root = make_tree()
-    extract("--dataset", "folder", "--root", root)
-    path = root / "train" / "b" / "2.png"
-    path.write_bytes(bytes(path.stat().st_size))
-    shown = extract("--dataset", "folder", "--root", root, "--views", 1)
-    assert shown.exit_code == 0, shown.output
-    assert (
-        "Warning: 1 of 15 images have no features (--retry-invalid reads them again):"
-        in shown.output
-    )
-    assert "row 7  train/b/2.png: not an image of a known format" in shown.output
-
-
-def test_verify_reads_the_views_too(
-    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
-) -> None:
-    extract("--dataset", "folder", "--root", make_tree(), "--views", 2)
-    assert (
-        "train, view 1: 2 shards, 15 rows read" in run("cache", "verify", tmp_path / "cache").output
-    )
-    path = tmp_path / "cache" / "views" / "1" / "shard-00001.h5"
-    path.write_bytes(path.read_bytes()[:-1])
-    failed = run("cache", "verify", tmp_path / "cache")
-    assert isinstance(failed.exception, CacheError)
-    assert f"\n  {path} " in failed.output
-
-
-def test_views_of_another_seed_or_without_train_are_refused(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    base = ["--dataset", "folder", "--root", make_tree()]
-    extract(*base, "--views", 1)
-    seed = extract(*base, "--views", 1, "--view-seed", 2)
-    assert "view_seed = 0, this command has view_seed = 2" in str(seed.exception)
-    split = extract(*base, "--views", 1, "--split", "val")
-    assert isinstance(split.exception, ManifestError)
-    assert "views are of the training images" in str(split.exception)
-    assert extract(*base, "--views", -1).exit_code == 2
-
-
 def test_parts_say_what_is_there_and_the_last_one_completes_the_cache(
     extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -418,14 +306,6 @@ def test_parts_say_what_is_there_and_the_last_one_completes_the_cache(
     last = extract(*images, "--part", "2/2", "--shard-rows", "4")
     assert "train: 15 images, features 15 x 12 float16 in 4 shards" in last.output
     assert "--part" not in last.output
-
-
-def test_a_part_and_a_cluster_exclude_each_other(
-    extract: Callable[..., Result], make_tree: Callable[..., Path]
-) -> None:
-    shown = extract("--dataset=folder", "--root", make_tree(), "--part=1/2", "--ray=127.0.0.1:1")
-    assert shown.exit_code == 2
-    assert "--part and --ray exclude each other: give one" in shown.output
 
 
 def test_a_cluster_needs_ray(
@@ -473,24 +353,16 @@ def test_a_faster_arithmetic_is_named_once(
 
 
 @pytest.mark.parametrize(
-    "case", [{"has_bf16": False}, {"bound": "decode"}, {"long_s": 1000.0}], ids=str
+    ("words", "match"),
+    [
+        (("--dataset=imagenet1k",), "train"),
+        (("--dataset=folder", "--part=0/2"), "expected i/n"),
+        (("--manifest=absent",), "absent"),
+    ],
 )
-def test_bfloat16_is_not_named_where_it_gains_nothing(
-    extract: Callable[..., Result],
-    make_tree: Callable[..., Path],
-    bound_by_bf16: Callable[..., None],
-    case: dict[str, object],
+def test_what_is_not_there_is_refused_before_anything_is_loaded(
+    extract: Callable[..., Result], tmp_path: Path, words: tuple[str, ...], match: str
 ) -> None:
-    bound_by_bf16(**case)
-    assert "multiplies bfloat16" not in extract("--dataset=folder", "--root", make_tree()).output
-
-
-def test_bfloat16_is_not_named_where_it_is_used(
-    extract: Callable[..., Result],
-    make_tree: Callable[..., Path],
-    bound_by_bf16: Callable[..., None],
-) -> None:
-    bound_by_bf16()
-    shown = extract("--dataset=folder", "--root", make_tree(), "--autocast=bfloat16")
-    assert shown.exit_code == 0, shown.output
-    assert "multiplies bfloat16" not in shown.output
+    shown = extract(*words, "--root", tmp_path)
+    assert isinstance(shown.exception, ClinitError)
+    assert match in str(shown.exception)

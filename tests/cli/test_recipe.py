@@ -105,7 +105,7 @@ def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> li
 
 
 def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(sweep_module, "_sweep", lambda grids, *_, **__: stop(grids))
+    monkeypatch.setattr(sweep_module, "_runs", lambda grids, **_: stop(grids))
     places = ["--base=b", "--new=n", "--out=o"]
     grids = invoke("sweep", f"--config={name}", *places, *words)[0]
     return [run.values() for run in distinct(run for grid in grids for run in runs_of(grid))]
@@ -248,7 +248,7 @@ def test_table_4_has_the_settings_of_each_method(monkeypatch: pytest.MonkeyPatch
 
 
 def top_sweep(monkeypatch: pytest.MonkeyPatch, name: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr("clinit.cli.sweep_top.sweep_top", lambda runs, *_, **__: stop(runs))
+    monkeypatch.setattr("clinit.cli.sweep._sweep_top", lambda runs, *_, **__: stop(runs))
     words = ["--top", f"--config={name}", "--base=b", "--new=n", "--out=o"]
     return [run.values() for run in invoke("sweep", *words)[0]]
 

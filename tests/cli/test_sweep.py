@@ -150,7 +150,7 @@ def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> No
 def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_path: Path) -> None:
     words = ["lr=1e-4..1e-1:log", "seed=0:2", "--search", "optuna", "--trials", "3"]
     text = done(invoke(caches, tmp_path / "out", *words))
-    assert "3 trials of 2 seeds, 1 at a time, judged by acc_all on 8 held-out" in text
+    assert "3 trials of 2 seeds, judged by acc_all on 8 held-out" in text
     assert "optuna-dashboard sqlite:///" in text
     assert "on held-out training rows (the best of the search" in text
     assert "on the test rows after training on all training rows" in text
@@ -166,9 +166,11 @@ def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_
         (["--trials", "3"], "--trials is for a search"),
         (["--held-out", "0.2"], "--held-out is for a search"),
         (["--direction", "maximize"], "--direction is for a search"),
-        (["--search", "optuna", "--ray", "auto"], "a search runs in one process"),
-        (["--search", "optuna", "--dry-run"], "a search has no list"),
-        (["--search", "optuna", "--objective", "acc_al"], "Did you mean acc_all?"),
+        (["--search", "optuna", "--ray", "auto"], "--ray is for the runs of a grid"),
+        (["--search", "optuna", "--dry-run"], "--dry-run is for the runs of a grid"),
+        (["--search", "optuna", "--objective", "acc_al"], "acc_new"),
+        (["--top", "--bank-size", "3"], "--bank-size is for banks of heads"),
+        (["--workers", "3"], "--workers is for runs of top blocks"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

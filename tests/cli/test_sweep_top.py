@@ -67,7 +67,7 @@ def test_methods_and_their_settings_are_swept_together(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["seed=0", "--top", "--bank-size=3"], "--top trains one run after another"),
+        (["seed=0", "--top", "--bank-size=3"], "--bank-size is for banks of heads"),
         (["seed=0", "--top", "--trials=3"], "--trials is for a search: add --search optuna"),
         (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
         (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),

@@ -103,11 +103,3 @@ def test_the_environment_is_set_before_torch_is_loaded_and_its_openmp_has_read_i
     told = set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr))
     assert told <= {read}  # nothing where PyTorch brings another OpenMP
     assert told or not list((Path(torch.__file__).parent / "lib").glob("libgomp*"))
-
-
-def test_the_library_leaves_the_environment_alone() -> None:
-    code = (
-        "import os; before = dict(os.environ); import clinit, clinit.cli.main;"
-        "clinit.least_squares; print(before == dict(os.environ))"
-    )
-    assert run(code).stdout == "True\n"

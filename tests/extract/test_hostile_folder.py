@@ -19,7 +19,7 @@ Write = Callable[[Path], object]
 
 FILES = ("plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
 LOCKED = (".lock", *FILES)
-CLAIMS = tuple(f".{name}.claim" for name in FILES)
+CLAIMS = (".part-1-of-1.lock", *(f".{name}.lock" for name in FILES))
 AT_THE_ROOT = ("head.safetensors", ".head.safetensors.lock", "m.parquet", ".m.parquet.lock")
 FOLDERS = ("train", "val", "views", "views/0")
 

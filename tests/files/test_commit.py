@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.files.commit import commit_file, draft_of, hidden_stem
-
-
-def test_two_drafts_of_one_process_have_different_names(tmp_path: Path) -> None:
-    assert draft_of(tmp_path / "a") != draft_of(tmp_path / "a")
+from clinit.files.commit import commit_file, hidden_stem
 
 
 def test_a_failed_write_leaves_what_was_there_and_the_drafts_of_others(tmp_path: Path) -> None:
@@ -111,16 +107,3 @@ def test_a_name_that_cannot_be_is_refused_in_a_sentence_before_anything_is_writt
             commit_file(path, lambda draft: pytest.fail("written"))
         assert str(caught.value) == f"cannot write {path}: {reason}"
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
-
-
-def test_an_interruption_is_not_hidden_by_a_draft_that_cannot_be_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-
-    def interrupt(draft: Path) -> None:
-        draft.unlink()
-        folder.rmdir()
-        folder.touch()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        commit_file(folder / "a", interrupt)

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, ClinitError, HeadError, StorageError
+from clinit.errors import CacheError, HeadError, StorageError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free, check_readable, check_writable, obstacle
+from clinit.files.paths import check_free, check_writable, obstacle
 from clinit.headtrain.model.model_file import read_facts
 
 
@@ -26,31 +26,6 @@ def test_what_can_be_made_has_no_obstacle_and_is_not_made(tmp_path: Path) -> Non
         assert obstacle(path) is None
         check_writable(path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_relative_path_is_looked_for_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
-    assert obstacle(Path("new")) is None
-    assert obstacle(Path("file/new")) == f"{tmp_path}/file is not a folder you can write to"
-
-
-def test_a_file_in_the_way_is_an_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ClinitError) as caught:
-        check_writable(tmp_path / "file" / "cache" / "train", "--csv")
-    assert str(caught.value) == (
-        f"cannot write {tmp_path}/file/cache/train: {tmp_path}/file is not a folder you can"
-        " write to"
-    )
-    assert caught.value.remedy == "Choose a place that you can write to with `--csv`."
-
-
-def test_a_link_to_nowhere_is_an_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "absent")
-    assert obstacle(tmp_path / "link" / "x") == f"{tmp_path}/link is not a folder you can write to"
 
 
 def test_rights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +100,6 @@ def test_features_in_a_pipe_are_refused_and_not_waited_for(tmp_path: Path) -> No
         import_features(tmp_path / "f.npy", tmp_path / "l.npy", tmp_path / "o", config)
 
 
-def test_a_file_passes_and_a_folder_does_not(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    check_readable(tmp_path / "file", HeadError)
-    with pytest.raises(HeadError, match="it is a folder"):
-        check_readable(tmp_path, HeadError)
-
-
 HEAD = Head(np.ones((2, 3), np.float32), np.zeros(2, np.float32), ("a", "b"), origin={"run": "r"})
 
 
@@ -143,11 +111,6 @@ def refusal(path: Path, *, overwrite: bool | None) -> tuple[str, str]:
     with pytest.raises(HeadError) as caught:
         check(path, overwrite=overwrite)
     return str(caught.value), caught.value.remedy
-
-
-def test_a_free_place_is_free(tmp_path: Path) -> None:
-    for overwrite in (None, False, True):
-        check(tmp_path / "head.safetensors", overwrite=overwrite)
 
 
 @pytest.mark.parametrize("name", ["head.safetensors", "head.npz"])
@@ -176,24 +139,6 @@ def test_what_clinit_has_not_written_is_never_replaced(tmp_path: Path) -> None:
             "it is a link" if "link" in name else "it is no head that clinit has written"
         )
         assert remedy == "Choose another --out, or move it away."
-
-
-@pytest.mark.parametrize(
-    ("marker", "what"),
-    [
-        ("run.json", "run record"),
-        ("train/plan.json", "feature cache"),
-        ("config.json", "model folder"),
-    ],
-)
-def test_a_part_of_another_result_is_never_replaced(tmp_path: Path, marker: str, what: str) -> None:
-    path = tmp_path / "whole" / ("model.safetensors" if "model" in what else "head.safetensors")
-    write_head(HEAD, path)
-    check(path, overwrite=True)
-    (tmp_path / "whole" / marker).parent.mkdir(exist_ok=True)
-    (tmp_path / "whole" / marker).write_text("{}")
-    message, _ = refusal(path, overwrite=True)
-    assert message.endswith(f"it is part of the {what} {tmp_path}/whole")
 
 
 def test_a_lock_that_is_held_is_in_the_way_and_one_that_is_left_is_not(tmp_path: Path) -> None:

@@ -15,15 +15,6 @@ from clinit.files.text import LIMIT_BYTES, TextFileError, read_text
 from clinit.headtrain.stream.scenario import read_class_order
 
 
-def test_a_text_is_read_whole(tmp_path: Path) -> None:
-    path = tmp_path / "names"
-    path.write_text("é\n" * 1000, encoding="utf-8")
-    assert read_text(path) == "é\n" * 1000
-    path.write_bytes(b"a" * LIMIT_BYTES)
-    assert len(read_text(path)) == LIMIT_BYTES
-    assert read_text(Path(os.devnull)) == ""
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -62,12 +53,6 @@ def test_a_folder_and_a_name_that_cannot_be_are_refused(tmp_path: Path) -> None:
         read_text(tmp_path / ("x" * 300))
     with pytest.raises(TextFileError, match="null byte"):
         read_text(tmp_path / "a\0b")
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no device that never ends")
-def test_a_device_that_never_ends_is_refused() -> None:
-    with pytest.raises(TextFileError, match="larger than 16 MiB"):
-        read_text(Path("/dev/zero"))
 
 
 def test_a_pipe_with_a_name_is_read_but_not_waited_for(tmp_path: Path) -> None:

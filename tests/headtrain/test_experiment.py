@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
-from clinit.errors import DeviceError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain import events
 from clinit.headtrain import ram as residency
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.record.format import RunRecord, final_head, read_record, write_record
+from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
@@ -90,18 +86,6 @@ def tables(record: RunRecord) -> list[pl.DataFrame]:
     return [getattr(record, name).drop("elapsed_s", strict=False) for name in TABLES]
 
 
-def test_two_runs_of_one_seed_are_identical_bit_for_bit(records: list[RunRecord]) -> None:
-    for one, other in zip(records, run(), strict=True):
-        for first, second in zip(tables(one), tables(other), strict=True):
-            assert first.equals(second)
-
-
-def test_another_seed_gives_another_class_order_and_other_losses(records: list[RunRecord]) -> None:
-    other = run({**CONFIG, "seed": 1})[0]
-    assert records[0].classes["name"].to_list() != other.classes["name"].to_list()
-    assert not records[0].steps.equals(other.steps)
-
-
 def test_all_heads_of_a_call_see_the_same_classes_and_start_from_the_same_old_head(
     records: list[RunRecord],
 ) -> None:
@@ -139,39 +123,6 @@ def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(
     assert starts[0][1] != starts[1][1]
 
 
-def test_least_square_and_class_mean_rows_know_new_classes_before_any_step(
-    records: list[RunRecord],
-) -> None:
-    random, class_mean, least_square = records
-    for task in (1, 2, 3):
-        assert accuracy_at_start(least_square, task) > 0.8 > accuracy_at_start(random, task)
-        assert accuracy_at_start(class_mean, task) > 0.8
-
-
-def test_training_lowers_the_loss_of_random_rows(records: list[RunRecord]) -> None:
-    for _, points in records[0].points.group_by("task", maintain_order=True):
-        assert points["loss_new"][-1] < points["loss_new"][0]
-
-
-def test_tables_have_the_columns_and_types_of_the_format(records: list[RunRecord]) -> None:
-    for record in records:
-        for name, columns in TABLES.items():
-            assert dict(getattr(record, name).schema) == dict(columns)
-
-
-def test_evaluations_hold_the_seen_classes_at_each_point(records: list[RunRecord]) -> None:
-    record = records[0]
-    seen = {1: BASE + 3, 2: BASE + 5, 3: BASE + 7}
-    for task, iteration in [(t, i) for t in (1, 2, 3) for i in (0, 20, 30)]:
-        here = record.evaluations.filter(pl.col("task") == task, pl.col("iteration") == iteration)
-        assert here["row"].to_list() == list(range(seen[task]))
-        assert here["total"].to_list() == [6] * seen[task]
-    assert len(record.evaluations) == 3 * sum(seen.values())
-    assert record.points.select("task", "iteration").rows() == [
-        (t, i) for t in (1, 2, 3) for i in (0, 20, 30)
-    ]
-
-
 def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(
     records: list[RunRecord],
 ) -> None:
@@ -189,15 +140,6 @@ def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(
             found += [(3, row, n, int(c)) for n, c in enumerate(chosen) if c != row]
     assert record.mistakes.filter(pl.col("task") == 3).rows() == sorted(found)
     assert found
-
-
-def test_a_class_is_recognised_more_often_among_those_that_came_with_it(
-    records: list[RunRecord],
-) -> None:
-    for record in records:
-        counts = record.evaluations
-        assert (counts["correct_in_task"] >= counts["correct"]).all()
-    assert (records[0].evaluations["correct_in_task"] > records[0].evaluations["correct"]).any()
 
 
 @pytest.mark.parametrize("width", ["grow", "full"])
@@ -225,17 +167,6 @@ def test_steps_hold_the_loss_before_each_update_and_its_two_halves(
     np.testing.assert_allclose(steps["loss"], halves, rtol=1e-5)
 
 
-def test_classes_are_listed_by_head_row_with_their_task_and_images(
-    records: list[RunRecord],
-) -> None:
-    classes = records[0].classes
-    assert classes["row"].to_list() == list(range(BASE + NEW))
-    assert classes["name"].to_list()[:BASE] == [f"base{i}" for i in range(BASE)]
-    assert sorted(classes["name"].to_list()[BASE:]) == [f"new{i}" for i in range(NEW)]
-    assert classes["task"].to_list() == [0] * BASE + [1] * 3 + [2] * 2 + [3] * 2
-    assert classes["train_rows"].to_list() == [20] * BASE + [25] * NEW
-
-
 def test_run_json_says_what_was_done(records: list[RunRecord]) -> None:
     info = records[2].info
     assert info["config"]["init"] == "least-square"
@@ -259,83 +190,11 @@ def test_run_json_says_what_was_done(records: list[RunRecord]) -> None:
     assert records[0].info["tasks"][0]["initialisation"]["loss_before"] is None
 
 
-def test_the_seconds_of_the_runs_add_up_to_the_shared_ones_and_their_own(
-    records: list[RunRecord],
-) -> None:
-    for record in records:
-        timings = record.info["timings_s"]
-        tasks: list[Any] = [*record.info["tasks"]]
-        own = sum(task["initialisation"]["seconds"] for task in tasks)
-        shared = (timings["train"] + timings["evaluate"]) / 3
-        assert record.info["seconds"] == pytest.approx(own + shared)
-        assert record.points["elapsed_s"].is_sorted()
-        assert record.points["elapsed_s"][-1] == pytest.approx(record.info["seconds"])
-
-
-def test_a_record_of_a_run_can_be_written_and_read(records: list[RunRecord], tmp_path: Any) -> None:
-    write_record(records[2], tmp_path / "run")
-    read = read_record(tmp_path / "run")
-    assert read.evaluations.equals(records[2].evaluations)
-    assert read.info["tasks"] == records[2].info["tasks"]
-
-
-def test_the_record_holds_the_final_head(records: list[RunRecord], tmp_path: Any) -> None:
-    write_record(records[2], tmp_path / "run")
-    head = final_head(read_record(tmp_path / "run"))
-    assert head.class_names == tuple(records[2].classes["name"])
-    val = [make_base().val, make_new().val]
-    rows = {name: row for row, name in enumerate(head.class_names or ())}
-    features = np.concatenate([side.features for side in val]).astype(np.float32)
-    labels = np.array([rows[side.class_names[label]] for side in val for label in side.labels])
-    right = (features @ head.weight.T + head.bias).argmax(1) == labels
-    last = records[2].evaluations.filter(pl.col("task") == 3, pl.col("iteration") == 30)
-    assert np.bincount(labels[right], minlength=BASE + NEW).tolist() == last["correct"].to_list()
-
-
-def test_a_full_head_starts_with_all_rows_and_its_unseen_classes_compete() -> None:
-    grow, full = (run({**CONFIG, "head_width": width}, HEADS[:1])[0] for width in ("grow", "full"))
-    assert full.evaluations.select("row").equals(grow.evaluations.select("row"))
-    first_losses = [record.points["loss_new"][0] for record in (grow, full)]
-    assert first_losses[1] > first_losses[0]
-
-
 def test_without_a_buffer_batches_are_new_and_the_old_loss_is_null() -> None:
     record = run({**CONFIG, "buffer": 0}, HEADS[:1])[0]
     assert record.steps["loss_old"].null_count() == len(record.steps)
     assert record.steps["loss"].equals(record.steps["loss_new"].alias("loss"))
     assert record.info["tasks"][2]["buffer_rows"] == 0
-
-
-def test_zero_iterations_evaluate_the_initialised_heads() -> None:
-    record = run({**CONFIG, "iterations": 0}, HEADS[2:])[0]
-    assert len(record.steps) == 0
-    assert record.points["iteration"].to_list() == [0, 0, 0]
-    assert accuracy_at_start(record, 3) > 0.8
-
-
-def test_a_task_of_one_class_and_odd_batches_and_rare_classes_are_trained() -> None:
-    config = {**CONFIG, "tasks": NEW, "batch_size": 7, "buffer": 5}
-    record = run(config, new=make_new(train=[1] * NEW))[2]
-    assert [task["train_rows"] for task in record.info["tasks"]] == [1] * NEW
-
-
-def test_data_without_validation_rows_gives_losses_and_no_evaluations() -> None:
-    record = run(base=make_base(val=[0] * BASE), new=make_new(val=[0] * NEW))[0]
-    assert len(record.evaluations) == 0
-    assert len(record.points) == 9
-
-
-def test_the_observer_is_told_of_notes_tasks_starts_steps_and_evaluations() -> None:
-    seen: list[events.Event] = []
-    base = replace(make_base(), notes=("2 bad images",))
-    run_experiment(base, make_new(), make_head(), studies(CONFIG, HEADS), observer=seen.append)
-    kinds = [type(event) for event in seen]
-    assert kinds.count(events.TaskStarted) == 3
-    assert kinds.count(events.Initialised) == 9
-    assert kinds.count(events.Evaluated) == 9
-    assert sum(event.steps for event in seen if isinstance(event, events.Stepped)) == 90
-    notes = [event.note for event in seen if isinstance(event, events.Noted)]
-    assert notes == ["2 bad images"]
 
 
 def test_a_head_that_diverges_is_noted_and_the_others_go_on() -> None:
@@ -344,11 +203,6 @@ def test_a_head_that_diverges_is_noted_and_the_others_go_on() -> None:
     assert any("has diverged: its loss is" in note for note in wild.info["notes"])
     assert not any("diverged" in note for note in calm.info["notes"])
     assert np.isfinite(calm.points["loss_new"].to_numpy()).all()
-
-
-def test_no_head_is_refused() -> None:
-    with pytest.raises(ValueError, match="a bank needs at least one head"):
-        run(heads=[])
 
 
 def test_a_run_in_bf16_is_recorded_and_as_accurate_as_one_in_float32(
@@ -371,13 +225,6 @@ def test_rows_copied_block_by_block_give_the_same_run_bit_for_bit(
     for resident, streamed in zip(records, run(), strict=True):
         for first, second in zip(tables(resident), tables(streamed), strict=True):
             assert first.equals(second)
-
-
-def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="--device cuda was asked for") as caught:
-        run({**CONFIG, "device": "cuda"})
-    assert "--device cpu" in caught.value.remedy
 
 
 @pytest.mark.gpu

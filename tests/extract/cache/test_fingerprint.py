@@ -65,21 +65,6 @@ def test_the_identifier_of_a_backbone_is_the_digest_of_its_fields_without_those_
     assert Fingerprint.of_import(backbone="dino", dtype="float16").backbone_identifier != expected
 
 
-def test_what_says_which_rows_does_not_say_which_backbone() -> None:
-    assert CLIP.of_rows("m", features="f").without_rows == CLIP
-    assert NETWORK.of_rows("m").without_rows == NETWORK
-
-
-def test_absent_fields_are_none() -> None:
-    assert (CLIP.weights, CLIP.timm, CLIP.manifest, CLIP.features) == (None,) * 4
-    assert (NETWORK.augmentation, NETWORK.view_seed, NETWORK.view) == (None,) * 3
-    view = CLIP.of_rows("m", features="f").of_view("cropped", seed=7, number=3)
-    assert (view.backbone, view.dtype) == ("clip", "float16")
-    assert (view.manifest, view.features) == ("m", "f")
-    assert (view.augmentation, view.view_seed, view.view) == ("cropped", "7", "3")
-    assert (NETWORK.weights, NETWORK.timm) == ("ab", "1.0")
-
-
 def test_differences_name_each_field_that_differs_and_what_both_hold() -> None:
     one = Fingerprint({"a": "1", "b": "2", "c": "3"})
     other = Fingerprint({"d": "4", "c": "0", "a": "1"})
@@ -110,12 +95,6 @@ def test_a_head_reads_the_features_of_its_backbone_and_one_of_unknown_origin_rea
     identifier: str, fits: bool
 ) -> None:
     assert CLIP.of_rows("m").fits(identifier) is fits
-
-
-def test_only_an_import_under_the_name_of_earlier_versions_is_nameless() -> None:
-    assert Fingerprint({"backbone": "imported", "imported": "npy"}).is_nameless
-    assert not CLIP.is_nameless
-    assert not Fingerprint({"backbone": "imported", "weights": "1"}).is_nameless
 
 
 def test_digests_are_told_by_their_first_digits_and_other_texts_by_what_differs() -> None:

@@ -1,5 +1,4 @@
 import errno
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,8 @@ from clinit.errors import CacheError, HeadError, StorageError
 from clinit.extract.cache.head import (
     Head,
     Top1,
-    head_rows,
     read_head,
     store_head,
-    tensors_sha256,
     top1,
     write_head,
 )
@@ -58,22 +55,6 @@ def test_a_head_of_another_type_is_refused(tmp_path: Path, dtype: torch.dtype, n
     save_torch(tensors, tmp_path / "head.safetensors")
     with pytest.raises(HeadError, match=f"not a head file: weight is of type {name}, expected fl"):
         read_head(tmp_path / "head.safetensors")
-
-
-def test_a_head_has_the_permissions_of_any_new_file(head: Head, tmp_path: Path) -> None:
-    write_head(head, tmp_path / "head.safetensors")
-    (tmp_path / "other").touch()
-    assert (tmp_path / "head.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
-def test_a_head_without_names_stays_without(head: Head, tmp_path: Path) -> None:
-    write_head(Head(head.weight, head.bias), tmp_path / "head.safetensors")
-    assert read_head(tmp_path / "head.safetensors").class_names is None
-
-
-def test_a_head_has_one_name_a_row(head: Head) -> None:
-    with pytest.raises(ValueError, match="2 class names for 3 rows"):
-        Head(head.weight, head.bias, ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +109,6 @@ def test_a_thousand_rows_are_those_of_imagenet() -> None:
     assert source == "ImageNet-1K (1,000 rows)"
 
 
-def test_other_rows_stay_without_names(head: Head) -> None:
-    assert name_rows(Head(head.weight, head.bias), ("x",), None)[1] == "unknown"
-
-
 def test_too_few_names_are_refused(head: Head, tmp_path: Path) -> None:
     with pytest.raises(HeadError, match="the data set: 1 names for a classifier of 3 rows"):
         name_rows(head, ("x",), "dataset")
@@ -149,19 +126,6 @@ def test_names_that_tell_no_classes_apart_are_refused(
     (tmp_path / "names.txt").write_bytes(content)
     with pytest.raises(CacheError, match=text):
         name_rows(head, (), str(tmp_path / "names.txt"))
-
-
-def test_top1_counts_only_rows_of_classes_that_the_head_knows(head: Head) -> None:
-    rows = head_rows(head, ("b", "other", "a"))
-    np.testing.assert_array_equal(rows, [1, -1, 0])
-    features = np.array([[1, 0], [-1, -1], [1, 1], [-1, -2]], dtype=np.float16)
-    labels = np.array([0, 2, 1, 2])
-    logits = features.astype(float) @ head.weight.T + head.bias
-    best = logits.argmax(axis=1)  # rows 2, 0, (2), 0
-    assert best.tolist() == [2, 0, 2, 0]
-    assert top1(head, features, labels, rows) == Top1(2, 3)
-    assert Top1(0, 0).percent is None
-    assert Top1(1, 4).percent == 25
 
 
 def test_top1_of_more_rows_than_are_computed_at_a_time_is_that_of_all_logits() -> None:
@@ -204,16 +168,6 @@ def test_no_changed_byte_of_a_head_file_is_read(head: Head, tmp_path: Path) -> N
             assert found.alignment == {"loss": "mse"}
 
 
-def test_a_head_whose_metadata_have_another_key_is_not_taken_for_one_from_elsewhere(
-    head: Head, tmp_path: Path
-) -> None:
-    path = tmp_path / "head.safetensors"
-    write_head(head, path)
-    path.write_bytes(path.read_bytes().replace(b"clinit_head", b"clinit_heae"))
-    with pytest.raises(HeadError, match=r"head\.safetensors has changed since it was written"):
-        read_head(path)
-
-
 @pytest.mark.parametrize("tensor", ["weight", "bias"])
 def test_other_tensors_under_the_same_metadata_are_refused(
     head: Head, tmp_path: Path, tensor: str
@@ -226,14 +180,6 @@ def test_other_tensors_under_the_same_metadata_are_refused(
     with pytest.raises(HeadError, match=r"head\.safetensors has changed since it was written") as e:
         read_head(path)
     assert "Run the command that wrote this head again" in e.value.remedy
-
-
-def test_the_facts_of_an_alignment_are_kept(head: Head, tmp_path: Path) -> None:
-    facts = {"loss": "mse", "lr": 0.001, "views": 4, "top1_before": None, "of": ["a", {"b": 1}]}
-    write_head(replace(head, alignment=facts), tmp_path / "head.safetensors")
-    assert read_head(tmp_path / "head.safetensors").alignment == facts
-    write_head(head, tmp_path / "head.safetensors")
-    assert read_head(tmp_path / "head.safetensors").alignment is None
 
 
 @pytest.mark.parametrize(
@@ -295,13 +241,6 @@ def test_a_head_that_cannot_be_read_is_not_called_absent(
         read_head(path)
 
 
-def test_the_digest_is_of_the_numbers_as_they_are_stored(head: Head) -> None:
-    naive = hashlib.sha256(b"(3, 2)" + head.weight.tobytes() + b"(3,)" + head.bias.tobytes())
-    assert tensors_sha256(head) == naive.hexdigest()
-    wide = Head(head.weight.astype(np.float64), np.asfortranarray(head.bias), ("x", "y", "z"))
-    assert tensors_sha256(wide) == tensors_sha256(head)
-
-
 def test_storing_a_head_removes_what_a_killed_process_left_of_it(
     head: Head, tmp_path: Path
 ) -> None:
@@ -309,21 +248,6 @@ def test_storing_a_head_removes_what_a_killed_process_left_of_it(
     draft.write_text("half")
     store_head(head, tmp_path / "head.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["head.safetensors"]
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"", "the file names none"),
-        (b"x" * 4097, "one has 4,097 characters, expected at most 4,096"),
-    ],
-)
-def test_names_without_a_name_or_with_a_novel_are_refused(
-    head: Head, tmp_path: Path, content: bytes, text: str
-) -> None:
-    (tmp_path / "names.txt").write_bytes(content)
-    with pytest.raises(CacheError, match=rf"cannot read the class names in .*: {text}"):
-        name_rows(head, (), str(tmp_path / "names.txt"))
 
 
 def test_a_file_of_names_that_is_no_list_of_names_is_not_read_whole(
@@ -346,15 +270,6 @@ def test_a_head_survives_in_both_kinds_of_file_with_its_origin(
     np.testing.assert_array_equal(found.bias, head.bias)
     assert (found.class_names, found.origin) == (head.class_names, written.origin)
     assert found.weight.flags.writeable
-
-
-def test_numpy_alone_reads_a_head(head: Head, tmp_path: Path) -> None:
-    write_head(head, tmp_path / "head.npz")
-    with np.load(tmp_path / "head.npz") as arrays:
-        assert sorted(arrays) == ["bias", "class_names", "weight"]
-        assert arrays["class_names"].tolist() == ["a", "b", "ç"]
-    np.savez(tmp_path / "own.npz", weight=np.ones((2, 3)), bias=np.zeros(2))
-    assert read_head(tmp_path / "own.npz").class_names is None
 
 
 def test_a_head_from_elsewhere_brings_its_class_names(tmp_path: Path) -> None:
@@ -383,12 +298,6 @@ def test_a_weight_in_columns_is_turned_if_the_width_is_known(tmp_path: Path, suf
     np.testing.assert_array_equal(head.bias, np.zeros(2))
     assert ["(dim, classes)" in notes[0], "no bias" in notes[1], len(notes)] == [True, True, 2]
     assert read_head(path).weight.shape == (3, 2)
-
-
-def test_a_square_weight_is_read_as_it_is(tmp_path: Path) -> None:
-    weight = np.arange(4, dtype=np.float32).reshape(2, 2)
-    np.savez(tmp_path / "head.npz", weight=weight, bias=np.zeros(2))
-    np.testing.assert_array_equal(read_head(tmp_path / "head.npz", dim=2).weight, weight)
 
 
 @pytest.mark.parametrize(
@@ -424,14 +333,6 @@ def test_npz_files_that_are_no_heads_are_refused(
     np.savez(tmp_path / "head.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(HeadError, match=message):
         read_head(tmp_path / "head.npz")
-
-
-def test_a_damaged_npz_file_is_no_head(head: Head, tmp_path: Path) -> None:
-    path = tmp_path / "head.npz"
-    write_head(head, path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(HeadError, match=r"cannot read .* as a \.npz file"):
-        read_head(path)
 
 
 def test_a_changed_byte_of_an_npz_file_is_told_or_changes_nothing(

@@ -1,10 +1,7 @@
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,19 +48,6 @@ def test_a_shard_survives_the_disk(shard: Shard, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.h5"]
 
 
-def test_the_same_shard_gives_the_same_bytes(shard: Shard, tmp_path: Path) -> None:
-    for name in ("a.h5", "b.h5"):
-        write_shard(shard, tmp_path / name, plan=PLAN, index=0)
-    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
-
-
-def test_an_invalid_row_holds_zeros_and_moves_no_other() -> None:
-    features = np.arange(12, dtype=np.float32).reshape(4, 3)
-    shard = assemble(features, np.zeros(4, np.int64), {1: "bad"}, dtype="float32")
-    np.testing.assert_array_equal(shard.features[1], 0)
-    np.testing.assert_array_equal(shard.features[[0, 2, 3]], features[[0, 2, 3]])
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_features_that_are_not_finite_make_their_row_invalid(value: float) -> None:
     features = np.ones((3, 2), dtype=np.float32)
@@ -72,34 +56,6 @@ def test_features_that_are_not_finite_make_their_row_invalid(value: float) -> No
     assert shard.reasons == {1: "the features are not finite"}
     np.testing.assert_array_equal(shard.valid, [True, False, True])
     assert np.isfinite(shard.features).all()
-
-
-@pytest.mark.parametrize("value", [1e-9, 6e-8, -3e-5, 6.09e-5])
-@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
-def test_rows_that_float16_would_round_to_zeros_are_stored_in_float32(
-    value: float, shape: tuple[int, ...]
-) -> None:
-    features = np.ones(shape, dtype=np.float32)
-    features[1] = value * 1.001
-    shard = assemble(features, np.zeros(3, np.int64), {}, dtype="float16")
-    assert shard.features.dtype == np.float32
-    np.testing.assert_array_equal(shard.features, features)
-
-
-@pytest.mark.parametrize("rows", [[0.0, 0.0], [1.0, 1e-9], [-1.0, 0.0], [6.2e-5, 0.0]])
-def test_zeros_and_small_values_beside_others_stay_in_float16(rows: list[float]) -> None:
-    features = np.array([rows, [1.0, 2.0]], dtype=np.float32)
-    shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
-    assert shard.features.dtype == np.float16
-    np.testing.assert_array_equal(shard.features, features.astype(np.float16))
-
-
-def test_small_rows_that_were_float16_already_stay_in_float16() -> None:
-    rows = [[1e-7, 0.0, -3e-6], [1.0, 2.0, 3.0]]
-    features = np.array(rows, dtype=np.float16).astype(np.float32)
-    shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
-    assert shard.features.dtype == np.float16
-    np.testing.assert_array_equal(shard.features.astype(np.float32), features)
 
 
 def test_an_invalid_row_does_not_choose_the_type() -> None:
@@ -135,46 +91,10 @@ def test_the_rule_is_that_of_a_slow_loop() -> None:
     assert 50 < sum(found) < 250
 
 
-@pytest.mark.parametrize("value", [65_520.0, -1e6])
-def test_what_float16_cannot_hold_is_stored_in_float32(value: float) -> None:
-    features = np.array([[1.0, value]], dtype=np.float32)
-    shard = assemble(features, np.zeros(1, np.int64), {}, dtype="float16")
-    assert shard.features.dtype == np.float32
-    np.testing.assert_array_equal(shard.features, features)
-
-
-def test_a_flipped_byte_is_found(shard: Shard, tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    write_shard(shard, path, plan=PLAN, index=0)
-    with h5py.File(path) as file:
-        offset = file["features"].id.get_chunk_info(0).byte_offset
-    content = bytearray(path.read_bytes())
-    content[offset + 3] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CacheError, match=r"a\.h5 has changed since it was written") as caught:
-        read_shard(path, PLAN, 0)
-    assert "writes anew what is damaged" in caught.value.remedy
-
-
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.5, 0.99])
-def test_a_truncated_shard_is_found(shard: Shard, tmp_path: Path, part: float) -> None:
-    path = tmp_path / "a.h5"
-    write_shard(shard, path, plan=PLAN, index=0)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(part * len(content))])
-    with pytest.raises(CacheError, match=r"a\.h5 (cannot be read as a shard: |has changed since)"):
-        read_shard(path, PLAN, 0)
-
-
 def test_a_shard_of_another_plan_is_refused(shard: Shard, tmp_path: Path) -> None:
     write_shard(shard, tmp_path / "a.h5", plan=PLAN, index=0)
     with pytest.raises(CacheError, match="belongs to another extraction"):
         read_shard(tmp_path / "a.h5", replace(PLAN, batch_size=3), 0)
-
-
-def test_an_absent_shard_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CacheError, match=r"a\.h5 is missing"):
-        read_shard(tmp_path / "a.h5", PLAN, 0)
 
 
 FULL_DISK = """
@@ -196,19 +116,6 @@ try:
 except ClinitError as error:
     print(error, "|", error.remedy)
 """
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    # In a process of its own: the limit would also hold for what the tests print.
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, tmp_path / "a.h5"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(f"cannot write {tmp_path / 'a.h5'}: File too large | Free space")
-    assert done.stderr == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 def change(path: Path, edit: Callable[[h5py.File], object]) -> None:
@@ -425,16 +332,6 @@ def test_storage_that_fails_is_not_a_damaged_shard(
     assert caught.value.remedy.startswith("Look at the rights and at the disk")
 
 
-def test_a_shard_is_read_without_a_lock(shard: Shard, tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    write_shard(shard, path, plan=PLAN, index=0)
-    with path.open("rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # HDF5 would be refused its own
-        with pytest.raises(OSError, match="unable to lock file"):
-            h5py.File(path, "r", locking=True)
-        assert read_shard(path, PLAN, 0).digest() == shard.digest()
-
-
 def test_a_shard_that_is_no_file_is_refused(shard: Shard, tmp_path: Path) -> None:
     (tmp_path / "a.h5").mkdir()
     with pytest.raises(CacheError, match=r"a\.h5 is no regular file"):
@@ -472,20 +369,3 @@ def test_no_flipped_bit_of_a_shard_changes_what_is_read(shard: Shard, tmp_path: 
             refused += 1
     # All but those in the rest of the user block, which mean nothing.
     assert refused > 500
-
-
-def test_hdf5_is_not_given_a_file_that_has_changed(
-    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It goes round for ever in some of them: a heap that is its own successor.
-    def parse(*arguments: object, **options: object) -> None:
-        raise AssertionError("HDF5 must not see it")
-
-    path = tmp_path / "a.h5"
-    write_shard(shard, path, plan=PLAN, index=0)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    monkeypatch.setattr(h5py, "File", parse)
-    with pytest.raises(CacheError, match=r"a\.h5 has changed since it was written"):
-        read_shard(path, PLAN, 0)

@@ -48,15 +48,6 @@ def test_rows_are_those_of_the_loaded_features_in_any_order(
         assert found.features[part].tobytes() == expected.features[part].tobytes()
 
 
-def test_a_choice_of_a_choice_reads_the_rows_of_both(tmp_path: Path) -> None:
-    split = made(tmp_path / "a")
-    expected, found = split.load().features, stored_features(split).features
-    some, of_some = np.arange(140, 3, -2), np.array([0, 9, 9, 30])
-    twice = found.select(some).select(of_some)
-    np.testing.assert_array_equal(twice[:], expected[some][of_some])
-    np.testing.assert_array_equal(found.select(slice(5, 50))[slice(2, 4)], expected[7:9])
-
-
 def test_a_choice_of_the_rows_of_an_array_copies_none_of_them() -> None:
     features, some = np.arange(12.0).reshape(6, 2), np.array([4, 0, 4])
     found = select_rows(features, some)
@@ -64,15 +55,6 @@ def test_a_choice_of_the_rows_of_an_array_copies_none_of_them() -> None:
     np.testing.assert_array_equal(found[:], [[7, 7], [0, 1], [7, 7]])
     np.testing.assert_array_equal(select_rows(found, np.array([1]))[:], [[0, 1]])
     assert (found.shape, found.dtype, found.nbytes) == ((3, 2), features.dtype, 48)
-
-
-def test_a_set_says_whether_it_is_in_memory(tmp_path: Path) -> None:
-    split = made(tmp_path / "a")
-    on_disk, loaded = stored_features(split), split.load()
-    assert loaded.is_loaded
-    assert not on_disk.is_loaded
-    assert repr(on_disk) == repr(loaded)[:-1] + ", on disk>"
-    np.testing.assert_array_equal(on_disk.dataset().tensors[0], loaded.dataset().tensors[0])
 
 
 def test_shards_whose_features_are_not_in_one_piece_give_the_same_rows(

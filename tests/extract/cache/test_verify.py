@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from clinit.errors import CacheError, ClinitError
+from clinit.errors import ClinitError
 from clinit.extract.cache.plan import WRITE_AGAIN
 from clinit.extract.cache.verify import verify
 from clinit.extract.dataset.scan import scan
@@ -90,15 +90,6 @@ def test_one_damaged_file_is_one_problem(cache: Path, name: str) -> None:
     assert name in problem
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_one_missing_file_is_told(cache: Path, name: str) -> None:
-    (cache / name).unlink()
-    problems = told(cache)[1]
-    missing = {"plan.json": "there is no plan.json in", "cache.json": "was interrupted"}
-    assert len(problems) == 1
-    assert missing.get(Path(name).name, Path(name).name) in problems[0]
-
-
 def test_everything_that_is_damaged_is_told_at_once(cache: Path) -> None:
     for name in ("train/shard-00000.h5", "train/shard-00002.h5", "views/0/shard-00001.h5"):
         path = cache / name
@@ -153,11 +144,6 @@ def test_a_path_of_an_invalid_row_that_is_not_the_manifests_is_told(
     edit_document(cache / "train" / "cache.json", invalid=invalid)
     (problem,) = told(cache)[1]
     assert problem.endswith("names train/b/3.png in row 7, the manifest train/b/2.png")
-
-
-def test_a_folder_without_a_cache_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CacheError, match="no feature cache at"):
-        list(verify(tmp_path))
 
 
 def test_the_command_prints_a_line_for_every_problem(cache: Path) -> None:

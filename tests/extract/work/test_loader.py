@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,21 +125,3 @@ def test_a_decoder_that_is_not_installed_stops_everything(
     with pytest.raises(MachineError, match=r"cannot decode .*0\.png: .*load") as caught:
         load(root)
     assert caught.value.remedy.startswith("Install what is missing")
-
-
-def test_an_error_of_the_program_is_not_the_machines(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken: Callable[..., object] = lambda *args, **kwargs: torch.zeros(2) + torch.zeros(3)  # noqa: E731
-    monkeypatch.setattr("clinit.extract.work.pipeline.decode", broken)
-    with pytest.raises(RuntimeError, match="must match the size"):
-        load(root)
-
-
-def test_a_batch_may_be_any_rows(root: Path) -> None:
-    images = ImageFiles(root, [f"{number}.png" for number in range(5)])
-    batches = [[4, 1], range(2, 3)]
-    first, second = load_batches(images, batches, TRANSFORM, workers=2)
-    assert [list(first.rows), list(second.rows)] == [[4, 1], [2]]
-    whole = torch.cat([batch.pixels for batch in load(root)])
-    assert torch.equal(torch.cat([first.pixels, second.pixels]), whole[[4, 1, 2]])

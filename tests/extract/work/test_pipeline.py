@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +22,6 @@ from clinit.extract.work.pipeline import (
     Compute,
     ImageBatch,
     Timing,
-    forward_threads,
     in_turn,
     overlapped,
     side_by_side,
@@ -300,15 +298,6 @@ def test_no_thread_is_left_where_a_batch_fails_or_the_reader_stops(
     assert not [each for each in threading.enumerate() if each.name.startswith("forward")]
 
 
-def test_fewer_batches_are_computed_at_a_time_where_the_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    samples = 32 * 3 * 224 * 224
-    for free, expected in ((2**40, threads), (2 * 192 * samples, 2), (1000, 1)):
-        monkeypatch.setattr("clinit.extract.work.pipeline.free_memory", lambda free=free: free)
-        assert forward_threads(samples) == expected
-
-
 def test_a_batch_is_under_way_when_the_one_before_is_waited_for(
     device: LateDevice, compute: Compute
 ) -> None:
@@ -386,57 +375,6 @@ def test_the_wait_for_the_device_is_split_by_what_it_did(
     assert timing.seconds == pytest.approx(
         {"read": 0, "decode": 0, "transfer": 2 + 2 * 2 / 3, "forward": 2 + 2 * 1 / 3, "write": 0}
     )
-
-
-class NoEvent:
-    """Stands for a CUDA event and for a stream, where there is no CUDA."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
-
-    def record(self, stream: object) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end: object) -> float:
-        return 1.0
-
-    def wait_event(self, event: object) -> None: ...
-
-    def wait_stream(self, stream: object) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *args: object) -> None: ...
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # fake CUDA tensors find no driver
-def test_pixels_are_computed_on_the_device_and_features_come_back(
-    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On fake tensors: one on the wrong device raises."""
-    for name in ("Event", "Stream", "stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, NoEvent)
-    plain = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
-    backbone = load_backbone(plain)
-    with FakeTensorMode(allow_non_fake_inputs=False) as fake:
-        for module in backbone.network.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                there = fake.from_tensor(parameter).to("cuda")
-                setattr(module, name, nn.Parameter(there, requires_grad=False))
-        cuda = torch.device("cuda")
-        normalise = TRANSFORM.normaliser(cuda)
-        seen = set()
-
-        def compute(pixels: Tensor) -> Tensor:
-            seen.add(pixels.device.type)
-            return backbone.features(normalise(pixels))
-
-        batches = (replaced(b, pixels=torch.empty_like(b.pixels)) for b in arrive([4, 4, 2]))
-        found = [features for _, features in overlapped(batches, compute, cuda, Timing())]
-    assert seen == {"cuda"}
-    assert [(f.device.type, tuple(f.shape)) for f in found] == [
-        ("cpu", (rows, backbone.dim)) for rows in (4, 4, 2)
-    ]
 
 
 @pytest.mark.gpu

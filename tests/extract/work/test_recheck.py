@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +13,9 @@ from typer.testing import CliRunner
 from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.cache.read import Cache, CacheSplit, open_cache
-from clinit.extract.cache.shard import Shard
-from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.work import recheck as module
 from clinit.extract.work.recheck import Rechecked, recheck, sample_rows
 from clinit.extract.work.recorded import rebuild_network
 from clinit.extract.work.run import ExtractConfig, Network, extract
@@ -78,19 +71,6 @@ def test_exchanged_images_are_found_with_their_row(cache: Cache, tiny_weights: P
     assert (train.row, train.path) in ((11, "train/c/1.png"), (13, "train/c/3.png"))
 
 
-def test_rows_in_another_order_are_found(cache: Cache, tiny_weights: Path) -> None:
-    images = cache.path.parent / "images"
-    shutil.move(images / "train" / "a", images / "train" / "x")
-    shutil.move(images / "train" / "c", images / "train" / "a")
-    shutil.move(images / "train" / "x", images / "train" / "c")
-    network = network_of(cache, tiny_weights)
-    table = cache.split("train").manifest.table.with_columns(size_bytes=0)  # told apart by nothing
-    split = cache.split("train")
-    split.__dict__["manifest"] = replace(split.manifest, table=table.cast({"size_bytes": int}))
-    found = recheck(split, network, images, sample_rows(split, 99, 0), workers=1)
-    assert not found.is_same
-
-
 def test_an_image_that_cannot_be_read_now_is_no_success(cache: Cache, tiny_weights: Path) -> None:
     path = cache.path.parent / "images" / "val" / "b" / "1.png"
     path.write_bytes(bytes(path.stat().st_size))
@@ -98,13 +78,6 @@ def test_an_image_that_cannot_be_read_now_is_no_success(cache: Cache, tiny_weigh
     assert not val.is_same
     assert len(val.unreadable) == 1
     assert val.unreadable[0].startswith("val/b/1.png: ")
-
-
-def test_features_that_are_not_numbers_now_differ() -> None:
-    stored = np.ones(3, np.float32)
-    assert module._difference(np.array([1, np.nan, 1], np.float32), stored) == np.inf
-    assert module._difference(np.array([1, 1, 3], np.float32), stored) == 2
-    assert module._difference(np.array([0, 0, 3], np.float32), 0 * stored) == 3
 
 
 def test_a_sample_is_seeded_without_replacement_and_valid(cache: Cache) -> None:
@@ -151,43 +124,3 @@ def test_imported_features_have_no_images(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["cache", "verify", str(tmp_path / "c"), "--deep", "1"])
     assert isinstance(done.exception, ClinitError)
     assert "were imported: no image can be extracted again" in str(done.exception)
-
-
-def test_as_many_images_are_decoded_at_a_time_as_there_are_workers(
-    cache: Cache, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together, first = threading.Barrier(4), itertools.count()
-    read = ImageFiles.read
-
-    def wait_for_others(self: ImageFiles, row: int) -> bytes:
-        if next(first) < 4:
-            together.wait(timeout=20)
-        return read(self, row)
-
-    monkeypatch.setattr(ImageFiles, "read", wait_for_others)
-    split, root = cache.split("train"), cache.path.parent / "images"
-    network = network_of(cache, tiny_weights)
-    assert recheck(split, network, root, sample_rows(split, 99, 0), workers=4).is_same
-
-
-def test_stored_rows_are_read_a_shard_at_a_time(
-    cache: Cache, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    shard = CacheSplit.shard
-
-    def told(self: CacheSplit, index: int) -> Shard:
-        events.append(f"shard {index}")
-        return shard(self, index)
-
-    monkeypatch.setattr(CacheSplit, "shard", told)
-    split, root = cache.split("train"), cache.path.parent / "images"
-    recheck(
-        split,
-        network_of(cache, tiny_weights),
-        root,
-        sample_rows(split, 99, 0),
-        workers=1,
-        on_rows=lambda title, done, total: events.append(f"{done} rows"),
-    )
-    assert events == ["shard 0", "4 rows", "shard 1", "8 rows", "shard 2", "12 rows", "14 rows"]

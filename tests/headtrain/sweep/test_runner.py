@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.errors import CacheError, ClinitError, RecordError
+from clinit.errors import CacheError, RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.files.lock import claim_folder
 from clinit.headtrain.events import BankStarted
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.runs import RunData, train_bank
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep import plan as runner
-from clinit.headtrain.sweep.folder import hold_folder, run_digest
+from clinit.headtrain.sweep.folder import open_folder, run_digest
 from clinit.headtrain.sweep.plan import (
     BankHalved,
     RunsRecorded,
@@ -41,7 +42,8 @@ def sweep(
     bank_size: int | None = None,
     observer: Callable[[SweepEvent], None] = lambda event: None,
 ) -> SweepPlan:
-    with hold_folder(out, data, {run.training.loss for run in runs}) as folder:
+    with claim_folder(out):
+        folder = open_folder(out, data, {run.training.loss for run in runs})
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         run_sweep(plan, folder, train_here(data, observer), observer)
     return plan
@@ -247,11 +249,11 @@ def test_smaller_banks_can_be_asked_for_and_a_grown_grid_keeps_those_it_had(
     interrupted_at(1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         sweep(runs, data, tmp_path, bank_size=3)
-    with hold_folder(tmp_path, data, {"ce"}) as folder:
-        wanted = make_runs(*GRID, "seed=0:3")
-        grown = plan_sweep(wanted, folder, data, bank_size=4)
-        smaller = plan_sweep(runs, folder, data, bank_size=2)
-        fewer = plan_sweep(runs[:2], folder, data, bank_size=4)
+    folder = open_folder(tmp_path, data, {"ce"})
+    wanted = make_runs(*GRID, "seed=0:3")
+    grown = plan_sweep(wanted, folder, data, bank_size=4)
+    smaller = plan_sweep(runs, folder, data, bank_size=2)
+    fewer = plan_sweep(runs[:2], folder, data, bank_size=4)
     assert [len(bank.runs) for bank in grown.banks] == [3, 1, 3, 1, 4]
     assert {run for bank in grown.banks for run in bank.runs} == set(wanted)
     assert [len(bank.runs) for bank in smaller.banks] == [1, 1, 2, 1, 2, 1]
@@ -266,28 +268,27 @@ def test_the_banks_of_another_grid_in_the_folder_are_kept(
     with pytest.raises(KeyboardInterrupt):
         sweep(one, data, tmp_path, bank_size=3)
     sweep(other, data, tmp_path)
-    with hold_folder(tmp_path, data, {"ce"}) as folder:
-        plan = plan_sweep(one, folder, data, bank_size=8)
+    folder = open_folder(tmp_path, data, {"ce"})
+    plan = plan_sweep(one, folder, data, bank_size=8)
     assert [len(bank.runs) for bank in plan.banks] == [3, 1, 3, 1]
     sweep(one, data, tmp_path)
     sweep(make_runs("init=zero", "seed=8", "scale=none"), data, tmp_path)
-    with hold_folder(tmp_path, data, {"ce"}) as folder:
-        assert sorted(map(len, folder.banks)) == [1, 1, 1, 1, 1, 3, 3]
+    folder = open_folder(tmp_path, data, {"ce"})
+    assert sorted(map(len, folder.banks)) == [1, 1, 1, 1, 1, 3, 3]
 
 
 def test_banks_that_no_sweep_has_begun_with_are_not_believed(
     data: RunData, make_runs: MakeRuns, tmp_path: Path, edit_document: Callable[..., None]
 ) -> None:
     runs = make_runs("seed=0:2", "init=zero,random", "scale=none")
-    with hold_folder(tmp_path, data, {"ce"}):
-        pass
+    open_folder(tmp_path, data, {"ce"})
     runs.sort(key=lambda run: run.stream.seed)
     a, b, c, d = map(run_digest, runs)
     twice, of_two_seeds, unknown, overlapping = [[a, a]], [[a, c]], [[a, "0"]], [[a, b], [b]]
     for banks in (twice, of_two_seeds, unknown, overlapping):
         edit_document(tmp_path / "sweep.json", banks=banks)
-        with hold_folder(tmp_path, data, {"ce"}) as folder:
-            plan = plan_sweep(runs, folder, data)
+        folder = open_folder(tmp_path, data, {"ce"})
+        plan = plan_sweep(runs, folder, data)
         assert sorted(run_digest(run) for bank in plan.banks for run in bank.runs) == sorted(
             (a, b, c, d)
         )
@@ -332,11 +333,10 @@ def test_a_wrong_field_of_sweep_json_is_named(
     changes: dict[str, object],
     message: str,
 ) -> None:
-    with hold_folder(tmp_path, data, {"ce"}):
-        pass
+    open_folder(tmp_path, data, {"ce"})
     edit_document(tmp_path / "sweep.json", **changes)
-    with pytest.raises(RecordError) as caught, hold_folder(tmp_path, data, {"ce"}):
-        pass
+    with pytest.raises(RecordError) as caught:
+        open_folder(tmp_path, data, {"ce"})
     assert str(caught.value) == f"{tmp_path}/sweep.json is damaged: {message}"
 
 
@@ -348,16 +348,6 @@ def test_a_damaged_description_of_the_sweep_says_how_to_go_on(
     with pytest.raises(RecordError, match=r"sweep\.json is damaged") as caught:
         sweep(make_runs("seed=0"), data, tmp_path)
     assert "not the records beside it" in caught.value.remedy
-
-
-def test_a_second_sweep_into_the_same_folder_is_refused(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    with (
-        hold_folder(tmp_path, data, {"ce"}),
-        pytest.raises(ClinitError, match=f"another process is writing into {tmp_path}"),
-    ):
-        sweep(make_runs("seed=0"), data, tmp_path)
 
 
 def test_a_full_disk_keeps_every_finished_run_and_the_sweep_goes_on_later(

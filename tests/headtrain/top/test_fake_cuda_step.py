@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -282,63 +281,3 @@ def test_features_are_computed_without_waiting() -> None:
             found = evaluate.features(model, reader.activations, np.arange(len(LABELS)))
         assert (found.device, found.dtype) == (CUDA, torch.float32)
         assert found.shape == (len(LABELS), model.dim)
-
-
-class CheatingMethod(TopMethod):
-    """Reads, or sends, something in the middle of a step."""
-
-    draws, base_sample = 1, 0
-
-    def __init__(self, cheat: Any) -> None:
-        self._cheat = cheat
-        self._plain = make_method(METHODS["rehearsal"])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
-    def loss(self, model: Any, batch: Batch, second: Batch | None) -> tuple[Tensor, Tensor]:
-        loss, losses = self._plain.loss(model, batch, second)
-        self._cheat(losses)
-        return loss, losses
-
-
-ON_HOST = torch.arange(2)
-
-
-@pytest.mark.parametrize(
-    ("cheat", "message"),
-    [
-        (lambda losses: losses.sum().item(), "_local_scalar_dense"),
-        (lambda losses: float(losses[0]), "_local_scalar_dense"),
-        (lambda losses: bool((losses > 0).any()), "_local_scalar_dense"),
-        (lambda losses: losses[losses > 0], "nonzero"),
-        (lambda losses: losses.cpu(), "brings values to the host"),
-        (lambda losses: losses + torch.ones(8), "at least two devices|on the host"),
-        (lambda losses: losses[ON_HOST], "reads values on the host"),
-        (lambda losses: ON_HOST.to(losses.device), "is a copy that blocks"),
-        (lambda losses: ON_HOST.to(CUDA, non_blocking=True), "memory that is not pinned"),
-    ],
-)
-def test_a_step_that_waits_is_found(cheat: Any, message: str) -> None:
-    network, values = make_network("vit")
-    with fake_cuda() as no_waiting:
-        model = make_model(network.to(CUDA), METHODS["rehearsal"])
-        with pytest.raises(Exception, match=message):
-            train(model, CheatingMethod(cheat), make_reader(values, CUDA), no_waiting)
-
-
-@pytest.mark.parametrize("key", NETWORKS)
-def test_the_backward_of_this_file_is_that_of_autograd(key: str) -> None:
-    network, values = make_network(key)
-    model = make_model(network, METHODS["full rank"])
-    reader = make_reader(values, torch.device("cpu"))
-    method = make_method(METHODS["full rank"])
-    batch = next(iter(reader.batches(reader.new, 8)))
-    loss, _ = method.loss(model, replace(batch, num_new=8), None)
-    loss.backward(retain_graph=True)
-    expected = {name: p.grad for name, p in model.trainable().items()}
-    for parameter in model.trainable().values():
-        parameter.grad = None
-    backward(loss)
-    for name, parameter in model.trainable().items():
-        torch.testing.assert_close(parameter.grad, expected[name])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import timm
 import torch
 from timm.optim import param_groups_layer_decay
 from torch.nn import functional
@@ -25,12 +24,11 @@ from clinit.headtrain.record.format import (
 )
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.stream.buffer import Pool
-from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.study import Study
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.experiment import run_top, top_notes
 from clinit.headtrain.top.inputs import (
     Storage,
-    StoredPart,
     TopInputs,
     open_side,
     prepare_inputs,
@@ -148,13 +146,6 @@ def test_a_run_starts_where_a_head_on_cached_features_starts(
 @pytest.fixture(scope="module")
 def whole_run(study_of: Callable[..., TopInputs]) -> Callable[[str], RunRecord]:
     return cache(lambda name: trained(study_of(METHODS[name]), HEAD))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_same_run_gives_the_same_bits(
-    study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord], name: str
-) -> None:
-    assert_same_run(trained(study_of(METHODS[name]), HEAD), whole_run(name))
 
 
 class KilledError(Exception):
@@ -295,24 +286,6 @@ def test_with_and_without_stored_activations_the_training_is_the_same(
         np.testing.assert_allclose(values, images.top[key], rtol=5e-3, atol=5e-4)
 
 
-def test_the_first_run_pays_for_the_activations_and_the_others_name_what_they_cost(
-    study_of: Callable[..., TopInputs], tmp_path: Path
-) -> None:
-    top, stream = METHODS["low rank"], {**STREAM, "iterations": 1}
-    built = study_of(top, stream, folder=tmp_path / "trunk")
-    first, second = trained(built, HEAD), trained(built.reused(), HEAD)
-    later = trained(study_of(top, stream, folder=tmp_path / "trunk", workers=1), HEAD)
-    paid = [part["seconds"] for part in first.info["activations"]]
-    assert all(seconds > 0 for seconds in paid)
-    for run, here in ((first, True), (second, False), (later, False)):
-        assert [part["seconds"] for part in run.info["activations"]] == paid
-        assert {part["computed_here"] for part in run.info["activations"]} == {here}
-        assert run.info["timings_s"]["trunk"] == (pytest.approx(sum(paid)) if here else 0)
-        assert run.info["seconds"] < sum(run.info["timings_s"].values()) or not here
-    told = set(first.info["activations"][0])
-    assert told == {"part", "rows", "bytes", "stored", "seconds", "computed_here"}
-
-
 def test_a_run_that_was_killed_still_pays_for_the_activations_it_began_with(
     study_of: Callable[..., TopInputs], tmp_path: Path
 ) -> None:
@@ -346,15 +319,6 @@ def test_what_fits_the_budget_is_stored_the_most_read_first(
     np.testing.assert_allclose(mixed.steps["loss"], whole.steps["loss"], rtol=1e-3)
 
 
-def test_the_sizes_that_are_told_are_those_of_the_files(
-    study_of: Callable[..., TopInputs], tmp_path: Path
-) -> None:
-    inputs = study_of(METHODS["low rank"], folder=tmp_path)
-    told = sum(part.bytes for part in inputs.parts)
-    stored = sum(path.stat().st_size for path in tmp_path.rglob("*.h5"))
-    assert told < stored < told + 40_000 * len(list(tmp_path.rglob("*.h5")))
-
-
 def test_activations_that_do_not_fit_the_disk_are_refused(
     study_of: Callable[..., TopInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,19 +327,6 @@ def test_activations_that_do_not_fit_the_disk_are_refused(
         CacheError, match=r"cannot store activations of .* GB in .*: 0\.00 GB are free there"
     ):
         study_of(METHODS["low rank"], folder=tmp_path)
-
-
-def test_only_the_linear_layers_of_the_top_blocks_change(
-    study_of: Callable[..., TopInputs],
-) -> None:
-    inputs = study_of(METHODS["low rank"])
-    before = copy.deepcopy(inputs.network.state_dict())
-    record = trained(inputs, HEAD)
-    assert record.top is not None
-    blocks = cut_network(inputs.network, 2).blocks
-    assert set(record.top) == {f"{block}.mlp.{fc}.weight" for block in blocks for fc in FCS}
-    for name, values in inputs.network.state_dict().items():
-        torch.testing.assert_close(values, before[name], rtol=0, atol=0)
 
 
 FCS = ("fc1", "fc2")
@@ -463,20 +414,6 @@ def test_full_rank_training_is_plain_fine_tuning(
     np.testing.assert_allclose(record.steps["loss"].to_numpy(), naive, rtol=2e-4, atol=2e-5)
 
 
-def test_ewc_with_a_strong_spring_holds_the_block(study_of: Callable[..., TopInputs]) -> None:
-    def moved(lam: float) -> float:
-        top = {**METHODS["ewc"], "ewc_lam": lam, "ewc_samples": 18}
-        inputs = study_of(top, {**STREAM, "iterations": 40, "eval_every": 40})
-        before = inputs.network.state_dict()
-        changed = trained(inputs, {"init": "random", "lr": 1e-3}).top
-        assert changed is not None
-        return sum(
-            float(np.square(value - before[name].numpy()).sum()) for name, value in changed.items()
-        )
-
-    assert moved(1e6) < moved(0.0) / 10
-
-
 def test_forward_transfer_is_measured_after_every_task_but_the_last(
     study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord]
 ) -> None:
@@ -490,21 +427,6 @@ def test_forward_transfer_is_measured_after_every_task_but_the_last(
     assert quiet.steps.equals(record.steps)
 
 
-def test_a_full_head_has_all_rows_from_the_start(study_of: Callable[..., TopInputs]) -> None:
-    inputs = study_of(METHODS["low rank"], {**STREAM, "head_width": "full"})
-    record = trained(inputs, HEAD)
-    assert record.head is not None
-    assert len(record.head.weight) == inputs.scenario.num_classes
-
-
-def test_without_an_iteration_only_the_start_is_measured(
-    study_of: Callable[..., TopInputs],
-) -> None:
-    record = trained(study_of(METHODS["low rank"], {**STREAM, "iterations": 0}), HEAD)
-    assert record.points["iteration"].to_list() == [0, 0]
-    assert record.top == {}
-
-
 @pytest.mark.parametrize("name", ["low rank", "ewc", "derpp"])
 def test_bfloat16_stays_near_float32(study_of: Callable[..., TopInputs], name: str) -> None:
     head = {**HEAD, "init": "random"}
@@ -512,33 +434,6 @@ def test_bfloat16_stays_near_float32(study_of: Callable[..., TopInputs], name: s
     rough = trained(study_of({**METHODS[name], "precision": "bf16"}), head)
     assert not rough.steps.equals(exact.steps)
     np.testing.assert_allclose(rough.steps["loss"][:6], exact.steps["loss"][:6], rtol=0.1)
-
-
-def test_the_parts_are_told_before_they_are_computed(tiny_run: Path, tmp_path: Path) -> None:
-    caches = tiny_run.parent / "caches"
-    base = open_side(caches / "base", None, option="--base-root")
-    new = open_side(caches / "new", None, option="--new-root")
-    backbone, transform = reload_backbone(base, None, "cpu")
-    assert base.source.head is not None
-    told: list[object] = []
-
-    def on_parts(parts: tuple[StoredPart, ...]) -> None:
-        told.append(parts)
-        assert not list(tmp_path.rglob("*.h5"))
-
-    prepare_inputs(
-        base,
-        new,
-        base.source.head,
-        backbone,
-        transform,
-        Study.of({**STREAM, **METHODS["low rank"]}, top=True),
-        Storage(folder=tmp_path, budget=10**9),
-        on_parts=on_parts,
-        on_progress=lambda name, progress: told.append(name),
-    )
-    assert isinstance(told[0], tuple)
-    assert set(told[1:]) == {"base val", "new val", "base train", "new train"}
 
 
 def test_images_that_are_gone_are_reported(make_run: Callable[..., Path], tmp_path: Path) -> None:
@@ -564,15 +459,6 @@ def test_images_that_are_gone_are_reported(make_run: Callable[..., Path], tmp_pa
     assert caught.value.remedy.endswith("where the images are with --base-root and --new-root.")
 
 
-def test_runs_are_named_by_method_initialisation_and_scale() -> None:
-    for settings, name in (
-        ({**METHODS["low rank"], "init": "random"}, "random"),
-        (METHODS["low rank"], "least-square-calibrated"),
-        (METHODS["ewc"], "ewc-least-square-calibrated"),
-    ):
-        assert names_of([Study.of(settings, top=True).resolved()]) == [name]
-
-
 def test_a_run_of_another_stream_than_its_inputs_is_refused(
     study_of: Callable[..., TopInputs],
 ) -> None:
@@ -580,35 +466,6 @@ def test_a_run_of_another_stream_than_its_inputs_is_refused(
     for changes in ({"seed": 9}, {"rank": 5}, {"iterations": 1}):
         with pytest.raises(ValueError, match="a run differs from its inputs at most in"):
             trained(inputs, {**HEAD, **changes})
-
-
-def test_a_vision_transformer_learns_too(make_run: Callable[..., Path], tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path / "vit",
-        "vit_tiny_patch16_224",
-        img_size=32,
-        embed_dim=12,
-        depth=3,
-        num_heads=2,
-    )
-    caches = run.parent / "caches"
-    base = open_side(caches / "base", None, option="--base-root")
-    new = open_side(caches / "new", None, option="--new-root")
-    backbone, transform = reload_backbone(base, None, "cpu")
-    assert base.source.head is not None
-    inputs = prepare_inputs(
-        base,
-        new,
-        base.source.head,
-        backbone,
-        transform,
-        Study.of({**STREAM, "iterations": 30, "eval_every": 30, "rank": 4}, top=True),
-        Storage(folder=tmp_path / "trunk", budget=10**9),
-    )
-    steps = trained(inputs, {**HEAD, "init": "random"}).steps
-    last = steps.filter(pl.col("task") == 2)["loss"]
-    assert last[-5:].mean() < last[:5].mean()  # type: ignore[operator]
-    assert isinstance(inputs.network, timm.models.VisionTransformer)
 
 
 def notes(inputs: TopInputs) -> list[str]:

@@ -144,43 +144,6 @@ def test_merging_leaves_nothing_of_the_update_behind(key: str) -> None:
     assert torch.equal(logits(plain), logits(network))
 
 
-def test_merging_twice_or_switching_modes_changes_nothing() -> None:
-    network = with_updates("vit")
-    merge(network)
-    once = copy.deepcopy(network.state_dict())
-    merge(network)
-    merge(network.train())
-    merge(network.eval())
-    for name, value in network.state_dict().items():
-        assert torch.equal(value, once[name])
-
-
-def test_the_weight_is_the_sum_of_the_weight_and_the_scaled_product() -> None:
-    network: Any = build("convnextv2")
-    fc1 = network.stages[3].blocks[1].mlp.fc1
-    assert isinstance(fc1, nn.Conv2d)
-    weight = fc1.weight.detach().clone()
-    add_lora(network, ("stages.3.blocks.1.mlp.fc1",), rank=3, alpha=6.0, generator=seeded())
-    (update,) = updates(network)
-    update.b.data = torch.randn(48, 3)
-    expected = weight.clone()
-    for o in range(48):
-        for i in range(12):
-            expected[o, i, 0, 0] += 6.0 / 3 * sum(update.b[o, r] * update.a[r, i] for r in range(3))
-    torch.testing.assert_close(fc1.weight, expected, rtol=1e-5, atol=1e-6)
-    merge(network)
-    torch.testing.assert_close(fc1.weight.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
-
-
-def test_the_merged_weight_is_the_parameter_that_was_there_before() -> None:
-    network: Any = build("vit")
-    weight = network.blocks[1].mlp.fc1.weight
-    add_lora(network, ("blocks.1.mlp.fc1",), generator=seeded())
-    assert updated_weights(network) == [weight]
-    merge(network)
-    assert network.blocks[1].mlp.fc1.weight is weight
-
-
 def test_a_network_in_channels_last_stays_so() -> None:
     network: Any = build("resnet-basic").to(memory_format=torch.channels_last)
     conv = network.layer4[1].conv1
@@ -190,15 +153,6 @@ def test_a_network_in_channels_last_stays_so() -> None:
     assert conv.weight.stride() == strides
     merge(network)
     assert conv.weight.stride() == strides
-
-
-def test_a_task_can_follow_a_task() -> None:
-    network = with_updates("resnet-basic")
-    names = layers(network, cut_network(network, 2).blocks)
-    merge(network)
-    between = logits(network)
-    add_lora(network, names, generator=seeded(5))
-    assert torch.equal(logits(network), between)
 
 
 @pytest.mark.parametrize("merged_first", ["network", "its copy"])
@@ -223,73 +177,6 @@ def test_autocast_does_not_round_the_sum_so_that_merging_gives_what_ran(dtype: t
     merge(network)
     with torch.autocast("cpu", dtype=dtype):
         assert torch.equal(logits(network), before)
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("vit", "blocks.2.mlp.fc1"),
-        ("vit", "blocks.2.mlp.fc2"),
-        ("convnextv2", "stages.3.blocks.1.mlp.fc1"),
-        ("convnextv2", "stages.3.blocks.0.mlp.fc2"),
-        ("resnet-basic", "layer4.1.conv1"),
-        ("mobilenetv2", "blocks.6.0.conv_pwl"),
-    ],
-)
-def test_the_gradients_of_the_factors_are_those_of_the_weight_by_the_chain_rule(
-    key: str, name: str
-) -> None:
-    plain = build(key).double()
-    labels = torch.tensor([0, 3, 1])
-    nn.functional.cross_entropy(plain(images().double()), labels).backward()
-    weight = plain.get_parameter(f"{name}.weight")
-    assert weight.grad is not None
-    full = weight.grad.flatten(1)
-    rank = min(full.shape)
-
-    network = build(key).double()
-    add_lora(network, (name,), rank=rank, alpha=3.0, generator=seeded())
-    (update,) = updates(network)
-    assert update.a.dtype == torch.float64
-    nn.functional.cross_entropy(network(images().double()), labels).backward()
-    scale = 3.0 / rank
-    torch.testing.assert_close(update.b.grad, scale * full @ update.a.T, rtol=1e-9, atol=1e-15)
-    # B is zero, so A has no gradient yet.
-    assert update.a.grad is not None
-    assert not update.a.grad.any()
-
-
-@pytest.mark.parametrize("key", ["vit", "convnextv2"])
-def test_with_full_rank_a_step_of_the_factors_can_be_any_step_of_the_weight(key: str) -> None:
-    name = {"vit": "blocks.2.mlp.fc2", "convnextv2": "stages.3.blocks.1.mlp.fc2"}[key]
-    network = build(key).double()
-    weight = network.get_parameter(f"{name}.weight").detach().clone()
-    rank = min(weight.flatten(1).shape)
-    add_lora(network, (name,), rank=rank, generator=seeded())
-    (update,) = updates(network)
-    step = torch.randn(weight.flatten(1).shape, dtype=torch.float64, generator=seeded(3))
-    # fc2 is 12 x 48, so B is square: where it is the identity, the product is A itself.
-    update.b.data = torch.eye(rank, dtype=torch.float64)
-    update.a.data = rank * step
-    merge(network)
-    found = network.get_parameter(f"{name}.weight")
-    torch.testing.assert_close(found - weight, step.view_as(weight), rtol=1e-9, atol=1e-12)
-
-
-def test_with_full_rank_gradient_descent_on_b_follows_the_full_gradient() -> None:
-    """With A square and orthogonal, a step of B moves W along its own gradient."""
-    plain, network = nn.Linear(6, 4).double(), nn.Linear(6, 4).double()
-    network.load_state_dict(plain.state_dict())
-    add_lora(nn.Sequential(network), ("0",), rank=6, alpha=6.0, generator=seeded())
-    (update,) = updates(network)
-    update.a.data = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
-    x = torch.randn(8, 6, dtype=torch.float64)
-    target = torch.randn(8, 4, dtype=torch.float64)
-    for _ in range(20):
-        for layer, parameter in ((plain, plain.weight), (network, update.b)):
-            (gradient,) = torch.autograd.grad((layer(x) - target).square().mean(), parameter)
-            parameter.data -= 0.1 * gradient
-        torch.testing.assert_close(network.weight, plain.weight, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("a_init", ["gaussian", "kaiming"])
@@ -339,32 +226,6 @@ def test_the_linear_layers_of_the_last_two_blocks_are_found(key: str) -> None:
     assert layers(network, blocks) == tuple(f"{b}.{layer}" for b in blocks for layer in LAYERS[key])
 
 
-def test_a_gated_mlp_has_three_linear_layers() -> None:
-    network = timm.create_model(
-        "vit_tiny_patch16_224", embed_dim=12, depth=1, num_heads=2, mlp_layer=timm.layers.SwiGLU
-    )
-    assert layers(network, ("blocks.0",)) == tuple(
-        f"blocks.0.mlp.{name}" for name in ("fc1_g", "fc1_x", "fc2")
-    )
-
-
-def test_the_linear_layers_of_a_mixer_are_those_over_channels() -> None:
-    network = timm.create_model("mixer_s32_224")
-    assert layers(network, ("blocks.0",)) == (
-        "blocks.0.mlp_channels.fc1",
-        "blocks.0.mlp_channels.fc2",
-    )
-
-
-def test_a_block_that_is_a_pair_has_the_layers_of_both_mlps() -> None:
-    network = timm.create_model(
-        "davit_tiny", depths=(1, 1, 1), embed_dims=(8, 8, 16), num_heads=(1, 1, 2)
-    )
-    assert layers(network, ("stages.2.blocks.0",)) == tuple(
-        f"stages.2.blocks.0.{part}.mlp.{layer}" for part in "01" for layer in ("fc1", "fc2")
-    )
-
-
 def test_blocks_whose_linear_layers_are_not_known_are_refused_for_low_rank() -> None:
     network = timm.create_model(
         "vit_tiny_patch16_224",
@@ -379,12 +240,6 @@ def test_blocks_whose_linear_layers_are_not_known_are_refused_for_low_rank() -> 
     ) as caught:
         layers(network, ("blocks.0",))
     assert "--full-rank" in caught.value.remedy
-
-
-def test_mixed_convolutions_are_refused_for_low_rank() -> None:
-    network = timm.create_model("mixnet_s")
-    with pytest.raises(BackboneError, match=r"conv_pwl? is a MixedConv2d, whose linear"):
-        layers(network, cut_network(network, 8).blocks)
 
 
 def test_a_second_update_before_the_merge_is_refused() -> None:
@@ -408,13 +263,3 @@ def test_arguments_without_sense_are_refused() -> None:
 def test_a_generator_of_a_gpu_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a generator on the CPU"):
         add_lora(build("vit"), ("blocks.0.mlp.fc1",), generator=torch.Generator("cuda"))
-
-
-def test_foreign_parametrisations_are_left_alone_by_a_merge() -> None:
-    network: Any = build("vit")
-    nn.utils.parametrizations.weight_norm(network.blocks[0].mlp.fc1)
-    expected = logits(network)
-    add_lora(network, ("blocks.2.mlp.fc1",), generator=seeded())
-    merge(network)
-    assert nn.utils.parametrize.is_parametrized(network.blocks[0].mlp.fc1)
-    assert torch.equal(logits(network), expected)

@@ -4,7 +4,6 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.errors import BackboneError
 from clinit.headtrain.top.network import Cut, block_names, check_cut, cut_network
@@ -69,17 +68,6 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "coatnet": ("test_coatnet", {"img_size": 32}),
     "mambaout": ("test_mambaout", {}),
 }
-FULL_SIZE = {
-    "vit_tiny_patch16_224": 12,
-    "convnextv2_femto": 12,
-    "convnext_atto": 12,
-    "resnet18": 8,
-    "resnet50": 16,
-    "mobilenetv2_100": 17,
-    "efficientnet_b0": 16,
-    "focalnet_tiny_srf": 12,
-    "mixer_s32_224": 8,
-}
 
 
 def build(name: str, **arguments: Any) -> nn.Module:
@@ -121,42 +109,6 @@ def test_the_two_halves_give_the_features_of_the_network_wherever_it_is_cut(key:
 
 
 @pytest.mark.parametrize("key", SMALL)
-def test_the_classifier_of_the_features_gives_the_logits_of_the_network(key: str) -> None:
-    network, batch = small(key), images()
-    halves = cut_network(network, 2)
-    classifier: Any = network.get_classifier()  # type: ignore[operator]
-    with torch.no_grad():
-        torch.testing.assert_close(
-            classifier(halves.top(halves.trunk(batch))), network(batch), rtol=1e-5, atol=1e-5
-        )
-
-
-@pytest.mark.parametrize("key", SMALL)
-def test_the_names_of_the_blocks_are_modules_of_the_network_in_forward_order(key: str) -> None:
-    network = small(key)
-    names = block_names(network)
-    order = []
-    for name in names:
-        network.get_submodule(name).register_forward_hook(
-            lambda module, arguments, output, name=name: order.append(name)
-        )
-    network(images())
-    assert tuple(order) == names
-    assert cut_network(network, 2).blocks == names[-2:]
-
-
-@pytest.mark.parametrize("key", SMALL)
-def test_the_top_leaves_its_activations_as_they_are(key: str) -> None:
-    network = small(key)
-    for top_blocks in (1, len(block_names(network))):
-        halves = cut_network(network, top_blocks)
-        activations = halves.trunk(images())
-        before = activations.clone()
-        halves.top(activations)
-        assert torch.equal(activations, before)
-
-
-@pytest.mark.parametrize("key", SMALL)
 def test_the_top_is_what_the_plastic_blocks_compute_and_the_trunk_what_they_do_not(
     key: str,
 ) -> None:
@@ -170,61 +122,6 @@ def test_the_top_is_what_the_plastic_blocks_compute_and_the_trunk_what_they_do_n
     assert torch.equal(halves.trunk(batch), activations)
     assert not torch.allclose(halves.top(activations), features)
     assert torch.equal(halves.top(activations), own_features(network, batch))
-
-
-@pytest.mark.parametrize("key", SMALL)
-def test_gradients_reach_every_plastic_block_and_nothing_below(key: str) -> None:
-    network = small(key)
-    halves = cut_network(network, 2)
-    halves.top(halves.trunk(images())).square().sum().backward()
-    with_gradient = {
-        name
-        for name, parameter in network.named_parameters()
-        if parameter.grad is not None and bool(parameter.grad.any())
-    }
-    for block in halves.blocks:
-        assert any(name.startswith(f"{block}.") for name in with_gradient)
-    frozen = set(block_names(network)[:-2])
-    assert not [n for n in with_gradient if any(n.startswith(f"{block}.") for block in frozen)]
-
-
-class Top(nn.Module):
-    """The top as a module, so that `torch.func` can put other parameters into it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.top = cut_network(network, 2).top
-
-    def forward(self, activations: Tensor) -> Tensor:
-        return self.top(activations)
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("key", ["convnext", "vit", "resnet-basic", "mobilenetv2"])
-def test_per_sample_gradients_of_the_top_can_be_had_in_one_pass(key: str) -> None:
-    network = small(key)
-    network.requires_grad_(False)
-    halves, module = cut_network(network, 2), Top(network)
-    activations = halves.trunk(images())
-    prefixes = tuple(f"network.{block}." for block in halves.blocks)
-    chosen = {n: p.detach() for n, p in module.named_parameters() if n.startswith(prefixes)}
-
-    def loss(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-        features: Tensor = torch.func.functional_call(module, parameters, (sample[None],))
-        return features.square().sum()
-
-    with sdpa_kernel(SDPBackend.MATH):
-        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(chosen, activations)
-    network.requires_grad_(True)
-    for index, sample in enumerate(activations):
-        network.zero_grad()
-        halves.top(sample[None]).square().sum().backward()
-        for name in chosen:
-            expected = module.get_parameter(name).grad
-            assert expected is not None
-            scale = float(expected.abs().max()) + 1e-6
-            assert float((found[name][index] - expected).abs().max()) <= 1e-4 * scale, name
 
 
 def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk() -> None:
@@ -253,24 +150,6 @@ def test_rotary_positions_of_images_that_are_not_square_are_refused() -> None:
     with pytest.raises(BackboneError, match=r"^8 patches do not form a square grid") as caught:
         check_cut(cut_network(network, 2), network, torch.randn(1, 3, 32, 16))
     assert "dynamic_img_size=False" in caught.value.remedy
-
-
-def test_half_precision_activations_give_nearly_the_same_features() -> None:
-    network = small("vit")
-    halves = cut_network(network, 2)
-    activations = halves.trunk(images())
-    torch.testing.assert_close(
-        halves.top(activations.half().float()), halves.top(activations), rtol=1e-2, atol=1e-2
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "blocks"), FULL_SIZE.items())
-def test_well_known_models_have_the_blocks_one_expects(name: str, blocks: int) -> None:
-    network, batch = build(name), images(224)
-    assert len(block_names(network)) == blocks
-    for top_blocks in (1, 2, blocks):
-        check_cut(cut_network(network, top_blocks), network, batch)
 
 
 @pytest.mark.parametrize("top_blocks", [0, -1, 7])

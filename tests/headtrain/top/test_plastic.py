@@ -74,37 +74,6 @@ def test_a_low_rank_run_changes_the_linear_layers_and_the_classifier_and_nothing
     }
 
 
-@pytest.mark.parametrize(
-    ("key", "kinds"),
-    [
-        ("convnextv2", ("norm.weight", "grn.weight", "grn.bias", "conv_dw.weight", "fc1.bias")),
-        ("convnext", ("norm.bias", "gamma", "conv_dw.bias", "fc2.bias")),
-        ("vit", ("norm1.weight", "norm2.bias", "attn.qkv.weight", "attn.proj.weight")),
-        ("resnet-basic", ("bn1.weight", "bn2.running_mean", "bn2.running_var")),
-        ("mobilenetv2", ("conv_dw.weight", "bn2.weight", "bn2.running_var")),
-    ],
-)
-def test_norms_grn_and_depthwise_layers_of_the_plastic_blocks_are_frozen(
-    key: str, kinds: tuple[str, ...]
-) -> None:
-    network = build(key)
-    before = copy.deepcopy(network.state_dict())
-    low_rank(network)
-    for block in cut_network(network, 2).blocks:
-        for kind in kinds:
-            matches = [n for n in before if n.startswith(f"{block}.") and n.endswith(kind)]
-            assert matches
-            for name in matches:
-                if not name.endswith(("mean", "var")):
-                    assert not network.get_parameter(name).requires_grad
-                    assert network.get_parameter(name).grad is None
-    train(network)
-    merge(network)
-    moved = changed(network, before)
-    assert moved
-    assert not [name for name in moved if name.endswith(kinds)]
-
-
 @pytest.mark.parametrize("key", SMALL)
 def test_a_full_rank_run_changes_all_of_the_plastic_blocks_and_nothing_below(key: str) -> None:
     network = build(key)
@@ -197,28 +166,3 @@ def test_the_last_two_blocks_of_femto_with_a_head_of_1365_classes_are_54_6_per_c
         "894,165 parameters are trained; 2,884,821 of 5,373,765 (53.7%) can change;"
         " top blocks and head hold 2,934,741 (54.6%)"
     )
-
-
-def test_what_learns_can_be_set_again_after_a_merge_and_a_wider_classifier() -> None:
-    network: Any = build("vit")
-    names = low_rank(network)
-    merge(network)
-    network.head = nn.Linear(12, 9)
-    add_lora(network, names, rank=2, generator=torch.Generator())
-    make_plastic(network, cut_network(network, 2).blocks, full_rank=False)
-    learning = {name for name, p in network.named_parameters() if p.requires_grad}
-    assert learning == {
-        *(f"{name}.parametrizations.weight.0.{factor}" for name in names for factor in "ab"),
-        "head.weight",
-        "head.bias",
-    }
-
-
-def test_low_rank_without_updates_and_full_rank_with_them_are_refused() -> None:
-    network = build("vit")
-    blocks = cut_network(network, 2).blocks
-    with pytest.raises(ValueError, match="no layer has a low-rank update: call add_lora first"):
-        make_plastic(network, blocks, full_rank=False)
-    low_rank(network)
-    with pytest.raises(ValueError, match="4 layers have low-rank updates: merge before full rank"):
-        make_plastic(network, blocks, full_rank=True)

@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,8 +12,8 @@ from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
-from clinit.headtrain.top.derpp import Derpp
-from clinit.headtrain.top.method import Rehearsal, TopMethod
+from clinit.headtrain.top.derpp import Derpp, StoredLogits
+from clinit.headtrain.top.method import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]
@@ -174,72 +176,6 @@ def test_with_a_snapshot_the_former_logits_are_those_of_the_start_of_the_task(
         assert method.state() == {}
 
 
-def test_a_snapshot_and_fresh_logits_agree_on_the_same_old_rows(
-    make_top: Make, make_images: Make
-) -> None:
-    model, images = make_top(BASE), images_of(make_images)
-    enter(model, images, TASKS[0])
-    snapshot, stored = (Derpp(DerppConfig(teacher=teacher)) for teacher in TEACHERS)
-    for method in (snapshot, stored):
-        method.begin(model, TASKS[0], images)
-    with torch.no_grad():
-        model.blocks[3].weight *= 1.5
-    batch, _ = draw(images, TASKS[0], step=0, twice=False)
-    torch.testing.assert_close(
-        snapshot.loss(model, batch, None)[0], stored.loss(model, batch, batch.old())[0]
-    )
-
-
-@pytest.mark.parametrize("teacher", TEACHERS)
-def test_before_the_first_step_nothing_differs_from_the_teacher(
-    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
-) -> None:
-    model, images = make_top(BASE), images_of(make_images)
-    enter(model, images, TASKS[0])
-    method = Derpp(DerppConfig(alpha=1e6, beta=1.0, teacher=teacher))
-    method.begin(model, TASKS[0], images)
-    batch, second = draw(images, TASKS[0], step=0, twice=method.draws == 2)
-    loss, losses = method.loss(model, batch, second)
-    torch.testing.assert_close(loss, losses[:6].mean() + losses[6:].mean(), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("teacher", TEACHERS)
-def test_columns_that_the_teacher_had_not_seen_do_not_enter(
-    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
-) -> None:
-    def dark(value: float) -> float:
-        model, images = make_top(BASE), images_of(make_images)
-        method = Derpp(DerppConfig(alpha=1e3, teacher=teacher))
-        learn(method, model, images, TASKS[0])
-        enter(model, images, TASKS[1])
-        with torch.no_grad():
-            model.classifier.bias[TASKS[1].start :] = value
-        method.begin(model, TASKS[1], images)
-        with torch.no_grad():
-            model.blocks[3].weight *= 1.1
-            model.classifier.bias[TASKS[1].start :] += 1
-        batch, second = draw(images, TASKS[1], step=0, twice=method.draws == 2)
-        loss, losses = method.loss(model, batch, second)
-        return (loss - losses[:6].mean() - 0.9 * losses[6:].mean()).item()
-
-    assert 0 < dark(0.0) < 1e3
-    assert dark(0.0) == pytest.approx(dark(-1000.0), rel=1e-3)
-
-
-@pytest.mark.parametrize("teacher", TEACHERS)
-@pytest.mark.parametrize("width", ["grow", "full"])
-def test_the_loss_is_a_number_at_every_width(
-    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"], width: str
-) -> None:
-    model = make_top(BASE if width == "grow" else BASE + 3 * STEP)
-    images, method = images_of(make_images), Derpp(DerppConfig(teacher=teacher))
-    losses = [loss for task in TASKS for loss in learn(method, model, images, task)]
-    assert torch.stack(losses).isfinite().all()
-    if teacher == "stored":
-        widths = {v.shape[1] for name, v in method.state().items() if name.startswith("logits")}
-        assert widths == {BASE, *(task.stop for task in TASKS)}
-
-
 @pytest.mark.parametrize("teacher", TEACHERS)
 def test_without_old_rows_it_is_the_mean_loss_of_new_rows(
     make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
@@ -310,27 +246,6 @@ def test_a_method_restored_within_a_task_goes_on_as_before(
         assert torch.equal(restored[name], values)
 
 
-def test_the_teacher_is_not_trained(make_top: Make, make_images: Make) -> None:
-    model, images = make_top(BASE), images_of(make_images)
-    enter(model, images, TASKS[0])
-    method = Derpp(DerppConfig())
-    method.begin(model, TASKS[0], images)
-    assert not any(values.requires_grad for values in method.state().values())
-    before = {name: values.clone() for name, values in method.state().items()}
-    batch, _ = draw(images, TASKS[0], step=0, twice=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    method.loss(model, batch, None)[0].backward()
-    optimizer.step()
-    for name, values in method.state().items():
-        assert torch.equal(values, before[name])
-
-
-def test_it_keeps_the_protocol_and_says_how_many_draws_it_wants() -> None:
-    snapshot, stored = (Derpp(DerppConfig(teacher=teacher)) for teacher in TEACHERS)
-    assert isinstance(snapshot, TopMethod)
-    assert (snapshot.draws, stored.draws) == (1, 2)
-
-
 def test_stored_logits_without_a_second_draw_are_refused(make_top: Make, make_images: Make) -> None:
     model, images = make_top(BASE), images_of(make_images)
     enter(model, images, TASKS[0])
@@ -341,25 +256,51 @@ def test_stored_logits_without_a_second_draw_are_refused(make_top: Make, make_im
         method.loss(model, batch, None)
 
 
-def test_an_old_row_that_was_never_stored_is_refused(make_top: Make, make_images: Make) -> None:
-    model, images = make_top(BASE), images_of(make_images)
-    method = Derpp(DerppConfig(teacher="stored"))
-    learn(method, model, images, TASKS[0])
-    enter(model, images, TASKS[1])
-    images.old = np.append(images.old, 39)
-    with pytest.raises(ValueError, match="1 rows have no stored logits, for example row 39"):
-        method.begin(model, TASKS[1], images)
+def stored() -> StoredLogits:
+    """Rows 5, 2, 9 with two logits, rows 7, 1 with three; each logit is row + column / 10."""
+    found = StoredLogits()
+    for rows, width in (([5, 2, 9], 2), ([7, 1], 3)):
+        values = np.array(rows)[:, None] + np.arange(width) / 10
+        found.add(np.array(rows), torch.from_numpy(values).float())
+    return found
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"alpha": -0.1}, "alpha must be at least 0, got -0.1"),
-        ({"beta": -1.0}, "beta must be at least 0, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be finite, got nan"),
-        ({"beta": float("inf")}, "beta must be finite, got inf"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DerppConfig(**settings)
+def test_rows_are_found_with_the_logits_of_their_own_width() -> None:
+    rows = np.array([1, 9, 7, 2, 9])
+    found = stored().find(rows)
+    widths = {}
+    for places, logits in found:
+        for place, values in zip(places.tolist(), logits, strict=True):
+            widths[place] = len(values)
+            expected = torch.from_numpy(rows[place] + np.arange(len(values)) / 10).float()
+            torch.testing.assert_close(values, expected)
+    assert widths == {0: 3, 1: 2, 2: 3, 3: 2, 4: 2}
+
+
+def test_rows_that_are_not_kept_are_forgotten() -> None:
+    found = stored()
+    found.keep(np.array([2, 5]))
+    assert sorted(found.rows.tolist()) == [2, 5]
+    assert len(found.state()) == 2, "a block without rows is gone"
+    with pytest.raises(ValueError, match="1 rows have no stored logits, for example row 7"):
+        found.find(np.array([5, 7]))
+
+
+def test_a_state_is_the_whole_memory() -> None:
+    again = StoredLogits()
+    again.restore(stored().state())
+    for (places, logits), (expected_places, expected) in zip(
+        again.find(np.array([7, 2])), stored().find(np.array([7, 2])), strict=True
+    ):
+        assert torch.equal(places, expected_places)
+        assert torch.equal(logits, expected)
+
+
+def test_rows_that_are_not_there_cannot_be_kept() -> None:
+    with pytest.raises(ValueError, match="2 rows have no stored logits, for example row 3"):
+        stored().keep(np.array([2, 3, 4]))
+
+
+def test_a_row_is_stored_once() -> None:
+    with pytest.raises(ValueError, match="1 rows have logits already, for example row 9"):
+        stored().add(np.array([9, 10]), torch.zeros(2, 3))

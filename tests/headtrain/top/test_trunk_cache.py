@@ -1,3 +1,7 @@
+"""The images of a feature cache are found where it says, or asked for."""
+
+from __future__ import annotations
+
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
-from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.errors import CacheError, ExperimentError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.dataset.tar import index_tar
 from clinit.files.lock import claim_folder
@@ -170,33 +175,6 @@ def test_activations_that_float16_cannot_hold_are_kept_in_float32(
     )
 
 
-def test_an_image_of_another_size_is_refused(
-    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
-) -> None:
-    shutil.copytree(part.root, tmp_path / "images")
-    path = tmp_path / "images" / part.split.manifest.table["path"][int(ROWS[2])]
-    path.write_bytes(path.read_bytes() + b"!")
-    cache, moved = make_cache(), replace(part, root=tmp_path / "images")
-    for compute in (cache.from_images, lambda part: store(cache, part)):
-        with pytest.raises(ManifestError, match=f"{path.name} has .* bytes, the manifest says"):
-            compute(moved)
-
-
-def test_the_limit_of_pixels_holds_for_activations_too(
-    make_cache: Callable[..., TrunkCache], part: Part
-) -> None:
-    cache = replace(make_cache(), max_pixels=1000)
-    text = "too large: 40 x 36 pixels, more than the 1,000 of"
-    with pytest.raises(ImageError, match=text) as stored:
-        store(cache, part)
-    with pytest.raises(ImageError, match=text) as streamed:
-        read(cache.from_images(part), part)
-    for caught in (stored, streamed):
-        assert caught.value.remedy == (
-            "Give the `--max-pixels` that its features were extracted with, or more."
-        )
-
-
 def test_activations_that_float16_would_round_to_zeros_are_kept_in_float32(
     make_cache: Callable[..., TrunkCache],
     part: Part,
@@ -228,15 +206,6 @@ def test_other_images_of_the_same_names_are_refused(
     assert not cache.path(cache.plan(part)).exists()
     path.write_bytes(content)
     cache.from_images(elsewhere)
-
-
-def test_what_is_complete_is_read_without_the_lock(
-    make_cache: Callable[..., TrunkCache], part: Part
-) -> None:
-    cache = make_cache()
-    first = store(cache, part)
-    with claim_folder(cache.path(cache.plan(part))):
-        np.testing.assert_array_equal(store(cache, part), first)
 
 
 def test_a_run_waits_for_another_that_computes_the_same_part(
@@ -273,41 +242,6 @@ def test_what_the_activations_took_is_kept_beside_them(
     assert first.seconds == again.seconds == pytest.approx(sum(facts["seconds"].values()))
     assert first.seconds is not None
     assert first.seconds > 0
-
-
-def test_the_rest_of_a_computation_that_was_killed_tells_what_all_rows_take(
-    make_cache: Callable[..., TrunkCache], part: Part
-) -> None:
-    cache = make_cache()
-    paid(cache, part)
-    folder = cache.path(cache.plan(part))
-    for name in ("cache.json", "shard-00000.h5"):  # two of the five rows are missing
-        (folder / name).unlink()
-    rest = paid(cache, part)
-    facts = json.loads((folder / "cache.json").read_text())["run"]
-    assert rest.computed_here
-    assert facts["computed_rows"] == 2
-    assert rest.seconds == pytest.approx(2.5 * sum(facts["seconds"].values()))
-
-
-@pytest.mark.parametrize("rate", ["absent", None, 0.0])
-def test_a_cache_that_does_not_say_what_it_took_is_read_all_the_same(
-    make_cache: Callable[..., TrunkCache],
-    part: Part,
-    rate: object,
-    edit_document: Callable[..., None],
-) -> None:
-    cache = make_cache()
-    first = store(cache, part)
-    path = cache.path(cache.plan(part)) / "cache.json"
-    run = json.loads(path.read_text())["run"]
-    run["images_per_s"] = rate
-    if rate == "absent":
-        del run["images_per_s"]
-    edit_document(path, run=run)
-    found = paid(cache, part)
-    assert (found.seconds, found.computed_here) == (None, False)
-    np.testing.assert_array_equal(read(found.rows, part), first)
 
 
 @pytest.mark.parametrize("share", [0.4, 0.0])
@@ -359,13 +293,6 @@ def test_a_folder_that_cannot_be_made_is_reported(
     assert caught.value.remedy.startswith("Give another folder with --trunk-cache")
 
 
-def test_nothing_is_made_where_nothing_is_stored(
-    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
-) -> None:
-    assert make_cache(budget=10).chosen([part]) == [False]
-    assert not (tmp_path / "trunk").exists()
-
-
 def test_another_network_transform_or_cut_is_another_folder(
     make_cache: Callable[..., TrunkCache], part: Part, tiny_run: Path
 ) -> None:
@@ -390,3 +317,18 @@ def test_no_name_of_a_data_set_leads_out_of_the_folder(
     cache = make_cache()
     plan = replace(cache.plan(part), dataset="../../a b/Ö")
     assert cache.path(plan) == cache.folder / f"..-..-a-b-Ö-train-{plan.identifier[:16]}"
+
+
+def test_a_relative_folder_of_an_earlier_version_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit_document: Callable[..., None]
+) -> None:
+    np.savez(tmp_path / "a.npz", features=np.eye(3, 4, dtype=np.float16), labels=np.arange(3))
+    import_features(tmp_path / "a.npz", None, tmp_path / "cache", ImportConfig(backbone="clip"))
+    edit_document(tmp_path / "cache" / "train" / "cache.json", run={"root": "images"})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0").touch()  # the first image by its name
+    with pytest.raises(ExperimentError, match="were in images, seen from a folder that") as caught:
+        open_side(tmp_path / "cache", None, option="--base-root")
+    assert "Say where they are with --base-root, or run the `clinit extract`" in caught.value.remedy
+    assert open_side(tmp_path / "cache", tmp_path / "images", option="--base-root")
