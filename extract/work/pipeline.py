@@ -30,8 +30,8 @@ from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
 from clinit.extract.dataset.decode import check_pixels, decode, memory_error
-from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.images import Images
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.transform import Transform
 from clinit.extract.views import View
 from clinit.machine import free_memory, out_of_memory
