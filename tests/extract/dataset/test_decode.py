@@ -91,7 +91,7 @@ def test_a_truncated_jpeg_is_refused(
     picture: Image.Image, options: dict[str, object], part: float
 ) -> None:
     content = encoded(picture, "JPEG", **options)
-    with pytest.raises(ImageError, match=r"truncated|header is damaged"):
+    with pytest.raises(ImageError, match=r"[tT]runcated|header is damaged"):
         decode(content[: int(part * len(content))])
 
 
