@@ -78,15 +78,6 @@ def test_align_takes_the_views_of_the_cache_in_turn_and_says_so(
     assert len(heads) == 3
 
 
-def test_more_views_than_the_cache_holds_are_refused(
-    extract: Callable[..., Path], tmp_path: Path
-) -> None:
-    error = refused(align(extract("--views", 1), tmp_path / "head.safetensors", "--views", 4))
-    assert "holds 1 of the 4 views that were asked for" in str(error)
-    assert "Add `--views 4` to its `clinit extract` command" in error.remedy
-    assert not (tmp_path / "head.safetensors").exists()
-
-
 def test_an_interrupted_view_stops_align_but_not_what_needs_plain_features(
     extract: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -74,13 +74,6 @@ def test_json_holds_what_the_library_returns(cache: Path) -> None:
     assert told["cache"]["path"] == str(cache)
 
 
-def test_searches_are_listed_by_c(cache: Path) -> None:
-    shown = run("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--max-iterations", 2)
-    assert "of the best the smallest C" in shown.output
-    assert shown.output.count("2, cut short") == 2
-    assert "--max-iterations go on" in shown.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

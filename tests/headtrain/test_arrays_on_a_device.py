@@ -14,16 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.analysis.metrics.collapse import class_nc1, deviation, neural_collapse
-from clinit.extract.cache.features import StoredRows
 from clinit.headtrain import array
 from clinit.headtrain.array import (
     StreamedRows,
     as_tensor,
     library,
     like,
-    select,
-    take,
     to_numpy,
 )
 from clinit.headtrain.correction import bias_corrected, weight_aligned
@@ -178,38 +174,6 @@ def test_solved_heads_are_those_of_numpy(method: str) -> None:
     )
     assert_there(far.weight, near.weight)
     assert_there(far.bias, near.bias)
-
-
-@pytest.mark.parametrize("size", [1.0, 1e80])
-def test_collapse_and_deviation_are_those_of_numpy(size: float) -> None:
-    features, labels = sample()
-    near, far = (ClassStatistics.of(place(features), labels) for place in (np.asarray, on_device))
-    head, there = (head_rows(place).between(0, OLD + NEW) for place in (np.asarray, on_device))
-    expected = neural_collapse(near, size * head.weight, head.bias)
-    found = neural_collapse(far, size * there.weight, there.bias)
-    for name in ("nc1", "nc2", "nc3", "nc4", "rank", "classes"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), nan_ok=True)
-    if size == 1:
-        deviations = [
-            deviation(statistics, rows.weight, rows.bias, lam=0.05)
-            for statistics, rows in ((near, head), (far, there))
-        ]
-        np.testing.assert_allclose(deviations[1].per_class, deviations[0].per_class)
-        assert deviations[1].relative == pytest.approx(deviations[0].relative)
-    blocks = [(on_device(features[i : i + 90]), labels[i : i + 90]) for i in range(0, ROWS, 90)]
-    np.testing.assert_allclose(class_nc1(far, blocks), class_nc1(near, [(features, labels)]))
-
-
-def test_rows_are_taken_by_number_and_by_slice() -> None:
-    features, _ = sample()
-    numbers = np.array([7, 3, 3, 399])
-    for place in (on_device, streamed):
-        assert_there(take(place(features), numbers), features[numbers])
-        assert_there(take(place(features), slice(5, 9)), features[5:9])
-        assert_there(take(select(place(features), numbers), slice(None)), features[numbers])
-    kept = select(streamed(features), numbers)
-    assert isinstance(kept, StreamedRows)
-    assert isinstance(kept.host, StoredRows)  # no copy
 
 
 def test_features_in_host_memory_are_streamed_to_the_device_of_the_labels(

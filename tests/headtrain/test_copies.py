@@ -22,7 +22,7 @@ from clinit.headtrain.stream import buffer as pool_module
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from tests.headtrain.bank.test_loop import STEPS, make_steps
+from tests.headtrain.train.test_loop import STEPS, make_steps
 
 DIM, CLASSES = 8, 4
 STREAM = {"tasks": 2, "device": "cpu"}

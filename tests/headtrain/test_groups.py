@@ -60,12 +60,6 @@ def test_frames_of_a_video_are_a_group_however_long_it_is(rng: Rng) -> None:
     )
 
 
-def test_rounding_to_the_stored_type_makes_no_difference_of_copies(rng: Rng) -> None:
-    features, labels = crops(rng, photographs(rng, classes=1, each=1), 8, 1e-4)
-    assert len(np.unique(find_groups((features + 3).astype(np.float16), labels))) == 1
-    assert len(np.unique(find_groups(features + 3, labels))) == 8
-
-
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_large_class_is_cut_into_parts_after_a_glance(
     rng: Rng, monkeypatch: pytest.MonkeyPatch, repeated: bool

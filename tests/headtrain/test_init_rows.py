@@ -17,10 +17,9 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of
+from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of
 from clinit.headtrain.sweep.plan import run_of
 
 DIM, BASE, NEW = 8, 5, 4
@@ -64,14 +63,6 @@ def final_weight(record: RunRecord) -> np.ndarray:
     return record.head.weight
 
 
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [("rehearsal", "buffer"), ("joint", "buffer"), ("naive", "new"), ("ridge", "buffer")],
-)
-def test_old_rows_are_looked_at_unless_the_method_has_none(method: str, expected: str) -> None:
-    assert study(method=method).resolved().start.init_rows == expected
-
-
 def test_a_buffer_is_kept_for_initialisation_alone() -> None:
     kept = study(method="naive", init_rows="buffer").resolved().stream
     assert (kept.buffer, kept.mix) == (DEFAULT_BUFFER, "text")
@@ -113,25 +104,6 @@ def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
     np.testing.assert_allclose(final_weight(record)[BASE:], peer.weight[BASE:], rtol=1e-5)
 
 
-def test_heads_of_both_averages_share_a_bank_and_each_has_its_own_statistics() -> None:
-    heads = [
-        {"init": init, "scale": "norm", "weighting": weighting}
-        for init in ("least-square", "lda", "class-mean")
-        for weighting in ("class", "sample")
-    ]
-    assert names_of([study(each).resolved() for each in heads[:2]]) == [
-        "least-square-norm-weighting=class",
-        "least-square-norm-weighting=sample",
-    ]
-    banked = run(*heads)
-    for head, record in zip(heads, banked, strict=True):
-        np.testing.assert_array_equal(final_weight(record), final_weight(run(head)[0]))
-    weights = [final_weight(record) for record in banked]
-    assert not np.array_equal(weights[0], weights[1])
-    assert not np.array_equal(weights[2], weights[3])
-    np.testing.assert_array_equal(weights[4], weights[5])  # a mean is of one class
-
-
 @pytest.mark.parametrize(
     ("changes", "classes"),
     [
@@ -153,21 +125,6 @@ def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
     asked = study(SMALL, LEAST_SQUARE, **changes)
     run_experiment(*sources(), [asked], diagnose=diagnose)
     assert measured[0] == classes
-
-
-def test_rows_that_nobody_looks_at_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched: list[int] = []
-    take = Pool.take
-
-    def count(pool: Pool, rows: np.ndarray) -> np.ndarray:
-        fetched.append(len(rows))
-        return take(pool, rows)
-
-    monkeypatch.setattr(Pool, "take", count)
-    run({"init": "random"}, method="naive", init_rows="buffer", buffer=20)
-    alone = len(fetched)
-    run(LEAST_SQUARE, method="naive", init_rows="buffer", buffer=20)
-    assert len(fetched) - alone == alone + SMALL["tasks"]
 
 
 @pytest.mark.parametrize(

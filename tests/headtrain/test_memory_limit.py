@@ -19,10 +19,8 @@ from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.ram import HostMemory
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.search import hold_out
 from tests.headtrain.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]
@@ -121,14 +119,6 @@ def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: 
         assert any("disk" in note for note in notes)
 
 
-def test_diagnoses_are_the_same_wherever_features_are(caches: Caches) -> None:
-    for settings in (TRAINED, {**STREAM, "method": "slda"}):
-        (expected,), _ = train(loaded(caches), settings, diagnose=measured)
-        (found,), _ = train(read_sources(*caches, memory=SMALL), settings, diagnose=measured)
-        same(found, expected)
-        assert "nc1" in str(expected.info)
-
-
 @pytest.mark.parametrize("views", [0, 1, 2])
 def test_alignment_is_the_same_wherever_features_are(caches: Caches, views: int) -> None:
     base, _ = caches
@@ -141,19 +131,6 @@ def test_alignment_is_the_same_wherever_features_are(caches: Caches, views: int)
     assert one.head.weight.tobytes() == other.head.weight.tobytes()
     assert one.facts["loss_by_epoch"] == other.facts["loss_by_epoch"]
     assert one.facts["top1_after"] == other.facts["top1_after"]
-
-
-def test_rows_that_a_search_holds_out_stay_on_disk(caches: Caches) -> None:
-    one, other = (
-        hold_out(RunData(base, new, base.head), 0.2, seed=1)  # type: ignore[arg-type]
-        for base, new in (loaded(caches), read_sources(*caches, memory=SMALL))
-    )
-    assert not other.base.val.is_loaded
-    for side in ("base", "new"):
-        for part in ("train", "val"):
-            left, right = (getattr(getattr(data, side), part) for data in (one, other))
-            np.testing.assert_array_equal(left.labels, right.labels)
-            np.testing.assert_array_equal(left.features[:], right.features[:])
 
 
 def test_the_largest_splits_stay_on_disk_until_the_others_fit(caches: Caches) -> None:

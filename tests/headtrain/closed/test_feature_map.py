@@ -68,13 +68,6 @@ def test_some_columns_are_those_of_the_whole(kind: str) -> None:
     np.testing.assert_allclose(made(ROWS, slice(4, 9)), made(ROWS)[:, 4:9], rtol=1e-5, atol=1e-6)
 
 
-def test_the_width_of_the_kernel_is_one_over_the_median_squared_distance() -> None:
-    squares = [
-        float(((ROWS[i].astype(float) - ROWS[j]) ** 2).sum()) for i in range(40) for j in range(i)
-    ]
-    assert median_gamma(ROWS, 0) == pytest.approx(1 / np.median(squares))
-
-
 def test_of_many_rows_a_seeded_draw_sets_the_width() -> None:
     many = np.random.default_rng(1).normal(size=(3000, 5)).astype(np.float32)
     assert median_gamma(many, 0) == median_gamma(many, 0) != median_gamma(many, 1)

@@ -98,14 +98,6 @@ def test_features_that_are_nowhere_negative_get_the_program_for_relu(beta: float
     np.testing.assert_allclose(form.scores(asked)[:, SEEN], expected, rtol=2e-4)
 
 
-def test_the_first_rows_say_whether_there_is_a_tukey_power() -> None:
-    assert Fecam(FecamConfig(), np.zeros(DIM)).alphas == (1, 0)
-    for change, alphas in ((np.abs, (1, 1)), (np.asarray, (1, 0))):
-        form = Fecam(FecamConfig(), np.zeros(DIM))
-        stream(form, change=change)
-        assert form.alphas == alphas
-
-
 def test_a_negative_number_among_later_rows_is_no_missing_one() -> None:
     form = Fecam(FecamConfig(), np.zeros(DIM))
     stream(form, change=np.abs)
@@ -131,13 +123,6 @@ def test_a_class_of_one_image_is_told_of_and_takes_the_pooled_covariance() -> No
     assert first.notes == ()
     assert second.notes[0].startswith("1 classes of task 2 have one image")
     assert set(ALONE) <= set(SEEN)
-
-
-def test_equal_images_are_no_covariance() -> None:
-    form = Fecam(FecamConfig(), np.zeros(DIM))
-    features, labels = rows_of(0, 4)
-    features[labels == 0] = features[0]
-    assert form.learn(Arrival(0, features, labels, 4)).notes[0].startswith("2 classes")
 
 
 def test_a_class_without_rows_never_wins_and_there_is_no_head() -> None:

@@ -9,7 +9,6 @@ from sklearn.covariance import OAS
 from clinit.headtrain.closed import discriminants as module
 from clinit.headtrain.closed.discriminants import Slda, oracle_weight
 from clinit.headtrain.closed.interface import Arrival
-from clinit.headtrain.statistics import moments
 from clinit.headtrain.study import SldaConfig
 from tests.headtrain.closed.made import COUNTS, DIM, STOPS, queries, rows_of, stream
 
@@ -87,13 +86,3 @@ def test_the_shrinkage_of_the_base_is_that_of_scikit_learn(rows: int) -> None:
     peer = OAS(assume_centered=True).fit(features)
     found = oracle_weight(features.T @ features / rows, rows)
     np.testing.assert_allclose(found, peer.shrinkage_, rtol=1e-10)
-
-
-def test_many_rows_of_a_class_come_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.random.default_rng(0).normal(size=(700, DIM)).astype(np.float32)
-    labels = np.repeat([0, 1], [600, 100])
-    whole, blocks = Slda(SldaConfig(), np.zeros(DIM)), Slda(SldaConfig(), np.zeros(DIM))
-    whole.learn(Arrival(1, rows, labels, 2))
-    monkeypatch.setattr(moments, "CPU_BLOCK_BYTES", 1)  # 256 rows, the least that there is
-    blocks.learn(Arrival(1, rows, labels, 2))
-    np.testing.assert_allclose(blocks.covariance, whole.covariance, rtol=1e-11, atol=1e-13)

@@ -179,10 +179,3 @@ def test_features_that_drown_the_shrinkage_are_refused_by_lda() -> None:
         fit_head(data, "lda")
     assert caught.value.remedy == "Fit the head with `--fit-head logistic` or `--fit-head ridge`."
     assert fit_head(data, "ridge").head.num_classes == 3
-
-
-def test_one_class_is_nothing_to_tell_apart() -> None:
-    data = source()
-    one = data.train.part(data.train.labels == 2)
-    with pytest.raises(CacheError, match="1 of its classes have training rows"):
-        fit_head(Source(train=one, val=data.val), "ridge")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.probe import fit as lbfgs
 from clinit.headtrain.probe.fit import Fitted, fit
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -57,13 +56,3 @@ def test_heads_of_a_grid_are_those_of_single_trainings(standardise: bool) -> Non
         expected = seen @ head[:, :-1].T + head[:, -1]
         logits = features @ found.rows.weight.T + found.rows.bias
         np.testing.assert_allclose(logits, expected, atol=5e-3)
-
-
-def test_points_of_l_bfgs_are_those_of_single_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lbfgs, "GRADIENT", 1e-7)
-    config = ProbeConfig(by="lbfgs", c=(0.1, 1.0))
-    together = fitted(config)
-    for c, found in zip((0.1, 1.0), together, strict=True):
-        (single,) = fitted(ProbeConfig(by="lbfgs", c=(c,)))
-        np.testing.assert_allclose(found.rows.weight, single.rows.weight, atol=1e-3)
-        assert found.loss == pytest.approx(single.loss, rel=1e-4)

@@ -187,14 +187,3 @@ def test_means_are_those_without_the_row(mean: str, bias: Any, repeats: bool) ->
     init: Any = "imprint" if mean == "imprint" else "class-mean"
     start = Start(init=init, class_mean="unit" if mean == "unit" else "raw", bias=bias)
     np.testing.assert_allclose(left_out_logits(start, data), expected, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize("init", ["class-mean", "imprint", "lda"])
-def test_the_only_row_of_a_class_leaves_zeros_behind(init: Any) -> None:
-    data = made(3)
-    alone = np.flatnonzero(data.labels == 4)[1:]
-    fewer = np.delete(np.arange(len(data.labels)), alone)
-    data = replace(data, features=data.features[fewer], labels=data.labels[fewer])
-    (row,) = np.flatnonzero(data.labels == 4)
-    logit = left_out_logits(Start(init=init), data)[row, 4 - START]
-    assert logit == (1.0 if init == "class-mean" else 0.0)

@@ -88,17 +88,6 @@ def test_no_other_head_has_a_lower_loss_and_the_excess_is_the_deviation(
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_without_ridge_it_is_lstsq_of_the_weighted_rows(weighting: Weighting) -> None:
-    features, labels = sample()
-    root = np.sqrt(row_weights(np.bincount(labels), weighting))[labels][:, None]
-    z = np.c_[features, np.ones(len(features))]
-    expected, *_ = scipy.linalg.lstsq(root * z, root * np.eye(CLASSES)[labels])
-    np.testing.assert_allclose(
-        extended(solve(features, labels, 0.0, weighting)), expected.T, rtol=1e-9, atol=1e-12
-    )
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_with_ridge_it_is_that_of_scikit_learn(weighting: Weighting) -> None:
     features, labels = sample()
     w = row_weights(np.bincount(labels), weighting)[labels]
@@ -155,14 +144,6 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def test_a_class_without_rows_gets_zeros_and_does_not_count() -> None:
-    features, labels = sample()
-    head = least_squares_head(ClassStatistics.of(features, labels, num_classes=CLASSES + 3), 0.05)
-    np.testing.assert_array_equal(head.weight[CLASSES:], 0)
-    np.testing.assert_array_equal(head.bias[CLASSES:], 0)
-    np.testing.assert_allclose(head.weight[:CLASSES], solve(features, labels, 0.05).weight)
-
-
 @pytest.mark.parametrize("use_path", [False, True])
 def test_a_singular_system_names_its_null_directions(use_path: bool) -> None:
     features, labels = sample()
@@ -184,12 +165,6 @@ def test_fewer_rows_than_features_are_named_as_the_cause() -> None:
     features, labels = sample(rows=6)
     with pytest.raises(StatisticsError, match="6 rows span at most 5 directions"):
         solve(features, labels, 0.0)
-
-
-def test_a_negative_ridge_is_refused() -> None:
-    features, labels = sample()
-    with pytest.raises(ValueError, match="lam is -1"):
-        solve(features, labels, -1.0)
 
 
 @pytest.mark.parametrize("mean", [1e4, 1e6, 1e8])

@@ -16,7 +16,7 @@ from clinit.headtrain.start.initialise import (
     loss_curve,
     safe_lambda,
 )
-from clinit.headtrain.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study import Start
 from clinit.headtrain.train.losses import LOSSES
@@ -90,32 +90,6 @@ def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues()
     assert top / 10 < found.lam < 2 * top
 
 
-@pytest.mark.parametrize("calibration", ["leave-one-out", "in-sample"])
-def test_a_new_row_that_is_the_only_one_of_its_class_does_not_judge_where_rows_are_left_out(
-    calibration: Any,
-) -> None:
-    data = few_rows(1, 8)
-    judges = data.labels != OLD
-    found = initialise(Start(lam=0.1, calibration=calibration), data)
-    others = data.features @ data.head.weight.T + data.head.bias
-    kept = judges if calibration == "leave-one-out" else np.ones(len(judges), dtype=bool)
-    counts = np.bincount(data.labels[kept], minlength=OLD + NEW)
-    raw = raw_rows(Start(lam=0.1), data, class_statistics(data), 0.1)
-    logits = data.features @ raw.weight.T + raw.bias
-    if calibration == "leave-one-out":
-        logits = naive_left_out(data, 0.1)
-
-    def loss(factor: float, shift: float) -> float:
-        all_logits = others.copy()
-        all_logits[:, OLD:] = factor * logits + shift
-        values = LOSSES["ce"].value(torch.from_numpy(all_logits), torch.from_numpy(data.labels))
-        balanced = values.numpy()[kept] / counts[data.labels[kept]]
-        return float(balanced.sum() / (counts > 0).sum())
-
-    assert found.loss_after == pytest.approx(loss(found.factor, found.shift), abs=1e-9)
-    assert found.loss_before == pytest.approx(loss(1.0, 0.0), abs=1e-9)
-
-
 def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -> None:
     data = few_rows(1, 8)
     path = LambdaPath.of(class_statistics(data))
@@ -177,10 +151,3 @@ def test_the_grid_goes_on_where_its_lower_edge_is_best(monkeypatch: pytest.Monke
     assert len(longer.lams) > 3
     assert longer.errors[0] > min(longer.errors)
     assert longer.best == whole.best
-
-
-def test_many_rows_are_judged_by_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = arrival(rows=24)
-    whole = curve_of(data)
-    monkeypatch.setattr("clinit.headtrain.start.initialise.MAX_ROWS", 50)
-    assert curve_of(data) == curve_of(data) != whole

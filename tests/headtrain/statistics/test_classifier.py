@@ -41,20 +41,6 @@ def test_it_is_the_ridge_of_scikit_learn_with_the_bias_as_a_feature() -> None:
     )
 
 
-def test_of_two_classes_the_score_is_the_difference() -> None:
-    features, labels = rows()
-    two = labels != "cat"
-    model = LeastSquaresClassifier(lam=0.02).fit(features[two], labels[two])
-    scores = model.decision_function(features[two])
-    assert scores.shape == (two.sum(),)
-    assert model.coef_.shape == (1, 8)
-    assert (model.predict(features[two]) == np.where(scores > 0, "bee", "ant")).all()
-    extended = np.c_[features[two], np.ones(two.sum())]
-    targets = np.where(labels[two] == "bee", 1.0, -1.0)  # of the difference of two indicators
-    reference = Ridge(alpha=0.02 * two.sum(), fit_intercept=False).fit(extended, targets)
-    np.testing.assert_allclose(scores, reference.predict(extended), atol=1e-9)
-
-
 def test_without_a_lambda_rows_choose_by_leaving_out_and_sums_on_average() -> None:
     rng, labels = np.random.default_rng(0), ["ant", "bee", "cat"]
     numbers = np.repeat([0, 1, 2], [20, 3, 3])
@@ -67,20 +53,6 @@ def test_without_a_lambda_rows_choose_by_leaving_out_and_sums_on_average() -> No
     assert lams[0] != lams[1]
     assert LeastSquaresClassifier().fit(features, named).lam_ == lams[0]
     assert LeastSquaresClassifier().partial_fit(features, named, labels).lam_ == lams[1]
-
-
-def test_a_first_part_that_is_refused_leaves_the_estimator_as_it_was() -> None:
-    features, labels = rows()
-    model = LeastSquaresClassifier(lam=0.02)
-    with pytest.raises(ValueError, match=r"y holds \['dog'\], which are none of the classes"):
-        model.partial_fit(features[:2], ["ant", "dog"], classes=["ant", "bee", "cat"])
-    with pytest.raises(NotFittedError):
-        model.predict(features)
-    with pytest.raises(ValueError, match="the first call of partial_fit needs all classes"):
-        model.partial_fit(features, labels)
-    model.partial_fit(features, labels, classes=["ant", "bee", "cat"])
-    whole = LeastSquaresClassifier(lam=0.02).fit(features, labels)
-    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
 
 
 def test_parts_that_are_too_few_for_lambda_zero_count_with_later_ones() -> None:

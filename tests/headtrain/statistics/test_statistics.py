@@ -72,15 +72,6 @@ def test_merged_parts_are_the_whole(weighting: Weighting, cut: int) -> None:
     np.testing.assert_allclose(merged.class_means, whole.class_means, rtol=1e-12)
 
 
-def test_blocks_give_what_one_array_gives() -> None:
-    features, labels = sample(mean=10.0, dtype=np.float16)
-    whole = ClassStatistics.of(features, labels, num_classes=CLASSES)
-    blocks = [(features[i : i + 37], labels[i : i + 37]) for i in range(0, 300, 37)]
-    streamed = ClassStatistics.of_blocks(iter(blocks), whole.totals)
-    np.testing.assert_allclose(streamed.total_covariance, whole.total_covariance, atol=1e-12)
-    np.testing.assert_allclose(streamed.class_means, whole.class_means, rtol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_the_covariance_survives_a_mean_far_larger_than_the_spread(dtype: type) -> None:
     rng = np.random.default_rng(1)

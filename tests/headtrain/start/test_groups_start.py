@@ -57,16 +57,6 @@ def test_copies_change_nothing(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(often.rows.bias, once.rows.bias, **close)
 
 
-def test_a_class_of_copies_is_a_class_of_a_single_row() -> None:
-    data, _ = arrival()
-    single = np.flatnonzero((data.labels < OLD) | (np.arange(len(data.labels)) % 3 == 0))
-    data = replace(data, features=data.features[single], labels=data.labels[single])
-    often = repeated(data, 4)
-    assert not data.has_pairs
-    assert not often.has_pairs
-    np.testing.assert_array_equal(often.counts, data.counts)
-
-
 def test_groups_are_held_out_as_a_whole() -> None:
     labels = np.repeat([0, 1], [20, 8])
     groups = np.concatenate([np.arange(20) // 2, 20 + np.arange(8) // 4])

@@ -95,12 +95,6 @@ def test_a_base_class_without_rows_does_not_count() -> None:
     np.testing.assert_allclose(found.rows.weight, head.weight[OLD - 1 :], rtol=1e-12)
 
 
-def test_zero_rows_are_zero() -> None:
-    rows = initialise(Start(init="zero", scale="norm"), arrival()).rows
-    assert not rows.weight.any()
-    assert not rows.bias.any()
-
-
 def test_an_imprinted_row_is_the_direction_of_the_mean_of_directions() -> None:
     data = arrival()
     rows = initialise(Start(init="imprint", scale="none"), data).rows

@@ -28,14 +28,6 @@ def test_numpy_and_torch_give_the_same_head_in_their_own_library(weighting: str)
     np.testing.assert_array_equal(again.bias.numpy(), head.bias)
 
 
-def test_bfloat16_tensors_are_read_as_they_are() -> None:
-    features, labels = sample()
-    half = torch.from_numpy(features).bfloat16()
-    head = clinit.least_squares(half, torch.from_numpy(labels))
-    wide = clinit.least_squares(half.double().numpy(), labels)
-    np.testing.assert_allclose(head.weight.numpy(), wide.weight, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

@@ -161,25 +161,6 @@ def test_one_view_at_a_time_is_in_memory(cache: Path, monkeypatch: pytest.Monkey
     assert alive == [0] * 5
 
 
-def test_a_view_is_verified_as_it_is_read(cache: Path) -> None:
-    for view in range(2):
-        write_split(cache, f"views/{view}", view=view)
-    path = cache / "views" / "1" / shard_name(1)
-    content = bytearray(path.read_bytes())
-    content[content.index(b"\x03\x00\x00\x00\x00\x00\x00\x00" * 3)] = 2  # a label
-    path.write_bytes(content)
-    with pytest.raises(CacheError, match=r"views/1/shard-00001\.h5 has changed since"):
-        align(read_source(cache), HEAD, CONFIG, views_of(cache))
-
-
-def test_more_views_than_there_are_are_refused(cache: Path) -> None:
-    write_split(cache, "views/0", view=0)
-    assert [len(views_of(cache, number)) for number in (0, 1, None)] == [0, 1, 1]
-    with pytest.raises(CacheError, match="holds 1 of the 2 views that were asked for") as caught:
-        views_of(cache, 2)
-    assert "--views 2" in caught.value.remedy
-
-
 def test_a_view_or_a_cache_without_a_row_is_refused(cache: Path) -> None:
     write_split(cache, "views/0", view=0, bad=tuple(range(ROWS)))
     with pytest.raises(CacheError, match="no row of features to align with"):

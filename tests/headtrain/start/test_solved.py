@@ -65,19 +65,6 @@ def accuracy(record: RunRecord, task: int) -> float:
     return int(end["correct"].sum()) / int(end["total"].sum())
 
 
-def test_a_joint_batch_without_a_new_row_has_no_new_loss() -> None:
-    (record,) = run("joint", iterations=60, batch_size=2, base_rows=(200,) * BASE)
-    alone = record.steps.filter(pl.col("loss_new").is_null())
-    assert len(alone) > 0
-    assert alone["loss"].equals(alone["loss_old"].alias("loss"))
-
-
-@pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
-def test_naive_initialises_from_new_rows_alone(init: str) -> None:
-    (record,) = run("naive", [{"init": init}])
-    assert np.isfinite(record.points["loss_new"].to_numpy()).all()
-
-
 def statistics() -> tuple[np.ndarray, np.ndarray, ClassStatistics]:
     data = rows("a", [9, 4, 0, 12], 5)
     return data.features, data.labels, ClassStatistics.of(data.features, data.labels, num_classes=4)

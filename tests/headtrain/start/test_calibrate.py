@@ -160,14 +160,6 @@ def test_a_kept_bias_is_not_shifted(name: str) -> None:
     assert around[1] == min(around)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_of_zeros_still_find_their_shift(name: str) -> None:
-    data = arrival()
-    found = calibrated(Rows(np.zeros((NEW, DIM)), np.zeros(NEW)), data, LOSSES[name])
-    assert found.factor == 1
-    assert found.loss_after < found.loss_before
-
-
 def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
     # Nearest class means: the old rows and the new ones separate all classes without an error.
     data = arrival(spread=1e-3)
