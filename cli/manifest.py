@@ -122,7 +122,7 @@ def show(
 @app.command(name="list")
 def list_() -> None:
     """List the known data sets."""
-    from clinit.analysis.report.table import Column, table_of
+    from clinit.analysis.report.table import Column, Table
     from clinit.extract.dataset.known import (
         FOLDER,
         HUGGINGFACE,
@@ -145,7 +145,7 @@ def list_() -> None:
     lines.append([HUGGINGFACE, "any Parquet files with a column of images", "", "", ""])
     words = (Column(heading, "text") for heading in ("data set", "title"))
     numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
-    out.print(table_of([*words, *numbers], [lines], is_framed=True))
+    out.print(Table([*words, *numbers], [lines]).rich(is_framed=True))
 
 
 def _print_manifest(manifest: Manifest) -> None:

@@ -203,7 +203,8 @@ def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
         RecordError: If none of them can be drawn.
     """
     from clinit.analysis.figures.save import data_paths_of, paths_of
-    from clinit.analysis.report.same_data import drawn, headings
+    from clinit.analysis.report.report import drawn
+    from clinit.analysis.report.settings import headings
     from clinit.errors import RecordError
 
     parts = report.by_data()
@@ -247,8 +248,6 @@ def show(
     """
     from rich.text import Text
 
-    from clinit.analysis.report.captions import WHERE_COLUMNS_ARE_TOLD
-
     ranked = means or report.has_several_seeds or report.has_trials
     if ranked:
         out.print(report.ranking(width=out.width, reading=gain.value))
@@ -265,7 +264,7 @@ def show(
     if report.is_diagnosed:
         say()
         out.print(report.diagnosis_table(width=out.width, per_task=per_task))
-    out.print(Text(WHERE_COLUMNS_ARE_TOLD, style="dim"))
+    out.print(Text("Columns: clinit report --help", style="dim"))
     for line in report.legend:
         out.print(Text(line, style="dim"), soft_wrap=True)
     for remark in report.notes:

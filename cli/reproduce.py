@@ -200,7 +200,7 @@ def _known(names: Sequence[str]) -> list[str]:
 
 def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     """Return the caches of the digits below `folder`, made if they are not there."""
-    from clinit.cli.digits import make_digits
+    from clinit.cli.demo import make_digits
 
     place = folder / "digits"
     made = place / ".made"
@@ -268,7 +268,7 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from clinit.analysis.report.table import Column, table_of
+    from clinit.analysis.report.table import Column, Table
 
     lines = []
     for found in made:
@@ -279,6 +279,6 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
     heads = ("hold", "open", "other way round")
     return Group(
         Text("\nEffects of the paper: which of two starts is better", style="bold"),
-        table_of([Column("table"), *(Column(head, "number") for head in heads)], [lines]),
+        Table([Column("table"), *(Column(head, "number") for head in heads)], [lines]).rich(),
         Text("All pairs of starts, by A_new and A_all (forward-transfer: A_fw).", style="dim"),
     )

@@ -22,9 +22,10 @@ _FEW = 4
 
 
 @contextmanager
-def run_progress(place: Path, *, verbose: bool) -> Iterator[Observer]:
+def run_progress(place: Path | None, *, verbose: bool) -> Iterator[Observer]:
     """Show the events of the run that is recorded in `place`; see `training_progress`."""
-    say(f"{place.name}:")
+    if place is not None:
+        say(f"{place.name}:")
     with training_progress(verbose=verbose) as observer:
         yield observer
 

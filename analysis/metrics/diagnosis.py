@@ -98,7 +98,8 @@ class Diagnosis:
 
         The paper's numbers stand beside those of its backbone on its classes, and no others.
         """
-        from clinit.analysis.report.table import Column, table_of
+        from clinit.analysis.report.table import Column
+        from clinit.analysis.report.table import Table as Layout
 
         content = self.content()
 
@@ -118,9 +119,10 @@ class Diagnosis:
             "\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor 0.872.\n  D_LS is"
             " that of its cross-entropy head; the MSE head (targets 30) has 377.18."
         )
-        return table_of(
+        return Layout(
             [Column("metric", "text"), *numbers, Column("what it says", "text")],
             [[line(name, meaning) for name, meaning in MEANING.items()]],
+        ).rich(
             caption="Smaller is closer to collapse. floor: the least value that a head of this"
             " width can have." + (paper if self.is_of_paper else ""),
             is_framed=True,
@@ -128,7 +130,8 @@ class Diagnosis:
 
     def class_table(self) -> Table:
         """Return the classes as a rich table."""
-        from clinit.analysis.report.table import Column, table_of
+        from clinit.analysis.report.table import Column
+        from clinit.analysis.report.table import Table as Layout
 
         assert self.per_class is not None
         lines = [
@@ -136,9 +139,10 @@ class Diagnosis:
             for name, rows, *values in self.per_class.iter_rows()
         ]
         headings = ("rows", "NC1", "cosine", "D_LS", "|w|", "bias")
-        return table_of(
+        return Layout(
             [Column("class", "text"), *(Column(heading, "number") for heading in headings)],
             [lines],
+        ).rich(
             caption="NC1: its mean over classes is NC1. cosine: of the head's row and class mean -"
             " mean.\nD_LS: its sum is D_LS.",
             is_framed=True,

@@ -12,7 +12,7 @@ import polars as pl
 from clinit.analysis.paper import words
 from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
 from clinit.analysis.paper.settings import Setting
-from clinit.analysis.report import latex as latex_table
+from clinit.analysis.report.table import latex_text
 from clinit.headtrain.record.format import finite
 from clinit.words import escaped as escaped_markdown
 from clinit.words import lines_of_table
@@ -86,7 +86,7 @@ def as_markdown(found: Reproduction) -> str:
 
 def as_latex(found: Reproduction) -> str:
     """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
-    metrics, escaped = found.table.metrics, latex_table.escaped
+    metrics, escaped = found.table.metrics, latex_text
     width = 1 + len(metrics)
     lines = [
         r"% \usepackage{booktabs}",

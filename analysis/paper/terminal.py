@@ -10,7 +10,7 @@ from rich.text import Text
 
 from clinit.analysis.paper import words
 from clinit.analysis.paper.reproduction import Line, Reproduction
-from clinit.analysis.report.table import Cells, Column, table_of
+from clinit.analysis.report.table import Cells, Column, Table
 
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
 
@@ -55,7 +55,7 @@ def _numbers(found: Reproduction, group: list[Line]) -> RichTable:
             rows.append(_dim(["  difference", *(words.signed(line.difference) for line in lines)]))
         sections.append(rows)
     columns = [Column(""), *(Column(words.HEADINGS[name], "number") for name in metrics)]
-    return table_of(columns, sections)
+    return Table(columns, sections).rich()
 
 
 def _dim(cells: list[str]) -> list[Text]:
@@ -102,7 +102,7 @@ def _effects(found: Reproduction) -> RichTable:
         Column("over"),
         Column("the effect"),
     ]
-    return table_of(columns, [lines])
+    return Table(columns, [lines]).rich()
 
 
 def _lists(found: Reproduction) -> Iterator[RenderableType]:
@@ -110,7 +110,7 @@ def _lists(found: Reproduction) -> Iterator[RenderableType]:
         lines = [[each.name, each.paper, each.here] for each in differing]
         columns = [Column(""), Column("paper", "setting"), Column("here", "setting")]
         yield Text("\nWhat differs from the paper here", style="bold")
-        yield table_of(columns, [lines])
+        yield Table(columns, [lines]).rich()
     orders = words.order_words(found)
     named = (
         (f"The starts by {words.HEADINGS[found.table.effects[0]]}", orders) if orders else ("", []),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from clinit.analysis.metrics.efficiency import LEVELS, READINGS, Reading, value_name
-
-Better = Literal["high", "low", "neither"]
-ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
+from clinit.analysis.report.table import Better, Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +20,18 @@ class Measure:
     better: Better
     digits: int
     """After the decimal point."""
-    latex: str
+    latex: str = ""
     """The heading in LaTeX."""
     meaning: str = ""
-    """For a caption, behind the heading; empty where a caption of its own says it."""
+    """For a caption, behind the heading."""
     share_of_tasks: str | None = None
     """Name of the share of tasks that the number is a mean over."""
     factor: float = 1.0
     """From the value in the row to the unit that is printed."""
 
-    @property
-    def column(self) -> str:
-        """The heading in a terminal: unit and direction in a second line."""
-        return f"{self.heading}\n{self.unit}{ARROWS[self.better]}"
+    def column(self, need: int) -> Column:
+        """Return its column; `need`: the higher, the sooner it is left out."""
+        return Column(self.heading, "number", self.unit, self.better, self.latex, need)
 
     @property
     def is_gain(self) -> bool:
@@ -44,7 +40,9 @@ class Measure:
 
     def text(self, value: float) -> str:
         """Return a value of a row as printed, without its unit."""
-        return number(self.factor * value, self.digits)
+        return (
+            duration(value) if self.name == "seconds" else number(self.factor * value, self.digits)
+        )
 
 
 def number(value: float, digits: int) -> str:
@@ -55,18 +53,13 @@ def number(value: float, digits: int) -> str:
     return f"{rounded:,.0f}" if abs(value) >= 1000 else f"{rounded:.{digits}f}"
 
 
-def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
-    """Return what the ranking shows; `by_need` says what is left out where it does not fit."""
-    return (
-        Measure("acc_all", "A_all", "%", "high", 2, r"$A_\mathrm{all}$"),
-        *STANDARD_MEASURES,
-        START_MEASURE,
-        Measure("acc_new", "A_new", "%", "high", 2, r"$A_\mathrm{new}$"),
-        Measure("acc_old", "A_old", "%", "high", 2, r"$A_\mathrm{old}$"),
-        Measure("acc_pre", "A_pre", "%", "high", 2, r"$A_\mathrm{pre}$"),
-        Measure("loss_new", "L_new", "", "low", 3, r"$L_\mathrm{new}$"),
-        Measure(value_name(reading), "gain", "×", "high", 2, "gain", share_of_tasks="gain_share"),
-    )
+def duration(seconds: float) -> str:
+    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
+    if seconds < 1:
+        return f"{seconds:.2f}s"
+    if seconds < 99.95:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"
 
 
 STANDARD_MEASURES = (
@@ -84,25 +77,68 @@ STANDARD_MEASURES = (
     ),
 )
 """What papers on continual learning report."""
-
 START_MEASURE = Measure(
     *("acc_new_start", "A_0", "%", "high", 2, r"$A_0$"),
     meaning="A_new before the first step of each task, mean over tasks",
 )
 """What the rows of new classes are worth before any training."""
+ALL = Measure("acc_all", "A_all", "%", "high", 2, r"$A_\mathrm{all}$")
+NEW = Measure("acc_new", "A_new", "%", "high", 2, r"$A_\mathrm{new}$")
+OLD = Measure("acc_old", "A_old", "%", "high", 2, r"$A_\mathrm{old}$")
+PRE = Measure("acc_pre", "A_pre", "%", "high", 2, r"$A_\mathrm{pre}$")
+LOSS = Measure("loss_new", "L_new", "", "low", 3, r"$L_\mathrm{new}$")
+TRANSFER = Measure(
+    *("forward_transfer", "FWT", "%", "high", 2),
+    meaning="forward transfer, top-1 of a linear probe on the next task's classes, mean",
+)
+TIME = Measure(
+    *("seconds", "time", "", "low", 2),
+    meaning="seconds (s), minutes (m) or hours (h) of this run alone",
+)
 
-_MOST_NEEDED = (
+
+def gain_measure(reading: Reading) -> Measure:
+    """Return the efficiency gain by a reading."""
+    name = value_name(reading)
+    return Measure(name, "gain", "×", "high", 2, "gain", share_of_tasks="gain_share")
+
+
+def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
+    """Return what the ranking shows; `MOST_NEEDED` says what is left out if it does not fit."""
+    ends = (START_MEASURE, NEW, OLD, PRE, LOSS)
+    return (ALL, *STANDARD_MEASURES, *ends, gain_measure(reading))
+
+
+def run_measures(reading: Reading) -> tuple[Measure, ...]:
+    """Return what the table of single runs shows."""
+    ends = (TRANSFER, START_MEASURE, NEW, OLD, PRE, LOSS)
+    return (ALL, *STANDARD_MEASURES, *ends, gain_measure(reading), TIME)
+
+
+def task_measures(reading: Reading) -> tuple[Measure, ...]:
+    """Return what the tables of single tasks show."""
+    return (
+        PRE,
+        START_MEASURE,
+        NEW,
+        Measure("acc_new_end", "end", "%", "high", 2),
+        OLD,
+        ALL,
+        LOSS,
+        gain_measure(reading),
+        # In the line of the task that was probed, as the paper's Table 7 has it.
+        Measure("forward_transfer_into", "FWT", "%", "high", 2),
+        Measure("factor", "factor", "", "neither", 3),
+        Measure("shift", "shift", "", "neither", 3),
+    )
+
+
+MOST_NEEDED = (
     *("acc_all", *map(value_name, READINGS), "acc_new", "acc_new_start", "last_accuracy"),
     *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
     *("forgetting", "average_incremental_accuracy"),
 )
-"""What the default tables hold: where the width has no room, the last gives way first."""
-
-
-def by_need(names: Sequence[str]) -> list[int]:
-    """Return the places of the columns `names` of a default table, the most needed first."""
-    return sorted(range(len(names)), key=lambda place: _MOST_NEEDED.index(names[place]))
-
+"""What the default tables hold: if there is no room, the last gives way first."""
 
 FURTHER_MEASURES = (
     Measure(
@@ -161,8 +197,8 @@ MEANS = tuple(
 
 def meanings(measures: Sequence[Measure]) -> str:
     """Return what measures mean, for a caption; what several have in common once."""
-    told: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for each in measures:
         if each.meaning:
-            told.setdefault(each.meaning, []).append(each.heading)
-    return " ".join(f"{', '.join(headings)}: {words}." for words, headings in told.items())
+            found.setdefault(each.meaning, []).append(each.heading)
+    return " ".join(f"{', '.join(headings)}: {words}." for words, headings in found.items())

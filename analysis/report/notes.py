@@ -1,19 +1,22 @@
-"""What the records of runs and their comparison want said below the tables of a report."""
+"""What a reader of a report has to know before relying on its numbers, and its conclusion."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end
-from clinit.analysis.metrics.efficiency import Gain
-from clinit.analysis.report.conclusion import listed
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.same_data import by_data, headings
-from clinit.analysis.report.seeds import alike
-from clinit.analysis.report.settings import labels
-from clinit.words import number_of
+from clinit.analysis.report.seeds import SeedGroup, seed_groups
+from clinit.analysis.report.settings import by_data, differences, headings, labels, phrase
+from clinit.words import listed, number_of
+
+FAR = 5.0
+"""Percentage points that accuracy on base classes may rise without a note."""
+MOST_STARTS = 3
+"""Starts beside random that a conclusion names, the best A_all first."""
+_MOST_NAMED = 4
 
 
 def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
@@ -24,159 +27,137 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
         for run in runs
         if run.record.strangers
     ]
-    randoms = {run.key for run in runs if run.init == "random"}
-    if any(run.key not in randoms and not run.is_solved for run in runs):
-        notes.append(
-            "No gain without a random run of the same stream and settings: add `--init random`"
-            " to the training command, or give the record of such a run too."
-        )
+    notes += [*_gain_notes(runs)]
     for run, name in zip(runs, labels(runs), strict=True):
-        if run.gain and run.init == "random":
-            notes += _tasks_without_level(name, run.gain)
         if run.not_finite:
             notes.append(
                 f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
                 f" {len(run.points)} evaluation points."
             )
-    notes += not_reached(runs)
     parts = by_data(runs)
     for heading, part in zip(headings(parts), parts, strict=True):
         data = f"{heading.split(':')[0]}: " if heading else ""
-        notes += [f"{data}{note}" for note in (*bounded_gains(part), rises(part)) if note]
+        notes += [f"{data}{note}" for note in rises(part)]
     return tuple(dict.fromkeys(notes))
 
 
-def _tasks_without_level(random: str, own: Gain) -> list[str]:
-    """Return notes on tasks without a gain over the run `random`, whose own gain is `own`."""
-    notes = []
-    for reason in dict.fromkeys(reason for _, reason in own.left_out):
-        tasks = [str(task) for task, other in own.left_out if other is reason]
-        every = len(tasks) == len(own.tasks) + len(own.left_out)
-        word = "task" if len(tasks) == 1 else "tasks"
-        where = "any task" if every else f"{word} {', '.join(tasks)}"
-        notes.append(f"No gain over {random} in {where}: {reason.value}.")
-    return notes
-
-
-_MOST_NAMED = 4
-"""Starts that a note names, and runs that have a note of their own."""
-
-
-def not_reached(runs: Sequence[RunSummary]) -> list[str]:
-    """Return notes on the runs of a report that do not get to the level in every task."""
-    found = [
-        (name, run.gain)
-        for name, run in zip(labels(runs), runs, strict=True)
-        if run.gain and not run.gain.complete
-    ]
-    if len(found) <= _MOST_NAMED:
-        return [_not_reached(name, gain) for name, gain in found]
-    return [
-        f"{len(found):,} of {number_of(len(runs), 'run')} do not reach 95 % of random's best"
-        " new-task accuracy in every task; their gains are the means over those in which they do."
-    ]
-
-
-def _not_reached(name: str, gain: Gain) -> str:
-    tasks = number_of(len(gain.tasks), "task")
-    told = f"{name} reaches 95 % of random's best new-task accuracy in"
-    if not gain.reached:
-        return f"{told} none of {tasks}: it has no gain."
-    missing = [str(task.task) for task in gain.tasks if task.reached is None]
-    word = "task" if len(missing) == 1 else "tasks"
-    return (
-        f"{told} {gain.reached} of {tasks}, not in {word} {', '.join(missing)}; its gain is the"
-        " mean over those."
-    )
-
-
-def bounded_gains(runs: Sequence[RunSummary]) -> list[str]:
-    """Return notes on gains that evaluations are too far apart for, of runs on the same data.
-
-    Tasks are counted over the seeds of a start, at equal level.
-    """
-    parts = [part for part in alike(runs) if any(run.gain for run in part)]
-    names = labels([part[0] for part in parts], without=("seed",)) if parts else []
-    gains = [[run.gain for run in part if run.gain] for part in parts]
-    tasks = [[task for gain in own for task in gain.tasks] for own in gains]
-    firsts = sorted({task.first for own in tasks for task in own})
-    if not firsts:
-        return []
-    at = f"iteration {firsts[0]}" + (f" to {firsts[-1]}" if len(firsts) > 1 else "")
-    finer = f"A smaller `--eval-every` than {firsts[-1]} in training shows more."
-    finer = f" {finer}" if firsts[-1] > 1 else ""
-    notes = []
-    ahead = _counted(names, [[task.is_bounded("equal-level") for task in own] for own in tasks])
-    if ahead:
-        notes.append(
-            f"≥: at 95 % of the best of random before the first step, which counts as {at}, the"
-            f" first evaluation after it, so that the gain is at least that: {ahead}.{finer}"
+def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield which gains are missing, over some tasks only, or bounded by the evaluations."""
+    randoms = {run.key for run in runs if run.init == "random"}
+    if any(run.key not in randoms and not run.is_solved for run in runs):
+        yield (
+            "No gain without a random run of the same stream and settings: add `--init random`"
+            " to the training command, or give the record of such a run too."
         )
+    gains = [(n, run, run.gain) for run, n in zip(runs, labels(runs), strict=True) if run.gain]
+    for name, run, gain in gains:
+        for reason in dict.fromkeys(reason for _, reason in gain.left_out):
+            tasks = [str(task) for task, other in gain.left_out if other is reason]
+            if run.init == "random":
+                word = "task" if len(tasks) == 1 else "tasks"
+                yield f"No gain over {name} in {word} {', '.join(tasks)}: {reason.value}."
+    if partial := [name for name, _, gain in gains if not gain.complete]:
+        yield (
+            f"{_few(partial)}: 95 % of random's best new-task accuracy is not reached in every"
+            " task; the gain is the mean over those in which it is."
+        )
+    bounded = [n for n, _, gain in gains if any(t.is_bounded("equal-level") for t in gain.tasks)]
     late = [
-        [task.random_reached <= task.first for task in own] if part[0].init == "random" else []
-        for part, own in zip(parts, tasks, strict=True)
+        name
+        for name, run, gain in gains
+        if run.init == "random" and any(t.random_reached <= t.first for t in gain.tasks)
     ]
-    if level := _counted(names, late):
-        notes.append(
-            f"No gain above 1 can show where random itself is at 95 % of its best by the first"
-            f" evaluation, {at}: {level}.{'' if ahead else finer}"
+    first = max((task.first for _, _, gain in gains for task in gain.tasks), default=1)
+    finer = f" A smaller `--eval-every` than {first} shows more." if first > 1 else ""
+    if bounded:
+        yield f"Gains marked ≥ are at least that: {_few(bounded)}.{finer}"
+    if late:
+        yield (
+            "No gain above 1 can show in tasks in which random itself is at 95 % of its best by"
+            f" the first evaluation: {_few(late)}.{'' if bounded else finer}"
         )
-    return notes
 
 
-def _counted(names: Sequence[str], found: Sequence[Sequence[bool]]) -> str:
-    """Return who is found in how many tasks; empty where nobody is."""
-    those = [(name, own) for name, own in zip(names, found, strict=True) if any(own)]
-    if len(those) > _MOST_NAMED:
-        return f"{len(those)} of {number_of(len(names), 'start')}, in some tasks"
-    words = [f"{name} in {sum(own)} of {number_of(len(own), 'task')}" for name, own in those]
-    return listed(words) if words else ""
+def _few(names: Sequence[str]) -> str:
+    few = [*names[:_MOST_NAMED]]
+    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return listed([*few, *more])
 
 
-FAR = 5.0
-"""Percentage points."""
+def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the note on runs on the same data whose base accuracy ends far above its start.
 
-
-def rises(runs: Sequence[RunSummary]) -> str:
-    """Return the note on runs on the same data; empty where no run ends far above its start."""
+    A head that was made for all base classes is trained on the rows of a cache: if a few base
+    classes are tested and most of these rows are theirs, it comes to prefer them.
+    """
     found = [
         (run, before, after)
         for run in runs
         if (before := accuracy_before(run.record, run.points)) is not None
-        and (after := _after(run)) is not None
-        and after - before > FAR
+        and (after := at_end(run.points)["acc_pre"].last()) is not None
+        and after - before > FAR  # type: ignore[operator]
     ]
     if not found:
-        return ""
-    starts = _range([before for _, before, _ in found])
-    ends = _range([after for _, _, after in found])
-    return (
-        f"A_pre rises from {starts} % before task 1 to {ends} % after the last task:"
-        f" {_reason(found[0][0])}"
-    )
-
-
-def _after(run: RunSummary) -> float | None:
-    last: float | None = at_end(run.points)["acc_pre"].last()  # type: ignore[assignment]
-    return last
-
-
-def _reason(run: RunSummary) -> str:
+        return
+    run, before, after = max(found, key=lambda each: each[2] - each[1])  # type: ignore[operator]
     base = run.record.classes.filter(pl.col("task") == 0)
     tested = base.filter(pl.col("val_rows") > 0)
-    rows, own = base["train_rows"].sum(), tested["train_rows"].sum()
     if len(tested) == len(base):
-        return (
-            "training fits the rows of base classes to this cache better than the head that it"
-            " started from."
+        reason = "training fits the base classes to this cache better than the head it starts from."
+    else:
+        own, rows = tested["train_rows"].sum(), base["train_rows"].sum()
+        reason = (
+            f"only {len(tested):,} of {len(base):,} base classes are tested, and {own:,} of"
+            f" {rows:,} training rows of base classes are theirs. No gain to count on."
         )
-    return (
-        f"only {len(tested):,} of {len(base):,} base classes are tested, and {own:,} of {rows:,}"
-        " training rows of base classes are theirs, so that training favours them. No gain to"
-        " count on."
+    yield f"A_pre rises from {before:.1f} % before task 1 to {after:.1f} % at the end: {reason}"
+
+
+def conclusions(runs: Sequence[RunSummary]) -> list[str]:
+    """Return a sentence for each data on which random rows and other ones were tried."""
+    parts = by_data(runs)
+    pairs = zip(headings(parts), map(conclusion, parts), strict=True)
+    return [f"{heading}: {words}" if heading else words for heading, words in pairs if words]
+
+
+def conclusion(runs: Sequence[RunSummary]) -> str:
+    """Return what starts are worth, of runs on the same data; empty without random rows and others.
+
+    Numbers are means over tasks and seeds. If training differs, as by the number of shots, it is
+    about the comparison that has the best A_all.
+    """
+    rivals: dict[str, list[SeedGroup]] = {}
+    for group in seed_groups(runs):
+        if group.spread("acc_new_start") is not None:
+            rivals.setdefault(group.comparable, []).append(group)
+    for groups in rivals.values():
+        random = next((group for group in groups if group.runs[0].init == "random"), None)
+        others = [group for group in groups if group.runs[0].init != "random"]
+        if random is not None and others:
+            sentence = _sentence([random, *others[:MOST_STARTS]])
+            names = differences(runs, without=("seed",)).of_training
+            where = ", ".join(phrase(random.runs[0], name) for name in names)
+            return f"{where}: {sentence}" if where else sentence[0].upper() + sentence[1:]
+    return ""
+
+
+def _sentence(groups: Sequence[SeedGroup]) -> str:
+    random, *others = labels([group.runs[0] for group in groups], without=("seed",))
+    start, *starts = _means(groups, "acc_new_start")
+    found = [f"{name} rows {share} %" for name, share in zip(others, starts, strict=True)]
+    words = (
+        f"before the first step of a task, {random} rows recognise {start} % of its new classes, "
+        + listed(found)
     )
+    points = groups[0].runs[0].points
+    if points["iteration"].max():
+        words += f"; over all its evaluations {listed(_means(groups, 'acc_new'))} %"
+    over = [number_of(points["task"].n_unique(), "task")]
+    if (seeds := max(len(group.runs) for group in groups)) > 1:
+        over.append(number_of(seeds, "seed"))
+    return f"{words} (mean over {' and '.join(over)})."
 
 
-def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
-    return low if low == high else f"{low} to {high}"
+def _means(groups: Sequence[SeedGroup], name: str) -> list[str]:
+    found = [group.spread(name) for group in groups]
+    return [f"{spread.mean:.1f}" for spread in found if spread is not None]

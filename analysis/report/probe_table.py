@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from clinit.analysis.report.settings import NOTHING
-from clinit.analysis.report.table import Column, table_of
+from clinit.analysis.report.table import NOTHING, Cells, Column, Table
 from clinit.headtrain.probe.result import GridPoint, Probe
 
 NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C"}
 
 
-def grid_table(found: Probe) -> Table:
+def grid_table(found: Probe) -> RichTable:
     """Return held-out top-1 in percent, the chosen settings marked.
 
     Batches: a line per learning rate, a column per weight decay. L-BFGS: a line per C.
@@ -21,7 +20,7 @@ def grid_table(found: Probe) -> Table:
     return _by_c(found) if found.config.by == "lbfgs" else _by_rate(found)
 
 
-def _by_rate(found: Probe) -> Table:
+def _by_rate(found: Probe) -> RichTable:
     rates, decays = (
         sorted({point.settings[name] for point in found.grid}) for name in ("lr", "weight_decay")
     )
@@ -30,13 +29,15 @@ def _by_rate(found: Probe) -> Table:
         Column("learning rate", "number"),
         *(Column(f"decay {decay:g}", "number") for decay in decays),
     ]
-    lines = [[f"{rate:g}", *(_cell(found, at[rate, decay]) for decay in decays)] for rate in rates]
-    return table_of(columns, [lines])
+    lines: list[Cells] = [
+        [f"{rate:g}", *(_cell(found, at[rate, decay]) for decay in decays)] for rate in rates
+    ]
+    return Table(columns, [lines]).rich()
 
 
-def _by_c(found: Probe) -> Table:
+def _by_c(found: Probe) -> RichTable:
     columns = [Column(name, "number") for name in ("C", "top-1", "loss", "iterations")]
-    lines = [
+    lines: list[Cells] = [
         [
             f"{point.settings['c']:g}",
             _cell(found, point),
@@ -45,7 +46,7 @@ def _by_c(found: Probe) -> Table:
         ]
         for point in found.grid
     ]
-    return table_of(columns, [lines])
+    return Table(columns, [lines]).rich()
 
 
 def grid_title(found: Probe) -> str:

@@ -5,18 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from clinit.analysis.metrics.efficiency import Reading, gain, times_to_levels
-from clinit.analysis.report.notes import notes_of
+from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.same_data import by_data, stacked
-from clinit.analysis.report.seeds import legend, numbered
+from clinit.analysis.report.seeds import means_csv, means_json, num_seeds, numbered
+from clinit.analysis.report.settings import by_data, headings
+from clinit.analysis.report.tables import (
+    TextTable,
+    diagnosis_table,
+    metrics_table,
+    ranking,
+    run_table,
+    task_table,
+)
 from clinit.errors import RecordError
 from clinit.extract.cache.folder import caches_in
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
@@ -24,9 +34,9 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import RenderableType
 
 
+Drawn = TypeVar("Drawn")
 SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
 
 
@@ -48,7 +58,7 @@ class Report:
     @property
     def legend(self) -> list[str]:
         """Where the runs lie that tables, figures and notes name by a number, a line for each."""
-        return legend(self.runs)
+        return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""
@@ -78,43 +88,33 @@ class Report:
 
     def means_json(self) -> str:
         """Return mean and deviation over seeds as JSON: one entry per group of runs."""
-        from clinit.analysis.report.seeds import means_json
-
         return means_json(self.runs)
 
     def means_csv(self) -> str:
         """Return mean and deviation over seeds as CSV: one line per group of runs."""
-        from clinit.analysis.report.seeds import means_csv
-
         return means_csv(self.runs)
 
-    def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
-        """Return means over seeds, of the ranking or the further metrics, as Markdown."""
-        from clinit.analysis.report.markdown import markdown
-        from clinit.analysis.report.paper_table import PaperTable
+    def texts(self, *, reading: Reading = "equal-level", metrics: bool = False) -> list[TextTable]:
+        """Return means over seeds, of the ranking or the further metrics, a table for each data."""
+        return [TextTable.of(part, reading, metrics=metrics) for part in by_data(self.runs)]
 
-        parts = by_data(self.runs)
-        return "\n".join(markdown(PaperTable.of(part, reading, metrics=metrics)) for part in parts)
+    def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return the same as Markdown."""
+        tables = self.texts(reading=reading, metrics=metrics)
+        return "\n".join(table.markdown() for table in tables)
 
     def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
-        """Return means over seeds, of the ranking or the further metrics, as LaTeX."""
-        from clinit.analysis.report.latex import latex
-        from clinit.analysis.report.paper_table import PaperTable
-
-        parts = by_data(self.runs)
-        return "\n".join(latex(PaperTable.of(part, reading, metrics=metrics)) for part in parts)
+        """Return the same as LaTeX."""
+        tables = self.texts(reading=reading, metrics=metrics)
+        return "\n".join(table.latex() for table in tables)
 
     def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of the runs, to be printed `width` columns wide."""
-        from clinit.analysis.report.tables import run_table
-
         return stacked(self.runs, lambda runs: run_table(runs, width, reading))
 
     @property
     def has_several_seeds(self) -> bool:
         """Whether there are runs of more than one seed."""
-        from clinit.analysis.report.seeds import num_seeds
-
         return num_seeds(self.runs) > 1
 
     @property
@@ -124,27 +124,19 @@ class Report:
 
     def ranking(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the runs ranked, those that differ only in their seed as one line."""
-        from clinit.analysis.report.ranking import ranking
-
         return stacked(self.runs, lambda runs: ranking(runs, width, reading))
 
     def metrics_table(self, *, width: int = 80, ranked: bool = True) -> RenderableType:
         """Return what the field reports beside averages, `ranked` by A_all or in their order."""
-        from clinit.analysis.report.metrics_table import metrics_table
-
         return stacked(self.runs, lambda runs: metrics_table(runs, width, ranked=ranked))
 
     @property
     def conclusions(self) -> list[str]:
         """What the starts are worth, a sentence for each data with random rows and others."""
-        from clinit.analysis.report.conclusion import conclusions
-
         return conclusions(self.runs)
 
     def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""
-        from clinit.analysis.report.tables import task_table
-
         return stacked(self.runs, lambda runs: task_table(runs, width, reading))
 
     @property
@@ -154,8 +146,6 @@ class Report:
 
     def diagnosis_table(self, *, width: int = 80, per_task: bool = False) -> RenderableType:
         """Return NC1 to NC4 and D_LS of the runs, after the last task or after every task."""
-        from clinit.analysis.report.diagnosis_table import diagnosis_table
-
         measured = [run for run in self.runs if is_diagnosed(run)]
         return stacked(measured, lambda runs: diagnosis_table(runs, width, per_task=per_task))
 
@@ -357,3 +347,35 @@ def load_runs(path: str | Path, *more: str | Path) -> Runs:
 def runs_of(records: Sequence[RunRecord]) -> Runs:
     """Return runs that need not be written."""
     return Runs(report_of(records))
+
+
+def stacked(
+    runs: Sequence[RunSummary], render: Callable[[tuple[RunSummary, ...]], RenderableType]
+) -> RenderableType:
+    """Return what `render` makes of the runs of each data, one below the other."""
+    parts = by_data(runs)
+    if len(parts) < 2:
+        return render(tuple(runs))
+    pieces: list[RenderableType] = []
+    for heading, part in zip(headings(parts), parts, strict=True):
+        above = f"\n{heading}" if pieces else heading
+        pieces += [Text(above, style="bold underline"), render(part)]
+    return Group(*pieces)
+
+
+def drawn(draws: Sequence[Callable[[], Drawn]]) -> list[Drawn | RecordError]:
+    """Return what each call draws; in the place of what its records lack, the error.
+
+    Raises:
+        RecordError: If none of them can be drawn.
+    """
+    found: list[Drawn | RecordError] = []
+    for draw in draws:
+        try:
+            found.append(draw())
+        except RecordError as error:
+            found.append(error)
+    errors = [each for each in found if isinstance(each, RecordError)]
+    if len(errors) == len(found):
+        raise errors[0]
+    return found

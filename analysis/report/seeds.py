@@ -2,7 +2,7 @@
 
 The deviation is that of a sample (n - 1); a value that a run of a group lacks leaves that run out
 of this value. A run that was recorded twice is not taken for two seeds: its copies belong to groups
-of their own, and have numbers where nothing else tells them apart.
+of their own, and have numbers if nothing else tells them apart.
 """
 
 from __future__ import annotations
@@ -11,22 +11,15 @@ import dataclasses
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clinit.analysis.metrics.efficiency import (
-    PLACE_SETTINGS,
-    READINGS,
-    bounded_name,
-    comparison_key,
-    data_of,
-    value_name,
-)
+from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.same_data import by_data
-from clinit.analysis.report.settings import differences, identity, settings
+from clinit.analysis.report.settings import by_data, differences, identity, settings
+from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
 
 
@@ -36,9 +29,8 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """None where there is one value only."""
+    """None of a single value."""
     count: int = 1
-    """Number of values."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
@@ -51,29 +43,15 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeedGroup:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed, with their rows of the report or of one task."""
 
     runs: tuple[RunSummary, ...]
-    values: dict[str, Spread | None]
-    """By the name of the value in the rows of the report."""
-    shares: dict[str, float]
-    """The least share, over the runs, of tasks that a value is a mean over."""
-    bounded: frozenset[str] = frozenset()
-    """The names of the values that are at least what they are, in some task of some run."""
+    rows: tuple[Row, ...]
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary]) -> SeedGroup:
         """Summarise runs of different seeds."""
-        rows = [run.row() for run in runs]
-        found = {
-            name: Spread.of([row[name] for row in rows if row[name] is not None]) for name in MEANS
-        }
-        bounded = {
-            value_name(reading)
-            for reading in READINGS
-            if any(row[bounded_name(reading)] for row in rows)
-        }
-        return cls(tuple(runs), found, _least_shares(rows), frozenset(bounded))
+        return cls(tuple(runs), tuple(run.row() for run in runs))
 
     @property
     def comparable(self) -> str:
@@ -81,21 +59,30 @@ class SeedGroup:
         info = self.runs[0].record.info
         return comparison_key({**info, "config": {**info["config"], "seed": None}})
 
+    def spread(self, name: str) -> Spread | None:
+        """Return mean and deviation of a value, by its name in the rows; None if no run has it."""
+        return Spread.of([row[name] for row in self.rows if row.get(name) is not None])
+
     def is_partial(self, measure: Measure) -> bool:
         """Whether a run of the group has the measure in some of its tasks only."""
-        return self.shares.get(measure.share_of_tasks or "", 1.0) < 1.0
+        if measure.is_gain:
+            return any(row.get("gain_tasks_reached") != row.get("gain_tasks") for row in self.rows)
+        share = measure.share_of_tasks
+        return any((1.0 if row[share] is None else row[share]) < 1.0 for row in self.rows if share)
 
-    def mean(self, measure: Measure) -> str | None:
-        """Return the mean of a measure as printed, ≥ before a bound; None where there is none."""
-        found = self.values[measure.name]
+    def is_bounded(self, measure: Measure) -> bool:
+        """Whether the measure is at least what it is, in some task of some run."""
+        return any(row.get(f"{measure.name}_bounded") for row in self.rows)
+
+    def cell(self, measure: Measure, *, is_best: bool = False) -> Cell:
+        """Return a measure as printed, ≥ before a bound."""
+        found = self.spread(measure.name)
         if found is None:
-            return None
-        return ("≥" if measure.name in self.bounded else "") + measure.text(found.mean)
-
-    def deviation(self, measure: Measure) -> str | None:
-        """Return the deviation of a measure as printed; None of a single value."""
-        found = self.values[measure.name]
-        return None if found is None or found.deviation is None else measure.text(found.deviation)
+            return Cell(None)
+        bound = "≥" if self.is_bounded(measure) else ""
+        deviation = None if found.deviation is None else measure.text(found.deviation)
+        partial = self.is_partial(measure)
+        return Cell(bound + measure.text(found.mean), deviation, is_best, partial, found.mean)
 
 
 def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[SeedGroup]:
@@ -116,8 +103,8 @@ def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
-    """Return the measures that some run has; the first one where none has any."""
-    known = [m for m in measures if any(group.values[m.name] is not None for group in groups)]
+    """Return the measures that some run has; the first one if none has any."""
+    known = [m for m in measures if any(group.spread(m.name) is not None for group in groups)]
     return known or [*measures[:1]]
 
 
@@ -126,39 +113,31 @@ def num_seeds(runs: Sequence[RunSummary]) -> int:
     return len({run.config.get("seed") for run in runs})
 
 
-def best_of_groups(groups: Sequence[SeedGroup], measure: Measure) -> list[bool]:
+def best_of_groups(
+    groups: Sequence[SeedGroup],
+    measure: Measure,
+    key: Callable[[SeedGroup], str] = lambda group: group.comparable,
+) -> list[bool]:
     """Return for each group whether its mean is the best of those it can be compared with.
 
     Equal as printed is equally good. A mean over some tasks only is not comparable with one over
-    all of them, and nothing is the best of itself.
+    all of them, and nothing is the best of itself. `key` tells what can be compared.
     """
     choose = max if measure.better == "high" else min
     rivals: dict[str, list[SeedGroup]] = {}
     for group in groups:
-        rivals.setdefault(group.comparable, []).append(group)
+        rivals.setdefault(key(group), []).append(group)
     top: dict[str, str | None] = {}
-    for key, those in rivals.items():
-        known = [
-            (found.mean, group.mean(measure))
-            for group in those
-            if (found := group.values[measure.name]) is not None and not group.is_partial(measure)
-        ]
+    for name, those in rivals.items():
+        cells = [group.cell(measure) for group in those]
+        known = [(c.value, c.mean) for c in cells if c.value is not None and not c.is_partial]
         if measure.better != "neither" and len(those) > 1 and known:
-            top[key] = choose(known)[1]
+            top[name] = choose(known)[1]
     return [
-        not group.is_partial(measure) and group.mean(measure) == top.get(group.comparable, "")
+        not cell.is_partial and cell.mean == top.get(key(group), "")
         for group in groups
+        for cell in [group.cell(measure)]
     ]
-
-
-def _least_shares(rows: Sequence[Row]) -> dict[str, float]:
-    gains = [
-        row["gain_tasks_reached"] / row["gain_tasks"] if row["gain_tasks"] else 1.0 for row in rows
-    ]
-    shares = {"gain_share": min(gains)}
-    for name in (name for name in MEANS if name.startswith("share_reaching_")):
-        shares[name] = min(1.0 if row[name] is None else row[name] for row in rows)
-    return shares
 
 
 def seedless_key(run: RunSummary) -> str:
@@ -171,7 +150,7 @@ def seedless_key(run: RunSummary) -> str:
 
 
 def _rank(group: SeedGroup) -> float:
-    best = group.values["acc_all"]
+    best = group.spread("acc_all")
     return float("inf") if best is None else -best.mean
 
 
@@ -179,60 +158,52 @@ def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Return the runs in their order; those of groups that are alike but for seeds have numbers."""
     names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
     groups = alike(runs)
-    told = [identity(group[0], [*names]) for group in groups]
-    counts = Counter(told)
-    twice = {
-        id(run) for group, key in zip(groups, told, strict=True) if counts[key] > 1 for run in group
-    }
+    keys = [identity(group[0], [*names]) for group in groups]
+    counts = Counter(keys)
+    pairs = zip(groups, keys, strict=True)
+    twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
     chosen = [run for run in runs if id(run) in twice]
     numbers = {id(run): number for number, run in enumerate(chosen, start=1)}
     return [dataclasses.replace(run, number=numbers.get(id(run))) for run in runs]
 
 
-def legend(runs: Sequence[RunSummary]) -> list[str]:
-    """Return a line for each run that has a number: where its record lies."""
-    return [f"run {run.number}: {run.path}" for run in runs if run.number is not None]
-
-
-def mean_rows(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
-    """Return one entry per group of seeds, by data, the best A_all first.
+def means_json(runs: Sequence[RunSummary]) -> str:
+    """Return one entry per group of seeds as JSON, by data, the best A_all first.
 
     `values` holds mean, deviation (of a sample; None of one value) and count of each number, None
-    where no run has it.
+    if no run has it.
     """
-    return [
+    rows = [
         {
             **_identity(group),
             "seeds": [run.config.get("seed") for run in group.runs],
             "runs": len(group.runs),
             "ids": [run.record.info.get("id", run.path.name) for run in group.runs],
-            "values": {name: _spread(found) for name, found in group.values.items()},
+            "values": {
+                name: None if (found := group.spread(name)) is None else dataclasses.asdict(found)
+                for name in MEANS
+            },
             "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
         }
         for group in _groups(runs)
     ]
-
-
-def means_json(runs: Sequence[RunSummary]) -> str:
-    """Return these entries as JSON."""
-    return json.dumps(finite(mean_rows(runs)), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def means_csv(runs: Sequence[RunSummary]) -> str:
-    """Return one line per group: its mean under each name, `_deviation` and `_count` beside it.
+    """Return one line per group: its mean under each name, then `_deviation` and `_count`.
 
     The settings in which the runs differ are columns.
     """
     names = [name for name in differences(runs).names if name not in ("seed", "run")]
     lines: list[dict[str, Any]] = []
     for group in _groups(runs):
-        told = settings(group.runs[0])
-        line = _identity(group) | {name: _plain(told.get(name)) for name in names}
-        line |= {
-            "seeds": " ".join(str(run.config.get("seed")) for run in group.runs),
-            "runs": len(group.runs),
-        }
-        for name, found in group.values.items():
+        own = settings(group.runs[0])
+        line = _identity(group) | {name: _plain(own.get(name)) for name in names}
+        line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
+        line["runs"] = len(group.runs)
+        for name in MEANS:
+            found = group.spread(name)
             line[name] = None if found is None else found.mean
             line[f"{name}_deviation"] = None if found is None else found.deviation
             line[f"{name}_count"] = 0 if found is None else found.count
@@ -241,27 +212,13 @@ def means_csv(runs: Sequence[RunSummary]) -> str:
 
 
 def _identity(group: SeedGroup) -> dict[str, Any]:
-    run = group.runs[0]
-    return {
-        "init": run.init,
-        "scale": run.scale,
-        "loss": run.config.get("loss"),
-        "head_width": run.config.get("head_width"),
-        "base": run.data_name("base"),
-        "new": run.data_name("new"),
-        "measured_on": run.measured_on,
-    }
+    names = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")
+    return {name: group.rows[0][name] for name in names}
 
 
 def _groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
     """Return the groups of each data, the best A_all first."""
     return [group for part in by_data(runs) for group in seed_groups(part)]
-
-
-def _spread(found: Spread | None) -> dict[str, float | int | None] | None:
-    if found is None:
-        return None
-    return {"mean": found.mean, "deviation": found.deviation, "count": found.count}
 
 
 def _plain(value: object) -> object:

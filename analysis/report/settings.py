@@ -12,11 +12,9 @@ from typing import Any
 
 from clinit.analysis.metrics.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.table import Column
+from clinit.analysis.report.table import NOTHING, Column
 from clinit.headtrain.study import Study
 
-NOTHING = "-"
-"""Printed where there is no value."""
 SHORT = {
     "batch_size": "batch",
     "bias": "bias",
@@ -275,7 +273,7 @@ class RunNames:
     @property
     def columns(self) -> list[Column]:
         """A column for each setting."""
-        return [Column(SHORT.get(name, name)) for name in self.settings]
+        return [Column(SHORT.get(name, name), "run") for name in self.settings]
 
     def cells(self, run: RunSummary) -> list[str]:
         """Return what a run has in these columns."""
@@ -296,3 +294,40 @@ class RunNames:
         if name == "scale":
             return scale_of(run) or NOTHING
         return shown(run, name)
+
+
+Runs = tuple[RunSummary, ...]
+
+
+def by_data(runs: Sequence[RunSummary]) -> list[Runs]:
+    """Return the runs of each data in their order; those measured on test images first.
+
+    Data: base and new classes, features, and images measured on; not where a cache lies.
+    """
+    parts: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        parts.setdefault(run.data, []).append(run)
+    ordered = sorted(parts.values(), key=lambda part: part[0].is_held_out)
+    return [tuple(part) for part in ordered]
+
+
+def headings(parts: Sequence[Runs]) -> list[str]:
+    """Return a heading for each part, its data in words; nothing if there is one part only.
+
+    If the words of two parts are alike, they name the whole paths of the caches.
+    """
+    if len(parts) < 2:
+        return [""] * len(parts)
+    names = [_data_name(part[0]) for part in parts]
+    return [
+        f"Data {number} of {len(parts)}: "
+        + (_data_name(part[0], path=True) if names.count(name) > 1 else name)
+        for number, (part, name) in enumerate(zip(parts, names, strict=True), start=1)
+    ]
+
+
+def _data_name(run: RunSummary, *, path: bool = False) -> str:
+    info = run.record.info
+    sides = [side.get("path") for side in (info.get("base", {}), info.get("new", {}))]
+    found = [str(side) if path else Path(side).name for side in sides if side]
+    return ", on ".join(filter(None, [" → ".join(found), run.measured_on]))

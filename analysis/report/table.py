@@ -1,30 +1,67 @@
-"""Tables for the terminal that fit its width: names in columns or in words, some numbers left out.
+"""One table, for the terminal, Markdown, LaTeX and the page.
 
-No column is squeezed. What takes too much room is written closer together first; then the least
-needed numbers are left out; and if too few would be left, one column of words names the runs,
-broken into lines.
+In the terminal no column is squeezed. What takes too much room is written closer together first;
+then the least needed numbers are left out; and if too few would be left, one column of words names
+the runs, broken into lines. In LaTeX it is a `tabular` with the rules of booktabs, without a
+floating environment: the author's own has the label and the caption.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from clinit.analysis.report.run import RunSummary
-    from clinit.analysis.report.settings import RunNames
+from clinit.words import escaped, lines_of_table, visible
 
-Kind = Literal["name", "setting", "text", "number"]
-Cells = Sequence[str | Text]
-"""A line of a table, one cell per column; a `str` is shown letter by letter, without markup."""
+Better = Literal["high", "low", "neither"]
+Kind = Literal["name", "run", "setting", "text", "number"]
+NOTHING = "-"
+"""Printed where there is no value."""
+FEWEST = 6
+"""Numbers that names in columns must leave room for: with fewer, words name the runs."""
+NARROWEST, WIDEST = 24, 60
+"""Least and greatest width of the column of words."""
+ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
+_LATEX_ARROWS: dict[Better, str] = {"high": r" $\uparrow$", "low": r" $\downarrow$", "neither": ""}
+_LATEX = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",  # after the end of a line it would be its extra space
+    "]": "{]}",
+    "*": "{*}",  # the same
+    "`": "{`}",  # no ligatures
+    "'": "{'}",
+    "·": r"$\cdot$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "…": r"\ldots{}",
+    "→": r"$\to$",
+    "−": "$-$",
+    "λ": r"$\lambda$",
+    "σ": r"$\sigma$",
+}
+
+
+def latex_text(text: str) -> str:
+    """Return text that LaTeX sets letter by letter."""
+    letters = "".join(_LATEX.get(letter, letter) for letter in visible(text))
+    return letters.replace("--", "-{}-").replace("--", "-{}-")  # no dashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,190 +70,240 @@ class Column:
 
     heading: str
     kind: Kind = "name"
-    """Names and numbers keep to one line, numbers to the right. Settings and texts are wrapped; a
-    word that is too long is folded in a setting and shortened in a text."""
-
-
-def table_of(
-    columns: Iterable[Column],
-    sections: Iterable[Iterable[Cells]],
-    *,
-    title: str | Text | None = None,
-    caption: str | None = None,
-    is_framed: bool = False,
-    is_tight: bool = False,
-) -> Table:
-    """Return a table.
-
-    Args:
-        columns: From left to right.
-        sections: Groups of lines; they are set apart.
-        title: Above the table, on the left.
-        caption: Below the table, on the left.
-        is_framed: Whether lines are drawn around the table and between its columns; where it is
-            too wide, all columns then give way alike.
-        is_tight: Whether one blank instead of two is between columns.
-    """
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    if not is_framed:
-        table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
-        table.pad_edge = table.show_edge = False
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"
-        table.add_column(
-            Text(column.heading, justify=justify),
-            justify=justify,
-            no_wrap=column.kind in ("name", "number") and not is_framed,
-            overflow="fold" if column.kind == "setting" else "ellipsis",
-        )
-    for section in sections:
-        for cells in section:
-            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-        table.add_section()
-    return table
-
-
-def width_of(table: Table) -> int:
-    """Return how many columns of a terminal a table takes where nothing is shortened."""
-    console = Console(width=1000)
-    return Measurement.get(console, console.options, table).maximum
-
-
-FEWEST = 6
-"""Numbers that names in columns must leave room for: with fewer, words name the runs."""
-NARROWEST, WIDEST = 24, 60
-"""Least and greatest width of the column of words."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """The numbers of a run, or of runs that differ only in their seed."""
-
-    run: RunSummary
-    """The first of them."""
-    numbers: Cells
-    before: Cells = ()
-    """What stands to the left of the name."""
-    behind: Cells = ()
-    """What stands between the name and the numbers."""
-
-
-Sections = Sequence[Sequence[Line]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """The headings above the parts of a line."""
-
-    numbers: Sequence[Column]
-    before: Sequence[Column] = ()
-    behind: Sequence[Column] = ()
-    needed: Sequence[int] | None = None
-    """Places of the numbers, the most needed first; from left to right where it is None."""
-
-    def fitting(self, count: int) -> tuple[int, ...]:
-        """Return the places of the `count` numbers that are needed most, from left to right."""
-        needed = range(len(self.numbers)) if self.needed is None else self.needed
-        return tuple(sorted(needed[:count]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
-    """A table, and what it has no room for."""
-
-    table: Table
-    columns: Columns
-    shown: tuple[int, ...]
-    """Places of the numbers that are in it."""
-    width: int
-    """What it had to fit."""
+    """Names and numbers keep to one line, numbers to the right. `run`: a name that gives way to
+    words if there is no room. Settings and texts are wrapped; a word that is too long is folded in
+    a setting and shortened in a text."""
+    unit: str = ""
+    better: Better = "neither"
+    latex: str = ""
+    """The heading in LaTeX; empty: the heading itself."""
+    need: int | None = None
+    """The higher, the sooner the column is left out if there is no room; None: never."""
 
     @property
-    def left_out(self) -> str:
-        """Headings of the numbers that are left out; empty where there are none."""
-        headings = [column.heading.split("\n")[0] for column in self.columns.numbers]
-        return ", ".join(word for place, word in enumerate(headings) if place not in self.shown)
+    def mark(self) -> str:
+        """Unit and direction, which stand below the heading."""
+        return self.unit + ARROWS[self.better]
+
+    @property
+    def in_markdown(self) -> str:
+        """The heading in Markdown."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{escaped(self.heading)}{unit} {ARROWS[self.better]}".rstrip()
+
+    @property
+    def in_latex(self) -> str:
+        """The heading in LaTeX."""
+        unit = f" ({latex_text(self.unit)})" if self.unit else ""
+        return f"{self.latex or latex_text(self.heading)}{unit}{_LATEX_ARROWS[self.better]}"
 
 
-def fitted_table(
-    choices: Sequence[Sections], names: RunNames, columns: Columns, width: int
-) -> Fitted:
-    """Return a table that is at most `width` columns wide, if one number fits beside the names.
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A number with its deviation."""
 
-    Args:
-        choices: The lines, in groups that are set apart; the widest way to write them first.
-        names: Those of the runs of the lines.
-        columns: Those of the lines.
-        width: That of the terminal.
-    """
-    every = len(columns.numbers)
+    mean: str | None
+    deviation: str | None = None
+    is_best: bool = False
+    is_partial: bool = False
+    """Whether it is a mean over some tasks only."""
+    value: float | None = None
+    """What it is sorted by."""
 
-    def fitted(table: Table, shown: int) -> Fitted:
-        return Fitted(table, columns, columns.fitting(shown), width)
+    def text(self, *, beside: bool) -> Text:
+        """Return the number for a terminal, its deviation beside or below it."""
+        if self.mean is None:
+            return Text(NOTHING)
+        star = "*" if self.is_partial else ""
+        style = "bold green" if self.is_best else ""
+        if self.deviation is None:
+            return Text(self.mean + star, style=style)
+        if beside:
+            return Text(f"{self.mean} ±{self.deviation}{star}", style=style)
+        return Text.assemble((self.mean + star, style), (f"\n±{self.deviation}", "dim"))
 
-    for sections in choices:
-        for is_tight in (False, True):
-            table = _in_columns(sections, names, columns, every, is_tight=is_tight)
-            if width_of(table) <= width:
-                return fitted(table, every)
-    narrow = choices[-1]
-    for shown in range(every - 1, min(FEWEST, every) - 1, -1):
-        table = _in_columns(narrow, names, columns, shown, is_tight=True)
-        if width_of(table) <= width:
-            return fitted(table, shown)
-    for shown in range(every, 0, -1):
-        table = _in_words(narrow, names, columns, shown, width)
-        if width_of(table) <= width or shown == 1:
-            return fitted(table, shown)
-    raise AssertionError("a table has at least one number")
+    @property
+    def in_markdown(self) -> str:
+        """The number in Markdown; the best in bold."""
+        if self.mean is None:
+            return NOTHING
+        text = self.mean if self.deviation is None else f"{self.mean} ± {self.deviation}"
+        return (f"**{text}**" if self.is_best else text) + (r"\*" if self.is_partial else "")
 
-
-def _in_columns(
-    sections: Sections, names: RunNames, columns: Columns, shown: int, *, is_tight: bool
-) -> Table:
-    return _table(
-        sections,
-        names.columns,
-        [[names.cells(line.run) for line in section] for section in sections],
-        columns,
-        shown,
-        is_tight=is_tight,
-    )
+    @property
+    def in_latex(self) -> str:
+        """The number in LaTeX; the best in bold."""
+        if self.mean is None:
+            return "--"
+        mean = latex_text(self.mean.replace("-", "−"))
+        mean = rf"\textbf{{{mean}}}" if self.is_best else mean
+        mean += r"\textsuperscript{*}" if self.is_partial else ""
+        return mean if self.deviation is None else rf"{mean} $\pm$ {self.deviation}"
 
 
-def _in_words(
-    sections: Sections, names: RunNames, columns: Columns, shown: int, width: int
-) -> Table:
-    """Return a table whose column of words takes what the numbers leave."""
-    nothing = [[[""] for _ in section] for section in sections]
-    rest = _table(sections, [Column("")], nothing, columns, shown, is_tight=True)
-    room = min(WIDEST, max(NARROWEST, width - width_of(rest)))
-    words = [
-        [["\n".join(textwrap.wrap(names.words(line.run), room))] for line in section]
-        for section in sections
-    ]
-    return _table(sections, [Column("run")], words, columns, shown, is_tight=True)
+Cells = Sequence[str | Text | Cell]
+"""A line, one cell per column; a `str` is shown letter by letter, without markup."""
 
 
-def _table(
-    sections: Sections,
-    name_columns: Sequence[Column],
-    name_cells: Sequence[Sequence[Sequence[str]]],
-    columns: Columns,
-    shown: int,
-    *,
-    is_tight: bool,
-) -> Table:
-    places = columns.fitting(shown)
-    headings = [columns.numbers[place] for place in places]
-    return table_of(
-        [*columns.before, *name_columns, *columns.behind, *headings],
-        [
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Columns from left to right, and lines in sections that are set apart."""
+
+    columns: Sequence[Column]
+    sections: Sequence[Sequence[Cells]]
+    words: Sequence[str] = ()
+    """What names each line, in words: in the place of the columns that name the run."""
+    beside: bool = False
+    """Whether deviations stand beside their means if there is room."""
+
+    @property
+    def lines(self) -> list[Cells]:
+        """The lines of all sections."""
+        return [cells for section in self.sections for cells in section]
+
+    def rich(
+        self, *, caption: str | None = None, is_framed: bool = False, is_tight: bool = False
+    ) -> RichTable:
+        """Return the table for a terminal; `is_framed`: too wide, all columns give way alike."""
+        return self._rich(range(len(self.columns)), is_tight, self.beside, caption, is_framed)
+
+    def fitted(self, width: int) -> tuple[RichTable, list[Column]]:
+        """Return the table at most `width` columns wide, and the columns that are left out.
+
+        One number is always there, however narrow the terminal.
+        """
+        every = sum(column.need is not None for column in self.columns)
+        attempts = self._attempts(every, width)
+        shown, table = next(attempts)
+        while _width_of(table) > width and (following := next(attempts, None)):
+            shown, table = following
+        kept = set(self._places(shown))
+        return table, [each for place, each in enumerate(self.columns) if place not in kept]
+
+    def _attempts(self, every: int, width: int) -> Iterator[tuple[int, RichTable]]:
+        """Yield how many numbers are shown and the table with them, the best choice first."""
+        for beside in dict.fromkeys((self.beside, False)):
+            for is_tight in (False, True):
+                yield every, self._rich(self._places(every), is_tight, beside)
+        for shown in range(every - 1, min(FEWEST, every) - 1, -1):
+            yield shown, self._rich(self._places(shown), True, False)
+        for shown in range(every, 0, -1):
+            yield shown, self._in_words(self._places(shown), width)
+
+    def _places(self, shown: int) -> list[int]:
+        """Return the places of the columns if `shown` numbers are: those that are needed most."""
+        needs = sorted(c.need for c in self.columns if c.need is not None)[:shown]
+        return [p for p, c in enumerate(self.columns) if c.need is None or c.need in needs]
+
+    def _in_words(self, places: Sequence[int], width: int) -> RichTable:
+        """Return a table whose column of words takes what the numbers leave."""
+        first = next((p for p in places if self.columns[p].kind == "run"), 0)
+        rest = [place for place in places if self.columns[place].kind != "run"]
+        at = sum(place < first for place in rest)
+
+        def table(words: Sequence[str]) -> Table:
+            named = iter(words)
+
+            def cells(line: Cells) -> Cells:
+                own = [line[place] for place in rest]
+                return [*own[:at], next(named), *own[at:]]
+
+            columns = [self.columns[place] for place in rest]
+            columns.insert(at, Column("run" if any(words) else ""))
+            return Table(columns, [[*map(cells, each)] for each in self.sections])
+
+        room = width - _width_of(table([""] * len(self.words)).rich(is_tight=True))
+        room = min(WIDEST, max(NARROWEST, room))
+        return table(["\n".join(textwrap.wrap(each, room)) for each in self.words]).rich(
+            is_tight=True
+        )
+
+    def _rich(
+        self,
+        places: Iterable[int],
+        is_tight: bool,
+        beside: bool,
+        caption: str | None = None,
+        is_framed: bool = False,
+    ) -> RichTable:
+        table = RichTable(caption=caption, caption_justify="left")
+        if not is_framed:
+            table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
+            table.pad_edge = table.show_edge = False
+        places = list(places)
+        has_marks = any(column.mark for column in self.columns)
+        for column in (self.columns[place] for place in places):
+            justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"
+            marked = has_marks and column.need is not None
+            heading = f"{column.heading}\n{column.mark}" if marked else column.heading
+            table.add_column(
+                Text(heading, justify=justify),
+                justify=justify,
+                no_wrap=column.kind in ("name", "run", "number") and not is_framed,
+                overflow="fold" if column.kind == "setting" else "ellipsis",
+            )
+        for section in self.sections:
+            for cells in section:
+                table.add_row(*(_text(cells[place], beside) for place in places))
+            table.add_section()
+        return table
+
+    def markdown(self) -> list[str]:
+        """Return the lines of the table as GitHub has them."""
+        heads = [column.in_markdown for column in self.columns]
+        rows = [
+            [c.in_markdown if isinstance(c, Cell) else escaped(str(c)) for c in cells]
+            for cells in self.lines
+        ]
+        return lines_of_table(heads, rows, numbers=sum(c.kind == "number" for c in self.columns))
+
+    def latex(self, *comments: str) -> str:
+        """Return the comments and the `tabular`."""
+        heads = [column.in_latex for column in self.columns]
+        lines = [
+            [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
+            for cells in self.lines
+        ]
+        kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
+        return "\n".join(
             [
-                [*line.before, *cells, *line.behind, *(line.numbers[place] for place in places)]
-                for line, cells in zip(section, named, strict=True)
+                r"% \usepackage{booktabs}, and \usepackage[T1]{fontenc} for quotation marks in"
+                " names",
+                *(line for text in comments for line in latex_comment(text)),
+                rf"\begin{{tabular}}{{{kinds}}}",
+                r"  \toprule",
+                latex_row(heads),
+                r"  \midrule",
+                *map(latex_row, lines),
+                r"  \bottomrule",
+                r"\end{tabular}",
+                "",
             ]
-            for section, named in zip(sections, name_cells, strict=True)
-        ],
-        is_tight=is_tight,
-    )
+        )
+
+
+def latex_row(cells: Iterable[str]) -> str:
+    """Return a line of a `tabular`."""
+    return f"  {' & '.join(cells)} \\\\"
+
+
+def latex_comment(text: str) -> list[str]:
+    """Return text as comments, broken into lines."""
+    return [f"% {line}" for line in textwrap.wrap(visible(text), 96, break_long_words=False)]
+
+
+def headings_of(columns: Collection[Column]) -> str:
+    """Return the headings of columns as a list."""
+    return ", ".join(column.heading for column in columns)
+
+
+def _text(cell: str | Text | Cell, beside: bool) -> Text:
+    if isinstance(cell, Cell):
+        return cell.text(beside=beside)
+    return Text(cell) if isinstance(cell, str) else cell
+
+
+def _width_of(table: RichTable) -> int:
+    """Return how many columns of a terminal a table takes if nothing is shortened."""
+    console = Console(width=1000)
+    return Measurement.get(console, console.options, table).maximum

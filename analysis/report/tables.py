@@ -1,235 +1,310 @@
-"""The report as tables for the terminal."""
+"""The tables of a report: runs, means over seeds, further metrics, tasks, neural collapse."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.metrics.efficiency import Reading, value_name
-from clinit.analysis.report.captions import AT_LEAST, below, reading_caption
-from clinit.analysis.report.measures import by_need
+from clinit.analysis.metrics.efficiency import Reading
+from clinit.analysis.report.measures import (
+    FURTHER_MEASURES,
+    MOST_NEEDED,
+    Measure,
+    meanings,
+    ranked_measures,
+    run_measures,
+    task_measures,
+)
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.settings import NOTHING, RunNames, differences, phrase
-from clinit.analysis.report.table import Column, Columns, Fitted, Line, fitted_table
+from clinit.analysis.report.seeds import SeedGroup, best_of_groups, known_of, seed_groups
+from clinit.analysis.report.settings import RunNames, differences, phrase
+from clinit.analysis.report.table import NOTHING, Cells, Column, Table, headings_of
+from clinit.words import escaped
 
-_Kind = Literal["percent", "loss", "gain", "time", "factor"]
-_UNIT = {"percent": "%", "loss": "", "gain": "×", "time": "", "factor": ""}
+AT_LEAST = "≥: at least, the level is reached before the first step."
+NOT_EVERY_TASK = "*: not in every task of every run."
+BEST = "Bold: the best of comparable runs."
+_GAIN: dict[Reading, str] = {
+    "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
+    " new-task accuracy; 1 for random itself",
+    "random-best": "iterations of random to its best new-task accuracy / iterations of the run to"
+    " 95 % of it; above 1 for random itself where it reaches 95 % before its best",
+}
+COLLAPSE = {
+    "NC1": "nc1",
+    "NC2": "nc2",
+    "NC3": "nc3",
+    "floor": "nc2_floor",
+    "NC4": "nc4",
+    "D_LS": "d_ls",
+    "rel.": "d_ls_relative",
+}
+"""Headings of neural collapse, and the names in a diagnosis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A value of a run: where it is in a row, and which direction is better."""
+class _Below:
+    """Words below a table; what bold means is printed if the terminal shows it."""
 
-    heading: str
-    name: str
-    kind: _Kind
-    better: Literal["high", "low", "neither"] = "high"
+    words: str
+    bold: str = ""
 
-    @property
-    def column(self) -> Column:
-        """The column that it stands in."""
-        arrow = {"high": "↑", "low": "↓", "neither": ""}[self.better]
-        return Column(f"{self.heading}\n{_UNIT[self.kind]}{arrow}", "number")
-
-    def text(self, row: Row) -> str:
-        """Return the value as printed."""
-        value = row.get(self.name)
-        if value is None and self.kind == "factor":
-            value = (row.get("initialisation") or {}).get(self.name)
-        if value is None:
-            return NOTHING
-        if self.kind == "time":
-            return duration(value)
-        if self.kind == "gain":
-            bounded = "≥" if row.get(f"{self.name}_bounded") else ""
-            partly = row.get("gain_tasks_reached") != row.get("gain_tasks")
-            return bounded + _narrow(value, below=10.0) + ("*" if partly else "")
-        if self.kind == "percent":
-            return _narrow(value, below=100.0)
-        return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
-
-    def best(self, rows: Sequence[Row]) -> str | None:
-        """Return the best value as printed; None where there is nothing to compare."""
-        # A gain over some tasks only is not comparable with one over all of them.
-        texts = {self.text(row): row[self.name] for row in rows if row.get(self.name) is not None}
-        texts = {text: value for text, value in texts.items() if not text.endswith("*")}
-        if self.better == "neither" or len(rows) < 2 or not texts:
-            return None
-        choose = max if self.better == "high" else min
-        return choose(texts, key=lambda text: texts[text])
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        words = " ".join(filter(None, (self.bold if console.color_system else "", self.words)))
+        if words:
+            yield Text(words, style="dim")
 
 
-_TRANSFER = Value("FWT", "forward_transfer", "percent")
-_TRANSFER_INTO = Value("FWT", "forward_transfer_into", "percent")
-"""In the line of the task that was probed, as the paper's Table 7 has it."""
+def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
+    """Return one line per group of seeds on the same data, the best first."""
+    groups = seed_groups(runs)
+    measures = known_of(groups, ranked_measures(reading))
+    names = RunNames.of([group.runs[0] for group in groups], without=("seed",))
+    table = _table(groups, names, measures, needed=MOST_NEEDED, numbered=True, beside=True)
+    words = f"Ranked by A_all{_over_seeds(groups)}."
+    return Group(Text(names.title, style="bold"), *_fitted(table, width, runs, words, reading))
+
+
+def metrics_table(runs: Sequence[RunSummary], width: int, *, ranked: bool = True) -> RenderableType:
+    """Return further metrics, one line per group of seeds on the same data."""
+    groups = seed_groups(runs, ranked=ranked)
+    measures = known_of(groups, FURTHER_MEASURES)
+    names = RunNames.of([group.runs[0] for group in groups], without=("seed",))
+    best = [best_of_groups(groups, measure) for measure in measures]
+    table = _table(groups, names, measures, best=best)
+    unknown = ", ".join(each.heading for each in FURTHER_MEASURES if each not in measures)
+    words = f"In no run: {unknown}." if unknown else ""
+    words = f"{_over_seeds(groups)[2:]}. {words}" if any(len(g.runs) > 1 for g in groups) else words
+    return Group(*_fitted(table, width, runs, words, bold=_bold(groups)))
 
 
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
     """Return one line per run on the same data, under what they have in common."""
-    named = [(run, run.row()) for run in runs]
-    rows = [row for _, row in named]
-    values = _known(_run_columns(reading, transfer=_has_transfer(rows)), rows)
+    groups = [SeedGroup.of([run]) for run in runs]
     names = RunNames.of(runs)
-    needed = by_need([value.name for value in values])
-    fitted = _fitted(named, names, values, width, needed)
-    shown = [values[place] for place in fitted.shown]
-    words = below(
-        runs,
-        *_marks([value.text(row) for value in shown if value.kind == "gain" for row in rows]),
-        reading_caption(reading),
-        bold=_bold(runs),
-        fitted=fitted,
-    )
-    return Group(Text(names.title, style="bold"), fitted.table, words)
+    measures = known_of(groups, run_measures(reading))
+    table = _table_of_runs(groups, names, measures, needed=MOST_NEEDED)
+    bold = BEST if len({run.key for run in runs}) < len(runs) else ""
+    parts = _fitted(table, width, runs, "", reading, bold=bold)
+    return Group(Text(names.title, style="bold"), *parts)
 
 
 def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
     of_training = differences(runs).of_training
     names = RunNames.of(runs, without=of_training)
-    named = [(run, run.row()) for run in runs]
-    probed = _has_transfer([task for _, row in named for task in row["tasks"]])
-    values = [*_task_columns(reading), *([_TRANSFER_INTO] if probed else [])]
+    rows = [(run, [_task_row(task) for task in run.row()["tasks"]]) for run in runs]
+    every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
+    measures = known_of(every, task_measures(reading))
     parts: list[RenderableType] = []
-    tables: list[Fitted] = []
-    for _, group in groupby(named, key=lambda pair: pair[0].key):
-        chosen = list(group)
-        for index, task in enumerate(chosen[0][1]["tasks"]):
-            lines = [(run, row["tasks"][index]) for run, row in chosen]
-            heading = f"Task {task['task']}" + _size(task)
-            fitted = _fitted(lines, names, [*values, *_INITIALISATION_COLUMNS], width)
-            parts += [_heading(chosen[0][0], of_training, heading), fitted.table]
-            tables.append(fitted)
-    words = below(
-        runs,
-        "A_0, end: A_new before the first step and after the last.",
-        *_marks(
-            value.text(row)
-            for value in values
-            if value.kind == "gain"
-            for _, each in named
-            for row in each["tasks"]
-        ),
-        reading_caption(reading),
-        fitted=max(tables, key=lambda fitted: len(fitted.left_out), default=None),
-    )
+    words: RenderableType = ""
+    for _, chosen in groupby(rows, key=lambda pair: pair[0].key):
+        group = list(chosen)
+        for index, task in enumerate(group[0][1]):
+            lines = [SeedGroup((run,), (tasks[index],)) for run, tasks in group]
+            settings = [phrase(group[0][0], name) for name in of_training]
+            heading = ", ".join([f"Task {task['task']}{_size(task)}", *settings])
+            table, words = _fitted(
+                _table_of_runs(lines, names, measures),
+                width,
+                runs,
+                "A_0, end: A_new before the first step and after the last.",
+                reading,
+            )
+            parts += [Text(f"\n{heading}", style="bold"), table]
     return Group(*parts, words)
 
 
-def duration(seconds: float) -> str:
-    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
-    if seconds < 1:
-        return f"{seconds:.2f}s"
-    if seconds < 99.95:
-        return f"{seconds:.1f}s"
-    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"
+def diagnosis_table(runs: Sequence[RunSummary], width: int, *, per_task: bool) -> RenderableType:
+    """Return one line per run: its head at the end of the last task, or of every task."""
+    names = RunNames.of(runs)
+    numbers = [Column(name, "number", need=place) for place, name in enumerate(COLLAPSE)]
+    sections: list[list[Cells]] = []
+    words: list[str] = []
+    for run in runs:
+        tasks = [task for task in run.record.info["tasks"] if task.get("diagnosis")]
+        sections.append([])
+        for task in tasks if per_task else tasks[-1:]:
+            values = diagnosis_texts(task["diagnosis"] or {})
+            sections[-1].append([*names.cells(run), str(task["task"]), *values])
+            words.append(names.words(run))
+    if not per_task:
+        sections = [[line for section in sections for line in section]]
+    table = Table([*names.columns, Column("task"), *numbers], sections, words)
+    title = "At the end of every task" if per_task else "At the end of the last task"
+    below = "On buffer and new training images; 0: full collapse."
+    return Group(Text(title, style="italic"), *_fitted(table, width, runs, below))
 
 
-def _narrow(value: float, below: float) -> str:
-    # A decimal less for 100 % and for gains from 10 on: the columns must not grow by them.
-    text = f"{value:.2f}"
-    return text if float(text) < below else f"{value:.1f}"
+def diagnosis_texts(found: object) -> list[str]:
+    """Return the numbers of a diagnosis as printed."""
+    values = dict(found) if isinstance(found, dict) else {}
+    known = [values.get(name) for name in COLLAPSE.values()]
+    return [NOTHING if v is None else f"{v:.3g}".replace("e+0", "e") for v in known]
 
 
-def _run_columns(reading: Reading, *, transfer: bool) -> list[Value]:
-    return [
-        Value("A_all", "acc_all", "percent"),
-        Value("A_last", "last_accuracy", "percent"),
-        Value("A_inc", "average_incremental_accuracy", "percent"),
-        Value("forg.", "forgetting", "percent", "low"),
-        *([_TRANSFER] if transfer else []),
-        Value("A_0", "acc_new_start", "percent"),
-        Value("A_new", "acc_new", "percent"),
-        Value("A_old", "acc_old", "percent"),
-        Value("A_pre", "acc_pre", "percent"),
-        Value("L_new", "loss_new", "loss", "low"),
-        Value("gain", value_name(reading), "gain"),
-        Value("time", "seconds", "time", "low"),
+@dataclass(frozen=True, slots=True, eq=False)
+class TextTable:
+    """Means over seeds of runs on the same data, for a text: all columns are there."""
+
+    title: str
+    table: Table
+    caption: str
+
+    @classmethod
+    def of(cls, runs: Sequence[RunSummary], reading: Reading, *, metrics: bool) -> TextTable:
+        """Summarise runs by the ranking's measures, or by further `metrics`."""
+        groups = seed_groups(runs)
+        measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(reading))
+        names = RunNames.of([group.runs[0] for group in groups], without=("seed",))
+        best = [best_of_groups(groups, measure) for measure in measures]
+        table = _table(groups, names, measures, best=best, is_seeded=True)
+        first = "Mean over seeds"
+        if not metrics:
+            first = (
+                f"Ranked by A_all, on {runs[0].measured_on}: mean over evaluation points and seeds"
+            )
+        parts = [f"{first}{_over_seeds(groups)}. {meanings(measures)}"]
+        if any(measure.name == "loss_new" for measure in measures):
+            parts.append(loss_meaning(runs))
+        if any(measure.is_gain for measure in measures):
+            parts.append(gain_meaning(reading))
+        return cls(names.title, table, " ".join([*parts, *marks(table), _bold(groups)]).strip())
+
+    def markdown(self) -> str:
+        """Return a title, the table and a caption; the best numbers in bold."""
+        parts = [f"**{escaped(self.title)}**", "", *self.table.markdown()]
+        return "\n".join([*parts, "", escaped(self.caption), ""])
+
+    def latex(self) -> str:
+        """Return a `tabular`; title and caption are comments above."""
+        return self.table.latex(self.title, self.caption)
+
+
+def gain_meaning(reading: Reading) -> str:
+    """Return what the column `gain` means by this reading."""
+    return f"gain, {reading}: {_GAIN[reading]}."
+
+
+def loss_meaning(runs: Sequence[RunSummary]) -> str:
+    """Return what the column `L_new` means, with the most images that it was measured on."""
+    sizes = [run.record.info.get("loss_sample_rows") for run in runs]
+    known = [size for size in sizes if size is not None]
+    most = f"at most {max(known):,} " if known and len(known) == len(sizes) else ""
+    return f"L_new: mean loss on {most}training images of the current task."
+
+
+def marks(table: Table) -> list[str]:
+    """Return what the marks of the numbers of a table mean."""
+    cells = [cell for line in table.lines for cell in line if not isinstance(cell, str | Text)]
+    bounded = any((cell.mean or "").startswith("≥") for cell in cells)
+    partial = any(cell.is_partial for cell in cells)
+    return [AT_LEAST] * bounded + [NOT_EVERY_TASK] * partial
+
+
+def _table(
+    groups: Sequence[SeedGroup],
+    names: RunNames,
+    measures: Sequence[Measure],
+    *,
+    best: Sequence[Sequence[bool]] = (),
+    needed: Sequence[str] = (),
+    numbered: bool = False,
+    beside: bool = False,
+    is_seeded: bool | None = None,
+) -> Table:
+    """Return one line per group: its names, its number of seeds and its measures."""
+    seeded = is_seeded or any(len(group.runs) > 1 for group in groups)
+    lines: list[Cells] = []
+    for place, group in enumerate(groups):
+        run = group.runs[0]
+        before = [str(place + 1)] if numbered else []
+        tops = [each[place] for each in best] or [False] * len(measures)
+        cells = [group.cell(m, is_best=top) for m, top in zip(measures, tops, strict=True)]
+        lines.append(
+            [*before, *names.cells(run), *([str(len(group.runs))] if seeded else []), *cells]
+        )
+    return Table(
+        [
+            *([Column("#", "number")] if numbered else []),
+            *names.columns,
+            *([Column("seeds", "number")] if seeded else []),
+            *_columns(measures, needed),
+        ],
+        [lines],
+        [names.words(group.runs[0]) for group in groups],
+        beside,
+    )
+
+
+def _table_of_runs(
+    groups: Sequence[SeedGroup],
+    names: RunNames,
+    measures: Sequence[Measure],
+    needed: Sequence[str] = (),
+) -> Table:
+    """Return one line per run; the best of comparable runs, which are one section, in bold."""
+    best = [best_of_groups(groups, m, key=lambda group: group.runs[0].key) for m in measures]
+    table = _table(groups, names, measures, best=best, needed=needed)
+    lines = zip(groups, table.lines, strict=True)
+    sections = [
+        [line for _, line in part]
+        for _, part in groupby(lines, key=lambda pair: pair[0].runs[0].key)
     ]
+    if all(len(section) == 1 for section in sections):  # nothing is beside anything
+        sections = [table.lines]
+    return Table(table.columns, sections, table.words)
 
 
-def _task_columns(reading: Reading) -> list[Value]:
+def _columns(measures: Sequence[Measure], needed: Sequence[str]) -> list[Column]:
     return [
-        Value("A_pre", "acc_pre", "percent"),
-        Value("A_0", "acc_new_start", "percent"),
-        Value("A_new", "acc_new", "percent"),
-        Value("end", "acc_new_end", "percent"),
-        Value("A_old", "acc_old", "percent"),
-        Value("A_all", "acc_all", "percent"),
-        Value("L_new", "loss_new", "loss", "low"),
-        Value("gain", value_name(reading), "gain"),
+        measure.column(needed.index(measure.name) if needed else place)
+        for place, measure in enumerate(measures)
     ]
-
-
-def _has_transfer(rows: Sequence[Row]) -> bool:
-    """Return whether forward transfer was measured at all: runs of train-head have none."""
-    return any(row["forward_transfer"] is not None for row in rows)
-
-
-_INITIALISATION_COLUMNS = (
-    Value("factor", "factor", "factor", "neither"),
-    Value("shift", "shift", "factor", "neither"),
-)
-
-
-def _known(values: Sequence[Value], rows: Sequence[Row]) -> list[Value]:
-    """Return the values that some run has; the first one where none has any."""
-    known = [value for value in values if any(row.get(value.name) is not None for row in rows)]
-    return known or [*values[:1]]
 
 
 def _fitted(
-    lines: Sequence[tuple[RunSummary, Row]],
-    names: RunNames,
-    values: Sequence[Value],
+    table: Table,
     width: int,
-    needed: Sequence[int] | None = None,
-) -> Fitted:
-    """Return a table of `lines`; the best value among comparable runs in bold."""
-
-    def section(chosen: Sequence[tuple[RunSummary, Row]]) -> list[Line]:
-        best = [value.best([row for _, row in chosen]) for value in values]
-        return [
-            Line(
-                run,
-                [
-                    Text(text, style="bold green" if text == top else "")
-                    for text, top in zip((value.text(row) for value in values), best, strict=True)
-                ],
-            )
-            for run, row in chosen
-        ]
-
-    groups = groupby(lines, key=lambda pair: pair[0].key)
-    sections = [section(list(group)) for _, group in groups]
-    if all(len(section) == 1 for section in sections):  # nothing is beside anything
-        sections = [[line for section in sections for line in section]]
-    columns = Columns([value.column for value in values], needed=needed)
-    return fitted_table([sections], names, columns, width)
+    runs: Sequence[RunSummary],
+    words: str,
+    reading: Reading = "equal-level",
+    *,
+    bold: str = "",
+) -> tuple[RenderableType, RenderableType]:
+    """Return a table that fits the width, and the words below it."""
+    drawn, missing = table.fitted(width)
+    said = [words, *marks(table)]
+    said += [] if reading == "equal-level" else [f"gain: {reading}."]
+    said += ["The points before the first step are left out."] if runs[0].skip_start else []
+    if numbers := [column for column in missing if column.need is not None]:
+        wider = 120 if width < 120 else width + 40
+        said.append(
+            f"Not shown in this width: {headings_of(numbers)} (a wider terminal, or"
+            f" COLUMNS={wider})."
+        )
+    return drawn, _Below(" ".join(filter(None, said)), bold)
 
 
-def _marks(gains: Iterable[str]) -> list[str]:
-    """Return what the marks of the printed gains mean."""
-    marks = "".join(gains)
-    found = [AT_LEAST] if "≥" in marks else []
-    return [*found, "*: not in every task, see the notes."] if "*" in marks else found
-
-
-def _bold(runs: Sequence[RunSummary]) -> str:
-    groups = len({run.key for run in runs})
-    if groups == len(runs):
+def _over_seeds(groups: Sequence[SeedGroup]) -> str:
+    counts = {len(group.runs) for group in groups}
+    if counts == {1}:
         return ""
-    return "Bold: the best of comparable runs." if groups > 1 else "Bold: the best."
+    some = f" ({min(counts)} to {max(counts)})" if len(counts) > 1 else ""
+    return f", ± standard deviation over seeds{some}"
 
 
-def _heading(run: RunSummary, names: Sequence[str], first: str) -> Text:
-    words = [phrase(run, name) for name in names]
-    return Text("\n" + ", ".join([first, *words]), style="bold")
+def _bold(groups: Collection[SeedGroup]) -> str:
+    """Return what bold numbers mean; nothing if no two groups can be compared."""
+    return "" if len({group.comparable for group in groups}) == len(groups) else BEST
+
+
+def _task_row(task: Row) -> Row:
+    return {**(task.get("initialisation") or {}), **task}
 
 
 def _size(task: Row) -> str:

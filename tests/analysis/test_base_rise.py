@@ -34,23 +34,21 @@ def test_a_rise_is_said_with_the_classes_and_rows_that_explain_it(make_run: Make
     report = report_of(records)
     ends = [row["final"]["acc_pre"] for row in report.rows()]
     assert [row["acc_pre_before"] for row in report.rows()] == [60.0, 60.0]
-    assert rises(report.runs) == (
-        f"A_pre rises from 60.0 % before task 1 to {ends[0]:.1f} % after the last task: only 1 of 4"
-        " base classes are tested, and 90 of 180 training rows of base classes are theirs, so that"
-        " training favours them. No gain to count on."
-    )
-    assert rises(report.runs) in report.notes
+    words = " ".join(rises(report.runs))
+    for fact in ("60.0 %", f"{max(ends):.1f} %", "1 of 4 base classes", "90 of 180 training rows"):
+        assert fact in words
+    assert " ".join(rises(report.runs)) in report.notes
 
 
 def test_where_all_classes_are_tested_that_is_not_the_reason(make_run: MakeRun) -> None:
-    words = rises(report_of([began_at(make_run(), 0.5)]).runs)
-    assert "training fits the rows of base classes to this cache" in words
+    words = " ".join(rises(report_of([began_at(make_run(), 0.5)]).runs))
+    assert "training fits the base classes to this cache" in words
     assert "are tested" not in words
 
 
 @pytest.mark.parametrize("share", [0.85, 0.9, 1.0])
 def test_a_small_rise_and_a_fall_are_not_said(make_run: MakeRun, share: float) -> None:
-    assert rises(report_of([began_at(make_run(), share)]).runs) == ""
+    assert " ".join(rises(report_of([began_at(make_run(), share)]).runs)) == ""
 
 
 def test_records_without_the_counts_have_no_start(make_run: MakeRun) -> None:
@@ -59,7 +57,7 @@ def test_records_without_the_counts_have_no_start(make_run: MakeRun) -> None:
     old = replace(record, evaluations=record.evaluations.with_columns(unknown))
     report = report_of([old])
     assert report.rows()[0]["acc_pre_before"] is None
-    assert rises(report.runs) == ""
+    assert " ".join(rises(report.runs)) == ""
 
 
 def test_a_head_that_is_solved_as_a_whole_has_no_start(make_run: MakeRun) -> None:

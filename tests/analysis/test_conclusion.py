@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable
 
-from clinit.analysis.report.conclusion import conclusion, conclusions, listed
+from clinit.analysis.report.notes import conclusion, conclusions
 from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
@@ -94,9 +94,3 @@ def test_each_data_has_a_sentence_under_its_name(make_run: MakeRun) -> None:
     alone = [*runs, dataclasses.replace(others[0])]
     (words,) = conclusions(report_of(alone).runs)
     assert "places50" in words
-
-
-def test_words_are_a_list_of_a_sentence() -> None:
-    assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == [
-        *("a", "a and b", "a, b and c")
-    ]

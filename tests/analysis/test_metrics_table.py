@@ -99,16 +99,7 @@ def test_a_time_that_is_not_reached_in_every_task_is_starred(make_run: MakeRun) 
     text = printed(report_of([make_run("random"), slow]).metrics_table(width=120), 120)
     (line,) = [line for line in text.splitlines() if line.startswith("least-square")]
     assert line.count("*") == 3
-    assert "*: over the tasks that reach it, not all." in " ".join(text.split())
-
-
-def test_bold_is_explained_where_there_is_something_to_compare(make_run: MakeRun) -> None:
-    pair = report_of([make_run("random"), make_run("least-square")])
-    told = "Bold: the best of comparable runs."
-    assert told in " ".join(printed(pair.metrics_table(), bold=True).split())
-    assert told not in " ".join(printed(pair.metrics_table()).split()), "nothing is bold in a file"
-    apart = report_of([make_run("random", lr=0.1), make_run("least-square", lr=0.2)])
-    assert "Bold: " not in printed(apart.metrics_table(), bold=True)
+    assert "*: not in every task of every run." in " ".join(text.split())
 
 
 def test_lines_are_in_the_order_of_the_table_above(make_run: MakeRun) -> None:
@@ -141,13 +132,6 @@ def test_settings_are_said_in_words_where_columns_of_them_are_too_wide(make_run:
     words = " ".join(line[:NARROWEST] for line in lines).replace("  ", " ")
     assert "least-square, lr 0.1, batch size 257, λ 0.5" in " ".join(words.split())
     assert sum(line.startswith("least-square") for line in lines) == 4
-
-
-def test_what_columns_mean_is_left_to_the_help_and_to_texts(make_run: MakeRun) -> None:
-    report = seeded(make_run, 1)
-    text = printed(report.metrics_table(width=60), 60)
-    assert "BWT: backward transfer" not in text
-    assert "BWT: backward transfer" in report.markdown(metrics=True)
 
 
 def test_the_option_prints_the_table_below_the_usual_one(three_inits: Path) -> None:

@@ -10,21 +10,18 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from clinit.analysis.report import latex as latex_table
 from clinit.analysis.report.measures import MEANS
-from clinit.analysis.report.paper_table import Entry
 from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.report.table import _LATEX, Cell, latex_text
 from clinit.cli.report import report
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import escaped as escaped_markdown
@@ -53,7 +50,7 @@ def seeded(make_run: MakeRun) -> Report:
 
 @pytest.mark.parametrize("sign", ["≥2.00", "−2.00", "-2.00", "1 → 2", "50 % of a_b & c"])
 def test_no_number_of_a_latex_table_has_a_sign_that_latex_lacks(sign: str) -> None:
-    cell = latex_table._entry(Entry(sign, "0.10", is_best=True, is_partial=False))
+    cell = Cell(sign, "0.10", is_best=True).in_latex
     assert cell.isascii()
     assert not re.search(r"(?<!\\)[%&_]", cell)
     assert cell.endswith(r" $\pm$ 0.10")
@@ -66,7 +63,7 @@ def markdown_cells(text: str) -> list[list[str]]:
     return [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells] for cells in parts]
 
 
-_UNDONE = {escape: letter for letter, escape in latex_table._ESCAPES.items()}
+_UNDONE = {escape: letter for letter, escape in _LATEX.items()}
 _TOKEN = re.compile("|".join(map(re.escape, sorted(_UNDONE, key=len, reverse=True))))
 
 
@@ -141,23 +138,6 @@ def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
         assert bold == [cells[0].strip() == "least-square"] * 3
 
 
-def test_captions_define_the_columns_and_say_the_number_of_seeds(seeded: Report) -> None:
-    none = pl.lit(None, pl.Int32).alias("correct_in_task")
-    older = [
-        replace(run.record, evaluations=run.record.evaluations.with_columns(none))
-        for run in seeded.runs
-    ]
-    seeded = report_of(older)
-    latex = seeded.latex(metrics=True)
-    comments = " ".join(line[2:] for line in latex.splitlines() if line.startswith("% "))
-    for text in (comments, seeded.markdown(metrics=True).replace("\\", "")):
-        assert "BWT: backward transfer, change of earlier tasks since their own end." in text
-        assert "Mean over seeds, ± standard deviation." in text
-        assert "In no run: A_task, A_base." in text
-    assert "gain, random-best: " in seeded.markdown(reading="random-best")
-    assert r"A_\mathrm{task}" not in latex
-
-
 def test_negative_numbers_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
     report = report_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
@@ -183,7 +163,7 @@ def balanced(text: str) -> bool:
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
-    latex, markdown = latex_table.escaped(name), escaped_markdown(name)
+    latex, markdown = latex_text(name), escaped_markdown(name)
     assert balanced(latex)
     assert latex_plain(latex) == visible(name)
     assert not re.search(r"(?<!\\)[&%#_]", latex)

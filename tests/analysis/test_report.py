@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
+from clinit.analysis.report.measures import duration
 from clinit.analysis.report.report import load_report, load_runs, report_of
 from clinit.analysis.report.table import NARROWEST
-from clinit.analysis.report.tables import duration
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 from tests.cli.made_cache import write_cache
@@ -120,22 +120,11 @@ def test_a_level_that_is_not_reached_in_every_task_is_said(
     slow = make_run("least-square", accuracy=lambda task, iteration: 0.9 * (task == 2))
     report = load_report([write_runs(make_run("random"), slow)])
     assert report.rows()[1]["gain_tasks_reached"] == 1
-    assert report.notes[0] == (
-        "least-square reaches 95 % of random's best new-task accuracy in 1 of 3 tasks, not in tasks"
-        " 1, 3; its gain is the mean over those."
+    assert report.notes[0].startswith(
+        "least-square: 95 % of random's best new-task accuracy is not"
     )
     assert "≥4.00*" in printed(report.table())
     assert "1.00*" not in printed(report.table())
-
-
-def test_a_level_that_is_never_reached_is_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
-    slow = make_run("least-square", accuracy=lambda task, iteration: 0.1)
-    report = load_report([write_runs(make_run("random"), slow)])
-    assert report.rows()[1]["gain_equal_level"] is None
-    assert report.notes == (
-        "least-square reaches 95 % of random's best new-task accuracy in none of 3 tasks: it has"
-        " no gain.",
-    )
 
 
 def test_runs_without_a_step_have_no_gain_for_that_reason(
@@ -146,12 +135,12 @@ def test_runs_without_a_step_have_no_gain_for_that_reason(
     report = load_report([write_runs(nothing, make_run("least-square", iterations=0))])
     assert report.rows()[0]["acc_new"] == 0.0
     assert report.notes == (
-        "No gain over random in any task: there is no evaluation after the start.",
+        "No gain over random in tasks 1, 2, 3: there is no evaluation after the start.",
     )
     seeds = [make_run("random", seed=seed, iterations=0) for seed in (0, 1)]
     assert load_report([write_runs(*seeds, folder="seeds")]).notes == (
-        "No gain over random (seed 0) in any task: there is no evaluation after the start.",
-        "No gain over random (seed 1) in any task: there is no evaluation after the start.",
+        "No gain over random (seed 0) in tasks 1, 2, 3: there is no evaluation after the start.",
+        "No gain over random (seed 1) in tasks 1, 2, 3: there is no evaluation after the start.",
     )
 
 
@@ -217,14 +206,6 @@ def test_the_table_says_which_reading_of_the_gain_it_prints(three_inits: Path) -
     ) in report.markdown(reading="random-best")
 
 
-def test_one_line_at_most_stands_below_a_table(three_inits: Path) -> None:
-    report = load_report([three_inits])
-    for table in (report.table(), report.ranking(), report.metrics_table(), report.task_table()):
-        lines = printed(table, 120).rstrip().splitlines()
-        last = max(n for n, line in enumerate(lines) if any(f"{init} " in line for init in INITS))
-        assert len(lines) - 1 - last <= 1
-
-
 def gains(table: RenderableType) -> list[str]:
     """The column before the last (time) of the table of the runs."""
     return [
@@ -249,22 +230,6 @@ def test_random_is_printed_as_one_at_equal_level_and_as_it_is_to_its_best(
                 task[f"{name}_at"] for name in ("reached", "random_reached", "random_best")
             )
             assert found == (reached, 100, 200)
-
-
-def test_tables_for_a_text_say_on_how_many_images_the_loss_is_measured(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
-    runs = [make_run(init) for init in INITS]
-    for rows, run in zip((2048, 2048, 4096), runs, strict=True):
-        run.info["loss_sample_rows"] = rows
-    few, many = write_runs(*runs[:2]), write_runs(*runs, folder="many")
-    words = "L_new: mean loss on at most {} training images of the current task."
-    for report, most in ((load_report([few]), "2,048"), (load_report([many]), "4,096")):
-        assert words.format(most) in report.markdown().replace("\\", "")
-    assert [row["loss_sample_rows"] for row in load_report([many]).rows()] == [2048, 2048, 4096]
-    del runs[0].info["loss_sample_rows"]
-    text = load_report([write_runs(*runs, folder="old")]).markdown().replace("\\", "")
-    assert "L_new: mean loss on training images of the current task." in text
 
 
 def test_the_best_value_of_a_column_is_bold(three_inits: Path) -> None:
@@ -325,20 +290,6 @@ def test_the_task_table_shows_every_task_with_start_and_end(three_inits: Path) -
         assert f"Task {task}: 3 classes, 90 training images, 60 test images" in text
     assert all(heading in text for heading in ("A_0", "end", "A_new", "L_new", "gain"))
     assert "factor" in printed(report.task_table(width=120), 120)
-
-
-def test_full_accuracy_and_large_gains_fit_80_characters(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
-    slow = make_run("random", iterations=1000, accuracy=lambda task, iteration: iteration / 1000)
-    full = make_run("least-square", iterations=1000, accuracy=lambda task, iteration: 1.0)
-    report = load_report([write_runs(slow, full)])
-    for text in (printed(report.table()), printed(report.task_table())):
-        assert max(map(len, text.splitlines())) <= 80
-        assert "100.0 " in text
-        assert "19.0" in text
-        assert "…" not in text
-    assert "20.0" in printed(report.table(reading="random-best"))
 
 
 @pytest.mark.parametrize(
@@ -466,12 +417,3 @@ def test_forward_transfer_stands_with_the_task_that_was_probed(make_run: MakeRun
     assert "FWT" in " ".join(narrow.split()).split("Not shown in this width: ")[1]
     assert "90.20" not in narrow
     assert "FWT" not in printed(report_of([make_run()]).task_table(width=120), 120)
-
-
-def test_one_task_is_no_tasks(make_run: MakeRun) -> None:
-    assert "1 task, 200 iterations per task" in printed(report_of([make_run(tasks=1)]).table(), 200)
-    alone = make_run(tasks=1, iterations=1)
-    alone.info["tasks"][0] |= {"classes": 1, "train_rows": 1, "val_rows": 1}
-    report = report_of([alone])
-    assert "1 task, 1 iteration per task" in printed(report.table(), 200)
-    assert "Task 1: 1 class, 1 training image, 1 test image" in printed(report.task_table())

@@ -114,11 +114,6 @@ def test_brackets_in_paths_and_settings_stay(make_run: Callable[..., RunRecord])
     assert report.legend[0] == "run 1: /runs [bold]/1"
 
 
-def test_a_path_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no run record at or below"):
-        run(tmp_path)
-
-
 def test_a_report_of_hostile_names_prints_none_of_their_control_characters(
     make_run: Callable[..., RunRecord], write_runs: Callable[..., Path]
 ) -> None:
@@ -197,11 +192,3 @@ def test_the_matrix_is_one_option_away(three_inits: Path) -> None:
     text = run(three_inits, "--no-curves", "--matrix")
     assert text.count("after task 3") == 3
     assert text.index("A_last") < text.index("on classes of")
-
-
-def test_where_columns_are_told_is_said_once(three_inits: Path) -> None:
-    text = run(three_inits, "--no-curves", "--per-task", "--metrics", "--by-seed", "--matrix")
-    assert text.count("Columns: clinit report --help") == 1
-    told = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
-    for heading in ("A_all", "A_last", "A_inc", "forg.", "A_new", "L_new", "gain", "FWT"):
-        assert heading in told

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from clinit.analysis.page.data import page_data
 from clinit.analysis.report.report import Report, report_of
-from clinit.analysis.report.same_data import by_data, headings
+from clinit.analysis.report.settings import by_data, headings
 from clinit.cli.report import report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
