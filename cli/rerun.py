@@ -147,18 +147,18 @@ def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | Non
 
     recorded = (info.get("head") or {}).get("path")
     head = head or (Path(recorded) if recorded else None)
-    found = [
+    old, arriving = (
         [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
         for given, side in ((base, info["base"]), (new, info["new"]))
-    ]
-    options = [("--base", path) for path in found[0]] + [("--new", path) for path in found[1]]
+    )
+    options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
     for option, path in [*options, *([("--head", head)] if head else [])]:
         if not path.exists():
             raise RecordError(
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
             )
-    return _Places(*found, head)
+    return _Places(old, arriving, head)
 
 
 def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
