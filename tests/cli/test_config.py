@@ -185,7 +185,8 @@ def test_a_required_option_may_be_in_the_file() -> None:
     root = ROOT.context_class(ROOT)
     line = ["--config=study.toml"]
     context = ROOT.commands["train-head"].make_context("train-head", line, parent=root)
-    assert [str(context.params[name]) for name in ("base", "new", "out")] == ["b", "n", "o"]
+    found = [context.params[name] for name in ("base", "new", "out")]
+    assert found == [[Path("b")], [Path("n")], Path("o")]
     Path("study.toml").write_text("tasks = 1\n", encoding="utf-8")
     result = CliRunner().invoke(app, ["train-head", "--base=b", "--config=study.toml"])
     assert result.exit_code == 2
@@ -322,7 +323,8 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
     parent = ROOT.context_class(ROOT)
     line = ["--config=study.toml", "--out=o", "seed=2"]
     found = ROOT.commands["sweep"].make_context("sweep", line, parent=parent).params
-    assert [str(found[name]) for name in ("base", "new", "bank_size")] == ["b", "n", "3"]
+    assert [found[name] for name in ("base", "new")] == [[Path("b")], [Path("n")]]
+    assert found["bank_size"] == 3
     assert (list(found["head"]), list(found["grid"])) == (["h"], ["seed=2"])
 
 
