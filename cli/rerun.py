@@ -19,7 +19,7 @@ from clinit.cli.image_options import (
     Workers,
 )
 from clinit.cli.interruption import keeps
-from clinit.cli.options import MaxPixels, Overwrite
+from clinit.cli.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run, read_data
 from clinit.cli.training_progress import training_progress
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.record.info import RunInfo
     from clinit.headtrain.study import Study
 
-_OTHER_PLACE = "where it was recorded"
 _REMEDY = "Give what the run read: --base, --new and --head."
 
 
@@ -65,26 +64,9 @@ def rerun(
             help="Folder to record the new run in.", metavar="FOLDER", show_default="not recorded"
         ),
     ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the base classes.", metavar="FOLDER", show_default=_OTHER_PLACE
-        ),
-    ] = None,
-    new: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the new classes.", metavar="FOLDER", show_default=_OTHER_PLACE
-        ),
-    ] = None,
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head of the base classes that it starts from.",
-            metavar="FILE",
-            show_default="the same",
-        ),
-    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
+    head: RecordedHead = None,
     weights: Weights = None,
     base_root: BaseRoot = None,
     new_root: NewRoot = None,
@@ -165,18 +147,18 @@ def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | Non
 
     recorded = (info.get("head") or {}).get("path")
     head = head or (Path(recorded) if recorded else None)
-    found = [
+    old, arriving = (
         [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
         for given, side in ((base, info["base"]), (new, info["new"]))
-    ]
-    options = [("--base", path) for path in found[0]] + [("--new", path) for path in found[1]]
+    )
+    options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
     for option, path in [*options, *([("--head", head)] if head else [])]:
         if not path.exists():
             raise RecordError(
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
             )
-    return _Places(*found, head)
+    return _Places(old, arriving, head)
 
 
 def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:

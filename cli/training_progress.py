@@ -13,7 +13,7 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Initialised, Observer
-    from clinit.headtrain.start.initialise import LambdaCurve
+    from clinit.headtrain.statistics.lambda_curve import LambdaCurve
     from clinit.headtrain.sweep.plan import SweepEvent, SweepObserver
 
 
