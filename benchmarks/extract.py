@@ -75,12 +75,11 @@ in brackets the smallest and the largest; *CPU: it / clinit*: ratio of the CPU s
 system, with those of loader processes), in the same form. Both are above 1 where clinit is better.
 
 *clinit*: the call of the library, from files to a cache that is on the disk, with its defaults:
-each thread computes a batch of 32. *one batch of 64 at a time*: all threads work on one batch, the
-default until 2026-11-22. *timm loop*: `timm.data.ImageDataset` and `create_loader`, *torchvision
-loop*: `ImageFolder` with Pillow and `DataLoader`; each with one loader process per core, batches of
-32 and channels last. *decoding alone*: reading, decoding and resizing without a network. *model
-alone*: pixels in memory. The *work bound* is 1 / (1 / decoding alone + 1 / model alone, 32 per
-thread): what is left where both need all the cores."""
+each thread computes a batch of 32. *timm loop*: `timm.data.ImageDataset` and `create_loader`;
+*torchvision loop*: `ImageFolder` with Pillow and `DataLoader`; each with one loader process per
+core, batches of 32 and channels last. *decoding alone*: reading, decoding and resizing without a
+network. *model alone*: pixels in memory. The *work bound* is 1 / (1 / decoding alone + 1 / model
+alone, 32 per thread): what is left where both need all the cores."""
 
 
 @dataclass(frozen=True, slots=True)

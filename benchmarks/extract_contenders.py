@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.work import shard_work
 from clinit.extract.work.pipeline import ImageBatch, Timing, in_turn, load_batches, side_by_side
 from clinit.extract.work.run import ExtractConfig, Network, extract, load_network
 from clinit.machine import cpu_count
@@ -93,18 +92,7 @@ class Contender:
 
 def of_clinit(job: Job) -> Callable[[], int]:
     """Return a pass of `clinit.extract.work.run.extract` into a cache."""
-    return _extraction(Contender(job), Path(job.out))
-
-
-def of_clinit_in_turn(job: Job, batch_size: int) -> Callable[[], int]:
-    """Return the same with all threads on one batch after the other, as it was before."""
-    contender = Contender(job)
-    contender.config = replace(contender.config, batch_size=batch_size)
-    shard_work.features_of = in_turn
-    return _extraction(contender, Path(job.out))
-
-
-def _extraction(contender: Contender, out: Path) -> Callable[[], int]:
+    contender, out = Contender(job), Path(job.out)
     manifests = {"train": scan("folder", contender.root, "train").manifest}
 
     def extraction() -> int:
@@ -217,8 +205,6 @@ def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]
 
 CONTENDERS: dict[str, Callable[[Job], Callable[[], int]]] = {
     "clinit": of_clinit,
-    "clinit, one batch of 64 at a time": lambda job: of_clinit_in_turn(job, 64),
-    "clinit, one batch of 32 at a time": lambda job: of_clinit_in_turn(job, 32),
     "timm loop": lambda job: of_timm(job, 32),
     "torchvision loop": lambda job: of_torchvision(job, 32),
     "decoding alone": of_decoding,

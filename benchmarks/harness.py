@@ -10,12 +10,16 @@ import datetime
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import threading
 import time
 import venv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -128,6 +132,59 @@ class Taker:
     """Does a block of steps; may return its own seconds."""
     evaluate: Callable[[], None]
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCost:
+    """What a process took, those that it started included."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    stopped: bool = False
+    """It had reached the limit, and was ended."""
+
+
+def measure(
+    words: Sequence[str], setting: Mapping[str, str] | None = None, *, limit_s: float = 3600
+) -> ProcessCost:
+    """Run a command to its end, or to the limit; `setting` alone says how its threads wait."""
+    waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
+    environment = {name: value for name, value in os.environ.items() if name not in waiting}
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+
+    with tempfile.TemporaryFile("w+") as messages:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=messages,
+            stderr=messages,
+            env=environment | (dict(setting) if setting else {}),
+            start_new_session=True,
+        )
+        timer = threading.Timer(limit_s, stop)
+        timer.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+            wall_s = time.perf_counter() - started
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            timer.cancel()
+            if process.returncode is None:  # this script was interrupted
+                stop()
+                process.wait()
+        if process.returncode and not stopped.is_set():
+            messages.seek(0)
+            told = "".join(messages.readlines()[-20:])
+            raise SystemExit(f"`{' '.join(words)}` failed:\n{told}")
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return ProcessCost(wall_s, cpu_s, 1024 * usage.ru_maxrss, stopped.is_set())
 
 
 def processor() -> str:

@@ -15,16 +15,14 @@ import argparse
 import datetime
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from harness import CONSOLE, command, machine, markdown, show, versions, write
+from harness import CONSOLE, ProcessCost, command, machine, markdown, measure, show, versions, write
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 
 DIM = 384
@@ -42,15 +40,6 @@ _PIXEL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a process took, those that it started included."""
-
-    wall_s: float
-    cpu_s: float
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
     """How much there is."""
 
@@ -65,20 +54,9 @@ class Size:
         return self.rows // CLASSES
 
 
-def measured(*arguments: object) -> Cost:
+def measured(*arguments: object) -> ProcessCost:
     """Run a command of clinit to its end."""
-    command = [sys.executable, "-m", "clinit", *map(str, arguments)]
-    with tempfile.TemporaryFile("w+") as messages:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=messages, stderr=messages)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            messages.seek(0)
-            told = "".join(messages.readlines()[-20:])
-            raise SystemExit(f"`{' '.join(command)}` failed:\n{told}")
-    return Cost(wall_s, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss)
+    return measure([sys.executable, "-m", "clinit", *map(str, arguments)])
 
 
 def write_links(root: Path, size: Size) -> None:
@@ -131,7 +109,7 @@ def import_words(folder: Path, data: str, side: str, split: str) -> tuple[object
     )
 
 
-def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
+def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]]:
     """Yield what each command takes on all rows, by name."""
     folder.mkdir()
     write_links(folder / "images", size)
@@ -167,7 +145,7 @@ def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
         yield f"train-head, three heads x {5 * ITERATIONS} iterations, {kept}", trained
 
 
-def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
+def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]]:
     """Yield what a sweep of short runs and its report take, by name."""
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -201,7 +179,7 @@ def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
 HEADINGS = ("command", "s", "CPU s", "peak", "a quarter: s", "CPU s", "peak", "CPU: times")
 
 
-def rows_of(pairs: Sequence[tuple[str, Cost, Cost]]) -> list[list[str]]:
+def rows_of(pairs: Sequence[tuple[str, ProcessCost, ProcessCost]]) -> list[list[str]]:
     """Return the lines of the table: name, full size, a quarter, and how much more CPU time."""
     return [
         [
@@ -256,7 +234,7 @@ def main() -> None:
     full = Size(options.rows // CLASSES * CLASSES, options.runs // 5 * 5)
     part = Size(full.rows // 4 // CLASSES * CLASSES, full.runs // 20 * 5)
     load = os.getloadavg()[0]
-    found: dict[Size, list[tuple[str, Cost]]] = {part: [], full: []}
+    found: dict[Size, list[tuple[str, ProcessCost]]] = {part: [], full: []}
     with tempfile.TemporaryDirectory() as name:
         for measure_lines in (features_lines, sweep_lines):
             for size, costs in found.items():

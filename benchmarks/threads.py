@@ -17,22 +17,20 @@ import argparse
 import datetime
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import numpy as np
-from harness import CONSOLE, command, machine, markdown, show, versions, write
+from harness import CONSOLE, ProcessCost, command, machine, markdown, measure, show, versions, write
 
 _LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {
@@ -120,7 +118,7 @@ class CommandsWorkload:
             self._make_images()
             for side in ("base", "new"):
                 out = self.folder / "caches" / side
-                measure([*self._clinit(*self._extract(side)), "--out", str(out)], {}, limit_s=600)
+                measure([*self._clinit(*self._extract(side)), "--out", str(out)])
 
     def command(self, name: str) -> list[str]:
         """Return a command line that writes into a folder of its own."""
@@ -201,55 +199,6 @@ class CommandsWorkload:
 
     def _clinit(self, *arguments: object) -> list[str]:
         return [sys.executable, "-m", "clinit", *map(str, arguments)]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessCost:
-    """What a process took, those that it started included."""
-
-    wall_s: float
-    cpu_s: float
-    stopped: bool
-    """It had reached the limit, and was ended."""
-
-
-def measure(command: Sequence[str], setting: Mapping[str, str], *, limit_s: float) -> ProcessCost:
-    """Run a command to its end, or to the limit."""
-    waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
-    environment = {name: value for name, value in os.environ.items() if name not in waiting}
-    stopped = threading.Event()
-
-    def stop() -> None:
-        stopped.set()
-        with suppress(ProcessLookupError):  # it has just ended by itself
-            os.killpg(process.pid, signal.SIGKILL)
-
-    with tempfile.TemporaryFile("w+") as messages:
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=messages,
-            stderr=messages,
-            env=environment | setting,
-            start_new_session=True,
-        )
-        timer = threading.Timer(limit_s, stop)
-        timer.start()
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-            wall_s = time.perf_counter() - started
-            process.returncode = os.waitstatus_to_exitcode(status)
-        finally:
-            timer.cancel()
-            if process.returncode is None:  # this script was interrupted
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        if process.returncode and not stopped.is_set():
-            messages.seek(0)
-            told = "".join(messages.readlines()[-20:])
-            raise SystemExit(f"`{' '.join(command)}` failed:\n{told}")
-    return ProcessCost(wall_s, usage.ru_utime + usage.ru_stime, stopped.is_set())
 
 
 @contextmanager

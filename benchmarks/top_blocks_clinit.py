@@ -19,13 +19,8 @@ from clinit.headtrain.study import Study
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
-from clinit.headtrain.top.inputs import (
-    Storage,
-    TopInputs,
-    open_side,
-    prepare_inputs,
-    reload_backbone,
-)
+from clinit.headtrain.top.images import Storage
+from clinit.headtrain.top.inputs import TopInputs, open_side, prepare_inputs, reload_backbone
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 from clinit.headtrain.train.evaluate import count_correct

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.cache_export import export
-from clinit.cli.cache_import import import_
+from clinit.cli.cache_arrays import export, import_
 from clinit.cli.console import out, say
 from clinit.cli.extract import size_megabytes
 from clinit.cli.interruption import keeps

@@ -126,9 +126,10 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    for name, rival in (("dataset", "manifest"), ("manifest", "dataset")):
-        if overridden(context, name, rival):
-            options = replace(options, **{name: None})
+    if overridden(context, "dataset", "manifest"):
+        options = replace(options, dataset=None)
+    if overridden(context, "manifest", "dataset"):
+        options = replace(options, manifest=None)
     if (options.dataset is None) == (options.manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
     if options.part is not None and options.ray is not None:
@@ -161,7 +162,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
 
 def print_results(results: Iterable[SplitResult], cache: Path) -> None:
     """Print each result as it comes, and what is left for other parts of a cache."""
-    from clinit.extract.views import view_folders
+    from clinit.extract.cache.folder import view_folders
 
     train: SplitResult | None = None
     plain: list[SplitResult] = []

@@ -200,7 +200,7 @@ def _known(names: Sequence[str]) -> list[str]:
 
 def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     """Return the caches of the digits below `folder`, made if they are not there."""
-    from clinit.cli.digits import make_digits
+    from clinit.cli.demo import make_digits
 
     place = folder / "digits"
     made = place / ".made"

@@ -12,18 +12,16 @@ import typer
 from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
-from clinit.cli.interruption import keeps
-from clinit.cli.options import MaxPixels, Overwrite
-from clinit.cli.run_data import check_run, read_data
-from clinit.cli.top_inputs import (
+from clinit.cli.image_options import (
     BaseRoot,
-    Images,
     NewRoot,
     Weights,
     Workers,
-    open_data,
-    read_inputs,
 )
+from clinit.cli.interruption import keeps
+from clinit.cli.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
+from clinit.cli.progress import doing
+from clinit.cli.run_data import check_run, read_data
 from clinit.cli.training_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.record.info import RunInfo
     from clinit.headtrain.study import Study
 
-_OTHER_PLACE = "where it was recorded"
 _REMEDY = "Give what the run read: --base, --new and --head."
 
 
@@ -67,26 +64,9 @@ def rerun(
             help="Folder to record the new run in.", metavar="FOLDER", show_default="not recorded"
         ),
     ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the base classes.", metavar="FOLDER", show_default=_OTHER_PLACE
-        ),
-    ] = None,
-    new: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the new classes.", metavar="FOLDER", show_default=_OTHER_PLACE
-        ),
-    ] = None,
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head of the base classes that it starts from.",
-            metavar="FILE",
-            show_default="the same",
-        ),
-    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
+    head: RecordedHead = None,
     weights: Weights = None,
     base_root: BaseRoot = None,
     new_root: NewRoot = None,
@@ -167,18 +147,18 @@ def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | Non
 
     recorded = (info.get("head") or {}).get("path")
     head = head or (Path(recorded) if recorded else None)
-    found = [
+    old, arriving = (
         [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
         for given, side in ((base, info["base"]), (new, info["new"]))
-    ]
-    options = [("--base", path) for path in found[0]] + [("--new", path) for path in found[1]]
+    )
+    options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
     for option, path in [*options, *([("--head", head)] if head else [])]:
         if not path.exists():
             raise RecordError(
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
             )
-    return _Places(*found, head)
+    return _Places(old, arriving, head)
 
 
 def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
@@ -199,30 +179,38 @@ def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
 def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
     import tempfile
 
-    from clinit.headtrain.runs import check_data
-    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.runs import RunData, check_data
+    from clinit.headtrain.top.experiment import prepare_runs, run_top
+    from clinit.headtrain.top.images import Images, Storage
 
     with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
+        storage = Storage(
+            folder=Path(folder),
+            budget=_activation_budget(record.info, Path(folder)),
+            max_pixels=places.max_pixels,
+            **({} if places.workers is None else {"workers": places.workers}),
+        )
         images = Images(
             base=places.base[0],
             new=places.new[0],
             base_root=places.base_root,
             new_root=places.new_root,
             weights=places.weights,
-            trunk_cache=Path(folder),
-            budget=_activation_budget(record.info, Path(folder)),
-            workers=places.workers,
-            max_pixels=places.max_pixels,
+            storage=storage,
         )
-        sides, data = open_data(images, {"": places.head})
+        with doing("Reading the caches …"):
+            sides, data = RunData.of_images(images, {"": places.head}, on_note=note)
         check_data(record.path, record.info, data, remedy=_REMEDY)
-        inputs = read_inputs(images, sides, data, [study])
+        facts = data.facts_for(study.training.loss)
         with training_progress(verbose=False) as observer:
+            inputs = prepare_runs(
+                images, sides, data.head, [study], observer=observer, head_facts=facts
+            )
             return run_top(
                 inputs,
                 study,
                 observer=observer,
-                head_facts=data.facts_for(study.training.loss),
+                head_facts=facts,
                 command=["clinit", *sys.argv[1:]],
             )
 

@@ -17,21 +17,17 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grids_of
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
+from clinit.cli.image_options import CheckpointEvery, takes_images
 from clinit.cli.interruption import keeps
 from clinit.cli.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
+from clinit.cli.progress import doing
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.study_options import takes
-from clinit.cli.top_inputs import (
-    CheckpointEvery,
-    Images,
-    open_data,
-    read_inputs,
-    takes_images,
-)
 from clinit.cli.training_progress import run_progress, sweep_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.sweep.settings import SearchConfig
+from clinit.headtrain.top.images import Images
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -233,7 +229,7 @@ def _sweep_top(
 ) -> list[Path]:
     """Train the runs with top blocks that the folder lacks; return the records of all."""
     from clinit.headtrain.record.format import check_free
-    from clinit.headtrain.runs import train_top
+    from clinit.headtrain.runs import RunData, train_top
     from clinit.headtrain.sweep.folder import open_folder, run_digest
     from clinit.headtrain.sweep.plan import run_names
 
@@ -241,7 +237,8 @@ def _sweep_top(
         """Return the checkpoint of a run: its name does not change when the grid grows."""
         return out / f"{run_digest(run)}.checkpoint"
 
-    sides, data = open_data(images, heads_by_loss(heads))
+    with doing("Reading the caches …"):
+        sides, data = RunData.of_images(images, heads_by_loss(heads), on_note=note)
     folder = open_folder(out, data, {run.training.loss for run in runs})
     named = zip(runs, run_names(runs, folder.configs), strict=True)
     places = {run: folder.record_of(run) or out / name for run, name in named}
@@ -257,7 +254,8 @@ def _sweep_top(
     train_top(
         data,
         left,
-        partial(read_inputs, images, sides, data),
+        images,
+        sides,
         watch=partial(run_progress, verbose=False),
         checkpoint_of=checkpoint_of,
         checkpoint_every=checkpoint_every,

@@ -7,15 +7,18 @@ from functools import partial
 
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config import ConfigOption
+from clinit.cli.console import note
 from clinit.cli.context import Context
+from clinit.cli.image_options import CheckpointEvery, takes_images
 from clinit.cli.interruption import keeps
 from clinit.cli.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFolder, VerboseStarts
+from clinit.cli.progress import doing
 from clinit.cli.run_data import check_caches, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
-from clinit.cli.top_inputs import CheckpointEvery, Images, open_data, read_inputs, takes_images
 from clinit.cli.training_progress import run_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
+from clinit.headtrain.top.images import Images
 
 
 @keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
@@ -48,14 +51,16 @@ def train_top(
 
     with claimed_folder(out):
         places = runs.places_of(studies, out, overwrite=overwrite)
-        sides, data = open_data(images, {"": head})
+        with doing("Reading the caches …"):
+            sides, data = runs.RunData.of_images(images, {"": head}, on_note=note)
         # Before activations are computed: a place that is taken is refused at once.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values(), overwrite=overwrite)
         runs.train_top(
             data,
             left,
-            partial(read_inputs, images, sides, data),
+            images,
+            sides,
             watch=partial(run_progress, verbose=verbose),
             checkpoint_every=checkpoint_every,
             command=["clinit", *sys.argv[1:]],

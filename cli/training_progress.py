@@ -13,7 +13,7 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Initialised, Observer
-    from clinit.headtrain.start.initialise import LambdaCurve
+    from clinit.headtrain.statistics.lambda_curve import LambdaCurve
     from clinit.headtrain.sweep.plan import SweepEvent, SweepObserver
 
 
@@ -22,9 +22,10 @@ _FEW = 4
 
 
 @contextmanager
-def run_progress(place: Path, *, verbose: bool) -> Iterator[Observer]:
+def run_progress(place: Path | None, *, verbose: bool) -> Iterator[Observer]:
     """Show the events of the run that is recorded in `place`; see `training_progress`."""
-    say(f"{place.name}:")
+    if place is not None:
+        say(f"{place.name}:")
     with training_progress(verbose=verbose) as observer:
         yield observer
 

@@ -9,8 +9,7 @@ from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import HEAD_FILE
 from clinit.extract.cache.summary import UNKNOWN, FileFacts
-from clinit.extract.dataset.class_names import read_class_names
-from clinit.extract.dataset.known import read_dataset
+from clinit.extract.dataset.known import read_class_names, read_dataset
 
 NAMED_EARLIER = "named by an earlier command"
 """Where the class names of a head are from, when another command has given them."""

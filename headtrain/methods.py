@@ -26,8 +26,7 @@ from clinit.headtrain.correction import Correction, bias_corrected, weight_align
 from clinit.headtrain.events import Progressed, Stepped
 from clinit.headtrain.learner import Diagnose, Method, TaskRun
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import NewClasses
-from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics

@@ -32,7 +32,8 @@ from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PLACES, Study, by_stream, identity_of, names_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.top.inputs import TopInputs
+    from clinit.headtrain.top.images import Images
+    from clinit.headtrain.top.inputs import Side
 
 _REMEDY = "Choose another --out, or replace it with --overwrite."
 _SETTINGS_REMEDY = f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder."
@@ -72,8 +73,8 @@ class RunData:
             ExperimentError: If no head is given for all others and the base cache holds none.
             HeadError: If there is no such file, or it is damaged.
         """
-        asked = {"": None, **(given or {})}
-        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in asked.items()}
+        by_loss = {"": None, **(given or {})}
+        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
         head, _ = found.pop("")
         return cls(base, new, head, {loss: each for loss, (each, _) in found.items()}, facts)
@@ -85,6 +86,21 @@ class RunData:
     def facts_for(self, loss: str) -> dict[str, Any]:
         """Return what a record says about the head that runs of `loss` start from."""
         return dict(self.facts.get(loss if loss in self.heads else "", {}))
+
+    @classmethod
+    def of_images(
+        cls,
+        images: Images,
+        given: Mapping[str, Head | Path | None] | None = None,
+        *,
+        option: str = "--{}-root",
+        on_note: Callable[[str], None] = lambda note: None,
+    ) -> tuple[tuple[Side, Side], RunData]:
+        """Return the two data sets with their images, and their features as `of` returns them."""
+        from clinit.headtrain.top.inputs import open_sides  # slow: it imports timm
+
+        sides = open_sides(images, option)
+        return sides, cls.of(sides[0].source, sides[1].source, given, on_note=on_note)
 
     @property
     def by_head(self) -> dict[str, str]:
@@ -259,9 +275,10 @@ def train_heads(
 def train_top(
     data: RunData,
     left: Mapping[Study, Path],
-    prepare: Callable[[Sequence[Study]], TopInputs],
+    images: Images,
+    sides: tuple[Side, Side],
     *,
-    watch: Callable[[Path], AbstractContextManager[Observer]],
+    watch: Callable[[Path | None], AbstractContextManager[Observer]],
     checkpoint_of: Callable[[Study], Path] | None = None,
     checkpoint_every: int = 100,
     command: Sequence[str] = (),
@@ -274,8 +291,10 @@ def train_top(
     Args:
         data: What the runs read.
         left: The runs, resolved, each with the folder of its record.
-        prepare: Returns the activations and the network of runs of one stream.
-        watch: Returns the observer of the run that is recorded in a folder.
+        images: Where images and weights are, and where activations go.
+        sides: The two data sets, opened.
+        watch: Returns the observer of the run that is recorded in a folder, and, for None, of the
+            activations that are computed before.
         checkpoint_of: Returns the file that a run goes on from; default: `FOLDER.checkpoint`.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
         command: What the user typed, for the records.
@@ -285,10 +304,13 @@ def train_top(
         CheckpointError: If a checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable, or a record cannot be written.
     """
-    from clinit.headtrain.top.experiment import run_top  # slow: it imports timm
+    from clinit.headtrain.top.experiment import prepare_runs, run_top  # slow: it imports timm
 
     for runs in by_stream(left, data.by_head):
-        inputs = prepare(runs)
+        loss = runs[0].training.loss
+        head, facts = data.head_for(loss), data.facts_for(loss)
+        with watch(None) as observer:
+            inputs = prepare_runs(images, sides, head, runs, observer=observer, head_facts=facts)
         for study in runs:
             place = left[study]
             checkpoint = checkpoint_of(study) if checkpoint_of else _checkpoint_of(place)
@@ -299,7 +321,7 @@ def train_top(
                     checkpoint=checkpoint,
                     checkpoint_every=checkpoint_every,
                     observer=observer,
-                    head_facts=data.facts_for(study.training.loss),
+                    head_facts=facts,
                     command=command,
                 )
             named = replace(record, info={**record.info, "id": place.name})

@@ -61,7 +61,7 @@ def test_images_have_the_spectrum_of_photographs(script: Callable[[str], Any]) -
 
 def test_growth_is_the_ratio_of_the_cpu_seconds(script: Callable[[str], Any]) -> None:
     large = script("large")
-    full, part = large.Cost(10.0, 8.0, 2 * 10**9), large.Cost(4.0, 2.0, 10**9)
+    full, part = large.ProcessCost(10.0, 8.0, 2 * 10**9), large.ProcessCost(4.0, 2.0, 10**9)
     assert large.rows_of([("cache verify", full, part)]) == [
         ["cache verify", "10.0", "8.0", "2.00 GB", "4.0", "2.0", "1.00 GB", "4.0"]
     ]
@@ -88,7 +88,7 @@ def test_settings_of_threads_are_compared_with_the_first_of_them(
     threads = script("threads")
 
     def runs(*wall_s: float, stopped: bool = False) -> list[Any]:
-        return [threads.ProcessCost(value, 2 * value, stopped) for value in wall_s]
+        return [threads.ProcessCost(value, 2 * value, 0, stopped) for value in wall_s]
 
     found = {
         ("extract", False, "default"): runs(4.0, 90.0, 3.0),
@@ -119,11 +119,6 @@ def test_settings_of_threads_are_compared_with_the_first_of_them(
             "heads.py --iterations=2 --block=2 --banks 1 --per-class=4 --no-avalanche"
             " --no-protocol --threads=1",
             {"contender", "clinit, one head, float32", "PyTorch, DataLoader"},
-        ),
-        (
-            "top_blocks.py --model=test_vit --top-blocks=1 --batch=4 --rounds=1 --steps=1"
-            " --no-avalanche --threads=1",
-            {"contender", "clinit, JPEG files"},
         ),
         ("gpu.py --device cpu --scale tiny", {"one head", "base rows (numpy)"}),
     ],

@@ -10,7 +10,7 @@ import torch
 
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig
-from clinit.headtrain.top.inputs import Storage
+from clinit.headtrain.top.images import Storage
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
 GB = 2**30

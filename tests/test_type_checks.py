@@ -8,7 +8,7 @@ import torch
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float, TypeCheckError
 
-from clinit.extract.parquet_size import parquet_size
+from clinit.extract.dataset.decode import decode
 from clinit.headtrain.train.losses import pick
 from tests.type_checks import CALLS, CHECKED, first_calls, names_arrays
 
@@ -54,7 +54,7 @@ FUNCTIONS = (of_numbers, of_an_array, of_an_alias, of_a_later_name)
 @pytest.mark.usefixtures("checked")
 def test_a_wrong_type_is_refused() -> None:
     with pytest.raises(BeartypeCallHintViolation, match="content"):
-        parquet_size("text")  # type: ignore[arg-type]
+        decode("text")  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("checked")

@@ -14,7 +14,7 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.dataset.class_names import MAX_NAME, is_text
+from clinit.extract.dataset.known import MAX_NAME, is_text
 from clinit.files.commit import draft_of
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]

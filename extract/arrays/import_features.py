@@ -27,7 +27,7 @@ from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit
 from clinit.extract.cache.shard import Shard, assemble
 from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts
-from clinit.extract.dataset.class_names import read_class_names
+from clinit.extract.dataset.known import read_class_names
 from clinit.extract.dataset.manifest import Manifest
 
 SHARD_ROWS = 16_384

@@ -11,12 +11,11 @@ shard becomes a row group.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ from clinit.extract.arrays.array_file import (
     parse_class_names,
     spooled,
 )
-from clinit.extract.dataset.parquet import parquet_schema, scan_parquet
-from clinit.extract.parquet_size import parquet_size, row_groups
+from clinit.extract.dataset.parquet import parquet_schema, row_count, scan_parquet
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
 
@@ -44,8 +42,7 @@ _REMEDY = (
     " are integers or texts."
 )
 _BLOCK_BYTES = 2**24
-"""Features that are read at once, where row groups are smaller: every reading begins with the
-whole footer, which has an entry per row group."""
+"""Features that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +54,14 @@ class ParquetFile:
     def names(self) -> tuple[str, ...]:
         """Return the names of the columns."""
         with self._failures():
-            assert self._row_groups, "a file without row groups is refused"
-            if not self._row_groups:  # what the file declares is looked at before polars reads it
+            if not self._rows:
                 raise ValueError("it holds no rows")
             return tuple(parquet_schema(self.path))
 
     def features(self, name: str) -> StoredFeatures:
         """Return a column of arrays; opening it copies it."""
         with self._failures():
-            rows, kind = sum(self._row_groups), parquet_schema(self.path)[name]
+            rows, kind = self._rows, parquet_schema(self.path)[name]
             dim = self._dim(name, rows)
             number = _FLOATS.get(getattr(kind, "inner", kind).base_type(), str(kind))
         shape = (rows, dim) if dim else (rows,)
@@ -89,22 +85,18 @@ class ParquetFile:
         return spooled(self._blocks(name, shape[1], number), shape, np.dtype(number), folder)
 
     def _blocks(self, name: str, dim: int, number: str) -> Iterator[memoryview]:
-        row_bytes = dim * np.dtype(number).itemsize
-        start = 0
-        for length in _together(self._row_groups, row_bytes):
-            with self._failures():
-                column = (
-                    scan_parquet(self.path).select(name).slice(start, length).collect().to_series()
-                )
+        rows = max(1, _BLOCK_BYTES // (dim * np.dtype(number).itemsize))
+        with self._failures():
+            for frame in scan_parquet(self.path).select(name).collect_batches(chunk_size=rows):
+                column = frame.to_series()
                 if column.null_count() or column.explode(empty_as_null=True).null_count():
                     raise self._refusal(f"`{name}` has missing values")
                 if isinstance(column.dtype, pl.List):
                     column = column.list.to_array(dim)
                 block = np.ascontiguousarray(column.to_numpy(), dtype=number)
-            if block.shape != (length, dim):
-                raise self._refusal(f"`{name}` holds rows of different lengths")
-            yield block.data.cast("B")
-            start += length
+                if block.shape != (len(column), dim):
+                    raise self._refusal(f"`{name}` holds rows of different lengths")
+                yield block.data.cast("B")
 
     def labels(self, name: str) -> Labels:
         """Return a column: integers, or texts as a list."""
@@ -125,14 +117,8 @@ class ParquetFile:
         return None if text is None else parse_class_names(text, self.path)
 
     @cached_property
-    def _row_groups(self) -> tuple[int, ...]:
-        """Return the rows of the row groups of the file, whose pages bear out what it declares."""
-        with self.path.open("rb") as file:
-            if not file.seek(0, 2):
-                raise ValueError("it is empty")
-            with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-                parquet_size(content, nested=True)
-                return row_groups(content)
+    def _rows(self) -> int:
+        return row_count(scan_parquet(self.path), self.path.stat().st_size)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -145,18 +131,6 @@ class ParquetFile:
 
     def _refusal(self, why: str) -> CacheError:
         return CacheError(f"cannot read {self.path} as a table of features: {why}", remedy=_REMEDY)
-
-
-def _together(lengths: Sequence[int], row_bytes: int) -> Iterator[int]:
-    """Yield the rows of neighbouring row groups, as many as are read at once."""
-    rows = 0
-    for length in lengths:
-        if rows and (rows + length) * row_bytes > _BLOCK_BYTES:
-            yield rows
-            rows = 0
-        rows += length
-    if rows:
-        yield rows
 
 
 def write_parquet(exported: ExportedRows, path: Path) -> None:

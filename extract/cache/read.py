@@ -22,13 +22,12 @@ from clinit.errors import CacheError, ManifestError
 from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.folder import SUMMARY_FILE, split_names
+from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.cache.shard import Shard, file_sha256, file_size, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import Manifest, read_manifest
-from clinit.extract.views import check_view, view_folders
 
 HEAD_FILE = "head.safetensors"
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")

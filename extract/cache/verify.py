@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clinit.errors import CacheError, ClinitError, HeadError
 from clinit.extract.arrays.fitted_head import FIT_AGAIN, was_fitted
-from clinit.extract.cache.folder import split_names
+from clinit.extract.cache.folder import check_view, split_names, view_folders
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.plan import WRITE_AGAIN, read_plan, shard_name
 from clinit.extract.cache.read import (
@@ -25,7 +25,6 @@ from clinit.extract.cache.read import (
     verify_shard,
 )
 from clinit.extract.cache.summary import read_summary
-from clinit.extract.views import check_view, view_folders
 from clinit.words import number_of
 
 

@@ -28,7 +28,6 @@ import msgspec
 import polars as pl
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.class_names import read_class_names
 from clinit.extract.dataset.containers import (
     SplitFiles,
     checked_names,
@@ -44,6 +43,7 @@ from clinit.extract.dataset.known import (
     Columns,
     Dataset,
     Layout,
+    read_class_names,
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.dataset.manifest import leaves_root

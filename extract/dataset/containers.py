@@ -19,7 +19,7 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.class_names import MAX_NAME
+from clinit.extract.dataset.known import MAX_NAME
 from clinit.words import contrast
 
 BUILD_AGAIN = (

@@ -1,12 +1,13 @@
 """Image bytes to pixels.
 
-JPEG, PNG, WebP, GIF, AVIF and HEIC are decoded by torchcodec: the same pixels as Pillow
-(CMYK too) at several times its rate, without the interpreter lock, truncated files refused,
-EXIF orientation applied and 16-bit samples scaled (Pillow clips them to white). What it does
-not know (BMP, TIFF, PNM, JPEG 2000) is decoded by Pillow. Of an animation the first frame counts.
+JPEG, PNG, WebP, GIF and AVIF are decoded by torchcodec: the same pixels as Pillow (CMYK too) at
+several times its rate, without the interpreter lock, truncated files refused, EXIF orientation
+applied and 16-bit samples scaled (Pillow clips them to white). What it does not know (BMP, TIFF,
+PNM, JPEG 2000) is decoded by Pillow, and so is the first frame of an animation, which counts.
 
-Nothing is decoded before its header has said that it is not too large. Where the machine fails,
-and not the image, everything stops: a row must not be marked invalid for that.
+Pillow reads every header: nothing is decoded before it has said that it is not too large.
+Where the machine fails, and not the image, everything stops: a row must not be marked invalid for
+that.
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
-import struct
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,293 +32,25 @@ from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
-_FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers that a size follows. The others of their row are tables."""
-_SEGMENT = re.compile(rb"\xff[^\xff\x00\x01\xd0-\xd8]")
-"""The next JPEG marker that a length follows; the stuffed zero and those that stand alone are
-passed over, and so is a run of 0xFF before a marker."""
-_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 MAX_SCANS = 500
 """Most scans of a progressive JPEG; encoders write about ten. Each passes over all pixels, whatever
 it says of them: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
-_MAX_PARTS = 4096
-"""Segments before the size in a JPEG file; boxes in a box. Photographs have tens of them."""
-_ISO_BRANDS = tuple(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
-_ISO_PARTS = 4
-"""Tiles, thumbnails, transparency and depth maps may hold this many times the picture's pixels."""
-
-_Span = tuple[int, int]
-"""Start and end of the content of a box, in bytes."""
-
-
-class NoSizeError(Exception):
-    """The header does not say how large the image is."""
-
-
-class ScansError(Exception):
-    """A progressive JPEG has more than `MAX_SCANS` scans."""
-
-
-class ImageSize(NamedTuple):
-    """The largest picture in a file."""
-
-    width: int
-    height: int
-    pixels: int
-    """All that the decoder would decode; more than width x height in a sequence of pictures."""
-
-
-def image_size(content: bytes) -> ImageSize | None:
-    """Return the size that stands in the header of an image; None for a format not known here.
-
-    Raises:
-        NoSizeError: If the format is one that torchcodec decodes, and its header does not say.
-        ScansError: If it is a progressive JPEG that would take the decoder minutes.
-    """
-    try:
-        if content[:3] == b"\xff\xd8\xff":
-            width, height = _jpeg(content)
-        elif content[:8] == b"\x89PNG\r\n\x1a\n":
-            width, height = _png(content)
-        elif content[:6] in (b"GIF87a", b"GIF89a"):
-            width, height = _gif(content)
-        elif content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-            width, height = _webp(content)
-        elif content[4:8] == b"ftyp" and any(brand in content[8:64] for brand in _ISO_BRANDS):
-            return _iso(content)
-        else:
-            return None
-    except (struct.error, IndexError) as error:
-        raise NoSizeError from error
-    return ImageSize(width, height, width * height)
-
-
-def first_frame(content: bytes) -> bytes:
-    """Return the content of a GIF or WebP file without the frames behind its first one.
-
-    Raises:
-        NoSizeError: If it cannot be told where the first frame ends.
-    """
-    try:
-        if content[:4] == b"GIF8":
-            return _gif_first(content)
-        if content[:4] == b"RIFF" and content[12:16] == b"VP8X" and content[20] & 2:
-            return _webp_first(content)
-    except (struct.error, IndexError) as error:
-        raise NoSizeError from error
-    return content
-
-
-def _jpeg(content: bytes) -> tuple[int, int]:
-    for marker, at in _segments(content, 2):
-        if marker in _FRAME_HEADERS:
-            height, width = struct.unpack_from(">HH", content, at + 5)
-            if marker & 3 == 2:  # progressive
-                _check_scans(content, at)
-            return width, height
-    raise NoSizeError
-
-
-def _segments(content: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Yield marker and place of the segments; as libjpeg, which skips what is no marker."""
-    for _ in range(_MAX_PARTS):
-        found = _SEGMENT.search(content, at)
-        if found is None:
-            return
-        at = found.start()
-        yield content[at + 1], at
-        at += 2 + struct.unpack_from(">H", content, at + 2)[0]
-
-
-def _check_scans(content: bytes, frame: int) -> None:
-    """Check the number of scans behind the frame header of a progressive JPEG.
-
-    Raises:
-        ScansError: If there are too many.
-    """
-    # With the zero that the length of a scan header begins with, which makes it faster.
-    if content.count(bytes((0xFF, _START_OF_SCAN, 0)), frame) <= MAX_SCANS:
-        return
-    # What follows the image, such as the film of a live photograph, holds those bytes by chance.
-    scans = 0
-    for marker, _ in _segments(content, frame):
-        if marker == _END_OF_IMAGE:
-            return
-        scans += marker == _START_OF_SCAN
-        if scans > MAX_SCANS:
-            raise ScansError
-    raise NoSizeError
-
-
-def _png(content: bytes) -> tuple[int, int]:
-    kind, width, height = struct.unpack_from(">4sII", content, 12)
-    if kind != b"IHDR":
-        raise NoSizeError
-    return width, height
-
-
-def _gif(content: bytes) -> tuple[int, int]:
-    """Return the larger of canvas and first frame, a frame may be larger than its canvas."""
-    width, height = struct.unpack_from("<HH", content, 6)
-    frame_width, frame_height = struct.unpack_from("<HH", content, _gif_frame(content) + 5)
-    return max(width, frame_width), max(height, frame_height)
-
-
-def _gif_frame(content: bytes) -> int:
-    """Return where the first frame begins."""
-    at = 13 + _palette_bytes(content[10])
-    while content[at] == 0x21:  # an extension
-        at = _blocks_end(content, at + 2)
-    if content[at] != 0x2C:
-        raise NoSizeError
-    return at
-
-
-def _gif_first(content: bytes) -> bytes:
-    at = _gif_frame(content)
-    try:
-        end = _blocks_end(content, at + 11 + _palette_bytes(content[at + 9]))
-    except IndexError:  # truncated: this frame is all that there is, and the decoder says so
-        return content
-    return content if content[end : end + 1] in (b"", b";") else content[:end] + b";"
-
-
-def _palette_bytes(flags: int) -> int:
-    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
-
-
-def _blocks_end(content: bytes, at: int) -> int:
-    while length := content[at]:
-        at += length + 1
-    return at + 1
-
-
-def _webp(content: bytes) -> tuple[int, int]:
-    kind = content[12:16]
-    if kind == b"VP8X":  # libwebp refuses pictures that differ from this canvas or leave it
-        numbers = struct.unpack_from("<HBHB", content, 24)
-        return 1 + numbers[0] + (numbers[1] << 16), 1 + numbers[2] + (numbers[3] << 16)
-    if kind == b"VP8 ":
-        width, height = struct.unpack_from("<HH", content, 26)
-        return width & 0x3FFF, height & 0x3FFF
-    if kind == b"VP8L":
-        (bits,) = struct.unpack_from("<I", content, 21)
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    raise NoSizeError
-
-
-def _webp_first(content: bytes) -> bytes:
-    kept, at, frames = [content[8:12]], 12, 0
-    while at < len(content):
-        kind, length = struct.unpack_from("<4sI", content, at)
-        end = at + 8 + length + length % 2
-        frames += kind == b"ANMF"
-        if kind != b"ANMF" or frames == 1:
-            kept.append(content[at:end])
-        at = end
-    if frames <= 1:
-        return content
-    rest = b"".join(kept)
-    return b"RIFF" + struct.pack("<I", len(rest)) + rest
-
-
-def _iso(content: bytes) -> ImageSize:
-    """Return the size of an AVIF or HEIC file: of its pictures, or of its tracks of pictures."""
-    whole = (0, len(content))
-    found = [size for span in _find(content, whole, b"meta") for size in _items(content, span)]
-    parts = sum(width * height * count for width, height, count in found)
-    tracks = [_track(content, span) for span in _find(content, whole, b"moov", b"trak")]
-    found += tracks
-    if not found:
-        raise NoSizeError
-    width, height, _ = max(found, key=lambda size: size[0] * size[1])
-    sequence = sum(width * height * count for width, height, count in tracks)
-    return ImageSize(width, height, max(width * height, parts // _ISO_PARTS, sequence))
-
-
-def _items(content: bytes, meta: _Span) -> list[tuple[int, int, int]]:
-    """Return width, height and number of the items of each size."""
-    sizes: dict[int, tuple[int, int]] = {}
-    for span in _find(content, (meta[0] + 4, meta[1]), b"iprp", b"ipco"):
-        for index, (kind, (start, _)) in enumerate(_boxes(content, span), start=1):
-            if kind == b"ispe":
-                sizes[index] = struct.unpack_from(">II", content, start + 4)
-    counts = dict.fromkeys(sizes, 0)
-    for span in _find(content, (meta[0] + 4, meta[1]), b"iprp", b"ipma"):
-        for index in _associations(content, span):
-            if index in counts:
-                counts[index] += 1
-    return [(*sizes[index], count) for index, count in counts.items()]
-
-
-def _associations(content: bytes, ipma: _Span) -> Iterator[int]:
-    """Yield the number of each property of each item."""
-    at, end = ipma
-    head, items = struct.unpack_from(">II", content, at)
-    at += 8
-    number_bytes, entry = (4 if head >> 24 else 2), (">H" if head & 1 else ">B")
-    mask = 0x7FFF if head & 1 else 0x7F
-    for _ in range(items):
-        at += number_bytes + 1
-        if at > end:
-            raise NoSizeError
-        for _ in range(content[at - 1]):
-            yield struct.unpack_from(entry, content, at)[0] & mask
-            at += struct.calcsize(entry)
-
-
-def _track(content: bytes, trak: _Span) -> tuple[int, int, int]:
-    """Return width, height and number of the pictures of a track."""
-    table = next(_find(content, trak, b"mdia", b"minf", b"stbl"), (0, 0))
-    boxes = dict(_boxes(content, table))
-    if b"stsd" not in boxes or not {b"stsz", b"stz2"} & set(boxes):
-        raise NoSizeError
-    width, height = struct.unpack_from(">HH", content, boxes[b"stsd"][0] + 40)
-    sizes = boxes[b"stsz"] if b"stsz" in boxes else boxes[b"stz2"]
-    (count,) = struct.unpack_from(">I", content, sizes[0] + 8)
-    return width, height, count
-
-
-def _find(content: bytes, span: _Span, *path: bytes) -> Iterator[_Span]:
-    """Yield the content of the boxes at a path of box types."""
-    for kind, inside in _boxes(content, span):
-        if kind == path[0]:
-            yield from _find(content, inside, *path[1:]) if path[1:] else [inside]
-
-
-def _boxes(content: bytes, span: _Span) -> Iterator[tuple[bytes, _Span]]:
-    """Yield type and content of the boxes in a part of the file.
-
-    Raises:
-        NoSizeError: If one is shorter than its header or longer than this part, or if there are
-            thousands: what is read more than once would take the square of the file's size.
-    """
-    at, end = span
-    boxes = 0
-    while at + 8 <= end:
-        length, kind = struct.unpack_from(">I4s", content, at)
-        start = at + 8
-        if length == 1:
-            (length,) = struct.unpack_from(">Q", content, start)
-            start += 8
-        stop = at + length if length else end
-        boxes += 1
-        if not start <= stop <= end or boxes > _MAX_PARTS:
-            raise NoSizeError
-        yield kind, (start, stop)
-        at = stop
-
-
 MISSING = "the file is missing"
 EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
 """More than any decoder takes: the coefficients of a progressive JPEG with its pixels are 9."""
-_SPARE = 2**25
+_SPARE = 2**26
+_START_OF_SCAN = b"\xff\xda\0"
+"""With the zero that the length of a scan header begins with."""
+_ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
 """Pillow knows more, but some start other programs, and some have sizes that no header says."""
+_FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
 _OF_LIMIT = "of --max-pixels"
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
+# Pillow's own limit would come before `--max-pixels`, which `decode` checks.
+Image.MAX_IMAGE_PIXELS = None
 
 
 def decoder_version() -> str:
@@ -417,39 +148,38 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
         MemoryError: If the memory does not suffice.
     """
     try:
-        size = image_size(content)
-        content = first_frame(content)
-    except NoSizeError as error:
-        raise ImageError(
-            "cannot be decoded: its header is damaged or does not say how large it is",
-            remedy=_REMEDY,
-        ) from error
-    except ScansError as error:
+        file = _opened(content)
+    except ImageError:
+        _need_memory(0)  # libwebp reserves a canvas
+        file = _opened(content)
+    # torchcodec decodes all pictures of an AVIF sequence.
+    pictures = getattr(file, "n_frames", 1) if file.format == "AVIF" else 1
+    check_pixels(file.width, file.height * pictures, max_pixels)
+    if file.info.get("progressive") and content.count(_START_OF_SCAN) > MAX_SCANS:
         raise ImageError(
             f"cannot be decoded: a progressive JPEG of more than {MAX_SCANS} scans", remedy=_REMEDY
-        ) from error
-    if size is not None:
-        check_pixels(size, max_pixels)
+        )
+    is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
+    by_pillow = is_animated or file.format in _PILLOW_FORMATS
+    decode_with = _decode_with_pillow if by_pillow else _decode_with_torchcodec
     try:
-        return _decode(content, size, max_pixels)
+        return decode_with(content)
     except ImageError:
         # Some decoders call a file corrupt where the memory was short.
-        _need_memory(size)
-        return _decode(content, size, max_pixels)
+        _need_memory(file.width * file.height)
+        return decode_with(content)
 
 
-def check_pixels(size: ImageSize, max_pixels: int, what: str = "") -> None:
+def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> None:
     """Check that an image is not too large.
 
     Raises:
         ImageError: If it is.
     """
-    if size.pixels > max_pixels:
-        more = f" in {size.pixels:,} pixels of all pictures"
+    if width * height > max_pixels:
         raise ImageError(
-            f"too large: {size.width:,} x {size.height:,} pixels{what}"
-            f"{more if size.pixels > size.width * size.height else ''}, more than the"
-            f" {max_pixels:,} {_OF_LIMIT}",
+            f"too large: {width:,} x {height:,} pixels{what}, more than the {max_pixels:,}"
+            f" {_OF_LIMIT}",
             remedy="Raise `--max-pixels`, or leave its row invalid.",
         )
 
@@ -459,50 +189,66 @@ def is_too_large(reason: str) -> bool:
     return reason.endswith(_OF_LIMIT)
 
 
-def _need_memory(size: ImageSize | None) -> None:
+def _need_memory(pixels: int) -> None:
     """Take and give back what an image could need.
 
     Raises:
         MemoryError: If there is less.
     """
-    np.empty(_SPARE + _BYTES_PER_PIXEL * (size.pixels if size is not None else 0), dtype=np.uint8)
+    np.empty(_SPARE + _BYTES_PER_PIXEL * pixels, dtype=np.uint8)
 
 
-def _decode(
-    content: bytes, size: ImageSize | None, max_pixels: int
-) -> UInt8[Tensor, "3 height width"]:
-    if size is None:
-        return _decode_with_pillow(content, max_pixels)
+def _opened(content: bytes) -> Image.Image:
+    """Read the header of an image; nothing is decoded."""
+    with _pillow_errors():
+        return Image.open(io.BytesIO(content), formats=_FORMATS)
+
+
+def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
     try:
         image = decode_image(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode="RGB")
     except (RuntimeError, ValueError) as error:
         if out_of_memory(error):
             raise MemoryError from error
-        raise ImageError(f"cannot be decoded: {_reason(error)}", remedy=_REMEDY) from error
+        # The decoder's message without the place in its source.
+        why = str(error).splitlines()[0].rsplit(".cpp:", 1)[-1].lstrip("0123456789, ").rstrip(". ")
+        raise ImageError(f"cannot be decoded: {why}", remedy=_REMEDY) from error
     return image[0] if image.ndim == 4 else image
 
 
-def _reason(error: Exception) -> str:
-    """Return the decoder's message without the place in its source."""
-    return str(error).splitlines()[0].rsplit(".cpp:", 1)[-1].lstrip("0123456789, ").rstrip(". ")
+def _decode_with_pillow(content: bytes) -> UInt8[Tensor, "3 height width"]:
+    with _pillow_errors():
+        file = Image.open(io.BytesIO(content), formats=_FORMATS)
+        image = ImageOps.exif_transpose(_on_background(file))
+        if image.mode.startswith("I;16"):
+            samples = np.asarray(image, dtype=np.float32) / 257
+            image = Image.fromarray(np.rint(samples).astype(np.uint8))
+        pixels = np.array(image.convert("RGB"))
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _decode_with_pillow(content: bytes, max_pixels: int) -> UInt8[Tensor, "3 height width"]:
+def _on_background(file: Image.Image) -> Image.Image:
+    """Give the transparent pixels of a GIF the colour of its background, as torchcodec does."""
+    palette = getattr(file, "global_palette", None)
+    if palette is None or "transparency" not in file.info:
+        return file
+    index = 3 * file.info.get("background", 0)
+    canvas = Image.new("RGBA", file.size, tuple(palette.palette[index : index + 3]))
+    canvas.alpha_composite(file.convert("RGBA"))
+    return canvas
+
+
+@contextmanager
+def _pillow_errors() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
-            # Pillow warns of odd metadata and of large images; the pixels are what counts.
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content), formats=_PILLOW_FORMATS) as file:
-                check_pixels(ImageSize(*file.size, file.width * file.height), max_pixels)
-                image = ImageOps.exif_transpose(file)
-            if image.mode.startswith("I;16"):
-                samples = np.asarray(image, dtype=np.float32) / 257
-                image = Image.fromarray(np.rint(samples).astype(np.uint8))
-            pixels = np.array(image.convert("RGB"))
+            warnings.simplefilter("ignore")  # of odd metadata: the pixels are what counts
+            yield
     except UnidentifiedImageError as error:
-        raise ImageError("not an image of a known format", remedy=_REMEDY) from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ImageError(
+            "not an image of a known format, or its header is damaged", remedy=_REMEDY
+        ) from error
+    except (OSError, SyntaxError, ValueError, OverflowError, EOFError) as error:
         if out_of_memory(error):
             raise MemoryError from error
         raise ImageError(f"cannot be decoded: {error}", remedy=_REMEDY) from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -21,9 +20,8 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
-from clinit.extract.dataset.class_names import MAX_NAME
-from clinit.extract.dataset.known import SPLITS
-from clinit.extract.parquet_size import parquet_size
+from clinit.extract.dataset.known import MAX_NAME, SPLITS
+from clinit.extract.dataset.parquet import row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
 from clinit.words import contrast_digests
@@ -256,7 +254,7 @@ def read_manifest(path: Path) -> Manifest:
             f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
     try:
-        page_bytes = parquet_size(content).page_bytes
+        row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
         metadata = pl.read_parquet_metadata(content)
         columns = pl.DataFrame(schema=pl.read_parquet_schema(content))
     except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -280,10 +278,9 @@ def read_manifest(path: Path) -> Manifest:
         if problem := wrong_columns(columns, contained=metadata["format"] == CONTAINED_FORMAT):
             raise ValueError(problem)
         table = pl.read_parquet(content)
-        # All paths differ: if they are longer than the pages, some come again and again.
-        if table["path"].str.len_bytes().sum() > page_bytes:
-            raise ValueError("a path occurs twice")
-        manifest, written = _of(table, metadata), metadata["digest"]
+        names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
+        manifest = Manifest(metadata["dataset"], metadata["split"], names, table)
+        written = metadata["digest"]
     except (
         KeyError,
         ValueError,
@@ -303,8 +300,3 @@ def read_manifest(path: Path) -> Manifest:
             remedy=_BUILD_AGAIN,
         )
     return manifest
-
-
-def _of(table: pl.DataFrame, metadata: Mapping[str, str]) -> Manifest:
-    names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
-    return Manifest(metadata["dataset"], metadata["split"], names, table)

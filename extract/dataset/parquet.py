@@ -10,7 +10,6 @@ Source: `datasets.features` of the library Hugging Face Datasets.
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,17 +21,32 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from clinit.errors import LOOK_AT_STORAGE, ImageError, ManifestError, StorageError
+from clinit.errors import ImageError, ManifestError
 from clinit.extract.dataset.containers import BUILD_AGAIN, LABEL_SCHEMA, Container
 from clinit.extract.dataset.known import Columns
-from clinit.extract.parquet_size import parquet_size
 from clinit.files.paths import check_readable
 from clinit.words import printable
+
+_FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
+"""Rows that any file may declare, and what a larger one may by its size."""
 
 
 def scan_parquet(path: Path) -> pl.LazyFrame:
     """Return the rows of one file; nothing is read yet, and no column comes from its folders."""
     return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+
+
+def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
+    """Return the rows that a file declares, from its metadata.
+
+    Raises:
+        ValueError: If they are more than a file of its size can hold: polars would reserve them.
+        PolarsError: If it is damaged.
+    """
+    rows: int = table.select(pl.len()).collect().item()
+    if rows > max(_FREE_ROWS, _ROWS_PER_BYTE * size_bytes):
+        raise ValueError(f"it declares {rows:,} rows in {size_bytes:,} bytes")
+    return rows
 
 
 def parquet_schema(path: Path) -> dict[str, Any]:
@@ -79,7 +93,7 @@ def inspect_parquet(path: Path, columns: Columns, features: Features) -> Parquet
         ManifestError: If it is no Parquet file, is damaged, or it is not clear which columns.
         StorageError: If it cannot be read.
     """
-    content = _mapped(path)
+    check_readable(path, ManifestError)
     try:
         schema = parquet_schema(path)
         told = _features(pl.read_parquet_metadata(path)) or features
@@ -91,7 +105,7 @@ def inspect_parquet(path: Path, columns: Columns, features: Features) -> Parquet
                     f"{printable(path)} has no column {name!r}, but {', '.join(schema)}",
                     remedy="Name one of them with `--image-column` and `--label-column`.",
                 )
-        rows = parquet_size(content, [image.encode(), label.encode()]).rows
+        rows = row_count(scan_parquet(path), path.stat().st_size)
     except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise _damaged(path, error) from error
     if not is_image(schema, image):
@@ -114,11 +128,11 @@ def count_rows(path: Path, image: str) -> int:
         ManifestError: If it is damaged or has no such column.
         StorageError: If it cannot be read.
     """
-    content = _mapped(path)
+    check_readable(path, ManifestError)
     try:
         if not is_image(parquet_schema(path), image):
             raise ValueError(f"it has no column {image!r} of images")
-        return parquet_size(content, [image.encode()]).rows
+        return row_count(scan_parquet(path), path.stat().st_size)
     except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise _damaged(path, error) from error
 
@@ -170,19 +184,6 @@ def _damaged(path: Path, error: BaseException) -> ManifestError:
         f"{printable(path)} cannot be read as a Parquet file: {error}",
         remedy="Copy or write the file again, then run the same command again.",
     )
-
-
-def _mapped(path: Path) -> bytes | mmap.mmap:
-    check_readable(path, ManifestError)
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except ValueError:  # an empty file
-        return b""
-    except OSError as error:
-        raise StorageError(
-            f"cannot read {printable(path)}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
-        ) from error
 
 
 def _features(metadata: dict[str, str]) -> Features:

@@ -11,7 +11,6 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset import lists
 from clinit.extract.dataset.container_layouts import (
     describe_parquet,
     describe_tar,
@@ -34,12 +33,18 @@ from clinit.extract.dataset.known import (
     read_dataset,
 )
 from clinit.extract.dataset.layouts import (
+    FILE_NAME,
+    NUMBER,
+    STEM,
     DoesNotFitError,
     Listing,
     Reader,
     Search,
+    devkit_labels,
     find_class_folders,
     find_listed,
+    kaggle_labels,
+    places_labels,
 )
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import Tree
@@ -50,9 +55,9 @@ LAYOUTS: dict[str, Callable[[Search], Reader]] = {
     # No name holds a hyphen of its own; nested folders are taken as well.
     "places-easy": partial(find_class_folders, lambda name: [name, name.replace("/", "-")]),
     "places-original-train": partial(find_class_folders, lambda name: [f"{name[0]}/{name}"]),
-    "imagenet-kaggle": partial(find_listed, lists.STEM, lists.kaggle_labels),
-    "imagenet-devkit": partial(find_listed, lists.NUMBER, lists.devkit_labels),
-    "places-original-val": partial(find_listed, lists.FILE_NAME, lists.places_labels),
+    "imagenet-kaggle": partial(find_listed, STEM, kaggle_labels),
+    "imagenet-devkit": partial(find_listed, NUMBER, devkit_labels),
+    "places-original-val": partial(find_listed, FILE_NAME, places_labels),
     WEBDATASET: find_tar,
     HUGGINGFACE: find_parquet,
 }

@@ -30,8 +30,8 @@ import msgspec
 import polars as pl
 
 from clinit.errors import LOOK_AT_STORAGE, ImageError, ManifestError, StorageError
-from clinit.extract.dataset.class_names import MAX_NAME, is_text
 from clinit.extract.dataset.containers import BUILD_AGAIN, LABEL_SCHEMA, Container
+from clinit.extract.dataset.known import MAX_NAME, is_text
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.files.paths import check_readable
 from clinit.words import printable

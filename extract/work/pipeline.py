@@ -29,7 +29,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
-from clinit.extract.dataset.decode import ImageSize, check_pixels, decode, memory_error
+from clinit.extract.dataset.decode import check_pixels, decode, memory_error
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.transform import Transform
@@ -135,7 +135,7 @@ def load_batches(
         if view is not None:
             return view.to_input(image, row)
         resized = transform.resized(image.shape[1], image.shape[2])
-        check_pixels(ImageSize(resized[1], resized[0], resized[0] * resized[1]), max_pixels, _NOW)
+        check_pixels(resized[1], resized[0], max_pixels, _NOW)
         return transform.to_input(image)
 
     def load(target: Tensor, row: int) -> tuple[str | None, float, float]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clinit.errors import CacheError, ClusterError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.folder import VIEWS_FOLDER
 from clinit.extract.cache.plan import FILE as PLAN_FILE
 from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan
 from clinit.extract.dataset.decode import decoder_version
@@ -28,7 +29,7 @@ from clinit.extract.network.backbone import (
     load_backbone,
 )
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.views import VIEWS_FOLDER, View
+from clinit.extract.views import View
 from clinit.extract.work.shard_work import Progress, ShardWork
 from clinit.extract.work.split_run import SplitResult, SplitRun
 from clinit.files.lock import make_folder
@@ -229,7 +230,7 @@ def extract_on_ray(
         )
 
 
-def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, float]]:
+def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, Any]]:
     """Return how many tasks a cluster has room for, and what each of them takes."""
     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
     with_gpu = [each for each in nodes if each.get("GPU")]

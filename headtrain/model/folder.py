@@ -34,7 +34,7 @@ from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
-from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.known import title
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
 from clinit.files import paths as occupied

@@ -22,8 +22,8 @@ from torch import nn
 from clinit.errors import BackboneError, HeadError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.class_names import is_text
 from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.dataset.known import is_text
 from clinit.extract.head_names import name_rows
 from clinit.extract.network.backbone import Backbone, state_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network

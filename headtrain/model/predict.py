@@ -29,10 +29,9 @@ from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.class_names import title
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
-from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.extract.dataset.known import MAX_PIXELS, title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.work.pipeline import ImageBatch, load_batches

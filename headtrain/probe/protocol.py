@@ -197,7 +197,7 @@ def _notes(source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Po
             )
     if diverged := sum(not np.isfinite(point.loss) for point in grid):
         notes.append(f"{diverged:,} of {len(grid):,} heads of the grid have diverged")
-    if short := sum(not point.converged for point in (*grid, fitted)):
+    if short := [point.converged for point in grid].count(False) + (not fitted.converged):
         notes.append(
             f"{short:,} of {len(grid) + 1:,} searches ended before the minimum:"
             " more --max-iterations go on"

@@ -17,7 +17,7 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import RecordError
-from clinit.extract.parquet_size import parquet_size
+from clinit.extract.dataset.parquet import row_count
 from clinit.headtrain.record.info import damaged
 
 TABLES: Mapping[str, Mapping[str, Any]] = {
@@ -80,7 +80,7 @@ def parse_table(name: str, content: bytes, path: Path) -> pl.DataFrame:
         RecordError: If `content`, which was read from `path`, is not this table.
     """
     try:
-        parquet_size(content)  # bounds what is reserved for it
+        row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
         table = pl.read_parquet(io.BytesIO(content))
     except (
         ValueError,

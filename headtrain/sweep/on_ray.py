@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from clinit.errors import CacheError, StorageError
 from clinit.headtrain.record.format import RunRecord
@@ -30,7 +31,9 @@ def train_on_ray(data: RunData, address: str, *, command: Sequence[str] = ()) ->
         ClusterError: If Ray is not installed or there is no cluster at `address`.
     """
     with connected(address) as ray:
-        share = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        share: dict[str, Any] = (
+            {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        )
         stored = ray.put(data)
 
         def train(banks: Sequence[BankPlan]) -> Trained:

@@ -10,20 +10,28 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clinit.headtrain.events import Observer, ignore
+from clinit.extract.cache.head import Head
+from clinit.headtrain.events import Noted, Observer, Progressed, ignore
 from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.study import PER_HEAD, Study, Top
+from clinit.headtrain.study import PER_HEAD, Study, Top, names_of
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
-from clinit.headtrain.top.inputs import StoredPart, TopInputs
+from clinit.headtrain.top.images import Images
+from clinit.headtrain.top.inputs import (
+    Side,
+    StoredPart,
+    TopInputs,
+    prepare_inputs,
+    reload_backbone,
+)
 from clinit.headtrain.top.method import Rehearsal, TopMethod
 
 
@@ -35,6 +43,95 @@ def top_notes(
     """Return what the user should know about the data, each once."""
     notes = data_notes(inputs.scenario, inputs.base, inputs.new, studies, head_facts)
     return [*notes, *_method_notes(inputs)]
+
+
+def prepare_runs(
+    images: Images,
+    sides: tuple[Side, Side],
+    head: Head,
+    studies: Sequence[Study],
+    *,
+    observer: Observer = ignore,
+    head_facts: Mapping[str, Any] | None = None,
+) -> TopInputs:
+    """Load the backbone, and compute and store the activations that runs of one stream look at.
+
+    Args:
+        images: Where everything is.
+        sides: The two data sets, opened.
+        head: The pretrained head.
+        studies: The runs.
+        observer: Called with the progress, and with notes on data, sizes and costs.
+        head_facts: Where the head is from.
+
+    Raises:
+        ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
+            fails.
+    """
+    observer(Progressed("reading the weights", 0, 1))
+    device = studies[0].training.device
+    backbone, transform = reload_backbone(sides[0], images.weights, device)
+
+    def busy(name: str) -> None:
+        observer(Noted(f"Another process computes the activations of {name}: waiting for it"))
+
+    def on_parts(parts: tuple[StoredPart, ...]) -> None:
+        for text in _size_notes(parts, images.storage.folder):
+            observer(Noted(text))
+
+    inputs = prepare_inputs(
+        *sides,
+        head,
+        backbone,
+        transform,
+        studies[0],
+        images.storage,
+        random_only=all(each.start.init == "random" for each in studies),
+        on_parts=on_parts,
+        on_progress=lambda name, now: observer(
+            Progressed(f"images of {name}", now.rows_done, now.rows_total)
+        ),
+        on_busy=busy,
+    )
+    cost = cost_line(inputs.parts, [names_of([each])[0] for each in studies])
+    for text in [*([cost] if cost else []), *top_notes(inputs, studies, head_facts)]:
+        observer(Noted(text))
+    return inputs
+
+
+def _size_notes(parts: Sequence[StoredPart], folder: Path) -> Iterator[str]:
+    stored = [part for part in parts if part.stored]
+    if stored:
+        total = sum(part.bytes for part in stored)
+        sizes = ", ".join(f"{part.name} {part.bytes / 1e9:.2f} GB" for part in stored)
+        yield f"Activations in {folder}, float16: {total / 1e9:.2f} GB ({sizes})"
+    if left := [part for part in parts if not part.stored and part.rows]:
+        sizes = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
+        yield f"Computed from the images each time: {sizes}"
+
+
+def cost_line(parts: Sequence[StoredPart], runs: Sequence[str]) -> str | None:
+    """Return in one line what the stored activations cost, and which run pays for them.
+
+    Args:
+        parts: As the first run finds them.
+        runs: Names of the runs, in their order.
+    """
+    now = [part for part in parts if part.computed_here]
+    before = [part for part in parts if part.stored and not part.computed_here]
+    words = []
+    if now:
+        more = len(runs) - 1
+        reused = f" and reused by {more} more run{'s' if more > 1 else ''}" if more else ""
+        words.append(f"{_cost(now)}, paid by {runs[0]}{reused}")
+    if before:
+        words.append(f"{_cost(before)}, paid by an earlier call")
+    return f"Activations: {'; '.join(words)}" if words else None
+
+
+def _cost(parts: Sequence[StoredPart]) -> str:
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    return f"{sum(seconds):,.1f} s" if len(seconds) == len(parts) else "of unknown cost"
 
 
 def _method_notes(inputs: TopInputs) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from torch import nn
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
@@ -27,9 +26,9 @@ from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study, Top
 from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
+from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.network import check_cut, cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
-from clinit.machine import cpu_count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,19 +38,6 @@ class Side:
     source: Source
     cache: Cache
     root: Path
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Storage:
-    """Where activations are stored, and how many bytes of them."""
-
-    folder: Path
-    budget: int
-    """Bytes; 0 computes all of them from the images each time."""
-    workers: int = field(default_factory=cpu_count)
-    """Threads that read and decode images."""
-    max_pixels: int = MAX_PIXELS
-    """Largest image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -173,10 +159,10 @@ def prepare_inputs(
     on_parts(parts)
     opened: dict[str, ActivationRows] = {}
     paid: list[StoredPart] = []
-    for part, told in zip(wanted, parts, strict=True):
-        if not told.stored:
+    for part, planned in zip(wanted, parts, strict=True):
+        if not planned.stored:
             opened[part.name] = cache.from_images(part)
-            paid.append(told)
+            paid.append(planned)
             continue
         found = cache.store(
             part,
@@ -184,7 +170,7 @@ def prepare_inputs(
             on_busy=partial(on_busy, part.name),
         )
         opened[part.name] = found.rows
-        paid.append(replace(told, seconds=found.seconds, computed_here=found.computed_here))
+        paid.append(replace(planned, seconds=found.seconds, computed_here=found.computed_here))
     device = torch.device(backbone.config.device)
     return TopInputs(
         base=base.source,
@@ -239,6 +225,12 @@ def _parts(
 
 def _used(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate(rows))
+
+
+def open_sides(images: Images, option: str = "--{}-root") -> tuple[Side, Side]:
+    """Open the two data sets; `option` gives the folders of images, for messages."""
+    base = open_side(images.base, images.base_root, option=option.format("base"))
+    return base, open_side(images.new, images.new_root, option=option.format("new"))
 
 
 def open_side(cache: Path, root: Path | None, *, option: str) -> Side:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from clinit.analysis.metrics import diagnosis
 from clinit.analysis.metrics.collapse import deviation, neural_collapse
 from clinit.analysis.metrics.diagnosis import diagnose_split
-from clinit.cli.cache_import import import_
+from clinit.cli.cache_arrays import import_
 from clinit.cli.diagnose import diagnose
 from clinit.errors import HeadError
 from clinit.extract.arrays.import_features import ImportConfig, import_features

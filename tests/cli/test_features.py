@@ -148,13 +148,6 @@ def test_every_kind_of_file_gives_the_same_names(work: Path, tmp_path: Path, kin
     assert rows[0].keys() >= {"features", "row", "rank", "class", "probability"}
 
 
-def test_the_table_shows_the_first_rows_and_says_how_many_there_are(work: Path) -> None:
-    text = done("predict", work / "head.npz", work / "new-val.npy", "--top", "1")
-    assert text.splitlines()[0] == str(work / "new-val.npy")
-    assert sum(line.startswith("row ") for line in text.splitlines()) == 1 + 20
-    assert "40 more rows: --csv FILE, --parquet FILE or --json have all of them" in text
-
-
 def test_rows_that_are_not_finite_are_named_and_do_not_affect_others(
     work: Path, tmp_path: Path
 ) -> None:
@@ -410,28 +403,6 @@ def test_a_fitted_head_that_is_lost_is_fitted_again(
     assert "is there already: the cache has a head" in str(failed(*command))
 
 
-def test_a_head_that_is_fitted_in_another_way_than_the_lost_one_is_told_of(
-    fitted: tuple[Path, tuple[object, ...]],
-) -> None:
-    cache, command = fitted
-    damage(cache / "head.safetensors", "gone")
-    text = " ".join(done(*command[:-1], "lda").split())
-    assert "it is not the head that the cache had: that was fitted otherwise" in text
-    assert "Everything is as it was written." in done("cache", "verify", cache)
-
-
-def test_a_lost_head_and_a_lost_shard_come_back_together(
-    fitted: tuple[Path, tuple[object, ...]],
-) -> None:
-    cache, command = fitted
-    damage(cache / "head.safetensors", "one bit")
-    (shard,) = (cache / "train").glob("shard-*.h5")
-    shard.unlink()
-    assert AGAIN in failed("cache", "verify", cache).remedy
-    done(*command)
-    assert "Everything is as it was written." in done("cache", "verify", cache)
-
-
 def test_a_head_that_was_given_is_not_fitted_where_it_is_lost(
     fitted: tuple[Path, tuple[object, ...]], work: Path, tmp_path: Path
 ) -> None:
@@ -483,13 +454,6 @@ def test_a_file_in_place_of_a_cache_is_told_the_command(
         f" '{tmp_path / 'my features'}'` makes a cache of it, with `--fit-head logistic` for base"
         " classes that have no head."
     )
-
-
-def test_show_names_the_files_that_were_imported(work: Path) -> None:
-    text = done("cache", "show", work / "base")
-    (row,) = (line for line in text.splitlines() if "imported from" in line)
-    assert [each.strip() for each in row.split("│")[2:4]] == ["base-train.npy", "base-val.npy"]
-    assert not any(line.split() == ["imported", "npy"] for line in text.splitlines())
 
 
 def test_a_file_without_rows_has_the_columns_of_features(work: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from clinit.cli import align as align_module
 from clinit.cli import sweep as sweep_module
 from clinit.cli import train_head as train_head_module
-from clinit.cli import train_top as train_top_module
 from clinit.cli.main import app
 from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
@@ -112,7 +111,8 @@ def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> l
 
 
 def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(train_top_module, "open_data", lambda *_: (None, None))
+    nothing = "clinit.headtrain.runs.RunData.of_images"
+    monkeypatch.setattr(nothing, lambda *_, **__: (None, None))
     monkeypatch.setattr("clinit.headtrain.runs.left_of", stop)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
     studies, *_ = invoke("train-top", f"--config={name}", *places, *words)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from clinit.cli import top_inputs
 from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
 from clinit.headtrain.top.activations import Trunk
+from clinit.headtrain.top.experiment import prepare_runs
+from clinit.headtrain.top.images import Images
 
 
 def rerun(run: Path, *words: str | Path) -> Result:
@@ -32,12 +33,11 @@ def test_a_run_of_heads_gives_the_same_bits_and_leaves_nothing(tiny_run: Path) -
 def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[top_inputs.Images] = []
-    read_inputs = top_inputs.read_inputs
+    read: list[Images] = []
 
-    def watched(images: top_inputs.Images, *rest: Any) -> Any:
+    def watched(images: Images, *rest: Any, **more: Any) -> Any:
         read.append(images)
-        return read_inputs(images, *rest)
+        return prepare_runs(images, *rest, **more)
 
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
@@ -54,11 +54,11 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     )
     assert made.exit_code == 0, made.output
     run = tmp_path / "runs" / "least-square-calibrated"
-    monkeypatch.setattr("clinit.cli.rerun.read_inputs", watched)
+    monkeypatch.setattr("clinit.headtrain.top.experiment.prepare_runs", watched)
     result = rerun(run, "--out", tmp_path / "again", "--workers=1", "--max-pixels=5000")
     assert result.exit_code == 0, result.output
     assert "The same bits" in result.output
-    assert [(each.workers, each.max_pixels) for each in read] == [(1, 5000)]
+    assert [(each.storage.workers, each.storage.max_pixels) for each in read] == [(1, 5000)]
     assert read_record(tmp_path / "again").evaluations.equals(read_record(run).evaluations)
     assert (tmp_path / "again" / "study.toml").read_text() == (run / "study.toml").read_text()
 

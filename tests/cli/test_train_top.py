@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.cli.top_inputs import cost_line
 from clinit.errors import RecordError
+from clinit.headtrain.top.experiment import cost_line
 from clinit.headtrain.top.inputs import StoredPart
 
 FAST = [

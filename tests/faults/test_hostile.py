@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -332,7 +333,6 @@ def test_hostile_input_is_refused_in_a_sentence_or_does_no_harm(scene: Scene, na
     done = run(argv, scene.folder, limits=Limits(cpu_s=20, memory=memory))
     assert done.problems() == []
     assert {path: path.read_bytes() for path in precious.parent.iterdir()} == before
-    assert "allocate" not in done.err
-    assert "emory" not in done.err
+    assert not re.search("allocate|[Oo]ut of memory|MemoryError", done.err)
     assert done.code or " nan " not in done.out
     assert done.code or not name.startswith("HDF5: elsewhere")

@@ -52,7 +52,11 @@ def undisturbed(once: Once, another: Callable[[str], Scene]) -> Callable[[str], 
             done = run(WRITERS[command].split(), scene.folder)
             assert done.code == 0, done.err
             sizes = [path.stat().st_size for path in scene.out.rglob("*") if path.is_file()]
-            found = {"results": results(scene.out, *scene.places), "size": max(sizes)}
+            found = {
+                "results": results(scene.out, *scene.places),
+                "size": max(sizes),
+                "said": len(done.out),
+            }
             (folder / "whole.json").write_text(
                 json.dumps({"operations": len(done.operations), **found})
             )
@@ -65,7 +69,8 @@ def undisturbed(once: Once, another: Callable[[str], Scene]) -> Callable[[str], 
 def first_run(scene: Scene, words: list[str], mode: str, share: float, whole: Path) -> Done:
     facts = told(whole)
     if mode == "full":
-        size = max(1000, int(share * facts["size"]))
+        # The limit holds for what it prints too, which goes into a file here.
+        size = max(1000 + facts["said"], int(share * facts["size"]))
         return run(words, scene.folder, limits=Limits(file_size=size))
     fault = Fault(mode, 1 + round(share * (facts["operations"] - 1)))
     return run(words, scene.folder, fault=fault)

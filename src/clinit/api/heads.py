@@ -13,7 +13,7 @@ from clinit.api.caches import Cache, loaded
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.dataset.class_names import is_text
+from clinit.extract.dataset.known import is_text
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.result import Probe

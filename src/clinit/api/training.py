@@ -14,14 +14,7 @@ from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.study import PAPER_INITS, Study, refusals
-from clinit.headtrain.top.inputs import (
-    Side,
-    Storage,
-    TopInputs,
-    open_side,
-    prepare_inputs,
-    reload_backbone,
-)
+from clinit.headtrain.top.images import Images, Storage
 
 Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]
 """One run or several; a mapping holds settings by name."""
@@ -146,29 +139,25 @@ def train_top(
     """
     folder = Path(out)
     studies = studies_of(study, top=True)
-    path = None if weights is None else Path(weights)
-    trunk = folder / "trunk-cache" if trunk_cache is None else Path(trunk_cache)
+    images = Images(
+        base=Path(base),
+        new=Path(new),
+        base_root=None if base_root is None else Path(base_root),
+        new_root=None if new_root is None else Path(new_root),
+        weights=None if weights is None else Path(weights),
+        storage=Storage(
+            folder=folder / "trunk-cache" if trunk_cache is None else Path(trunk_cache),
+            budget=trunk_budget,
+        ),
+    )
     with claim_folder(folder):
         places = runs.places_of(studies, folder, overwrite=overwrite)
-        sides = _side(base, base_root, "base"), _side(new, new_root, "new")
-        data = runs.RunData.of(sides[0].source, sides[1].source, {"": _head(head)})
-
-        def prepare(stream: Sequence[Study]) -> TopInputs:
-            backbone, transform = reload_backbone(sides[0], path, stream[0].training.device)
-            return prepare_inputs(
-                *sides,
-                data.head,
-                backbone,
-                transform,
-                stream[0],
-                Storage(folder=trunk, budget=trunk_budget),
-                random_only=all(each.start.init == "random" for each in stream),
-            )
-
+        sides, data = runs.RunData.of_images(images, {"": _head(head)}, option="{}_root")
         runs.train_top(
             data,
             runs.left_of(places, data, overwrite=overwrite),
-            prepare,
+            images,
+            sides,
             watch=lambda _: nullcontext(observer),
             checkpoint_every=checkpoint_every,
             overwrite=overwrite,
@@ -178,8 +167,3 @@ def train_top(
 
 def _head(head: Head | str | Path | None) -> Head | Path | None:
     return Path(head) if isinstance(head, str) else head
-
-
-def _side(cache: str | Path, root: str | Path | None, name: str) -> Side:
-    path = None if root is None else Path(root)
-    return open_side(Path(cache), path, option=f"{name}_root")

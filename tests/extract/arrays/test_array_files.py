@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +21,11 @@ from safetensors.torch import save_file as save_torch_file
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from clinit.errors import CacheError
+from clinit.errors import CacheError, StorageError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays import parquet_files as parquet_module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.arrays.numpy_files import NpyHeader, open_npy, read_npy_header
 from clinit.extract.cache.read import CacheSplit
 
 ROWS, DIM = 23, 5
@@ -303,25 +308,102 @@ def test_a_file_without_any_array_is_refused_beside_another(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 2**24])
-def test_row_groups_are_read_together_and_their_pages_walked_once(
+def test_features_of_a_table_are_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    calls = {"scan_parquet": 0, "parquet_size": 0}
-
-    def counted(name: str) -> Callable[..., Any]:
-        called = getattr(parquet_module, name)
-
-        def count(*args: Any, **settings: Any) -> Any:
-            calls[name] += 1
-            return called(*args, **settings)
-
-        return count
-
-    for name in calls:
-        monkeypatch.setattr(parquet_module, name, counted(name))
     monkeypatch.setattr(parquet_module, "_BLOCK_BYTES", block_bytes)
-    parquet(tmp_path / "a.parquet", FEATURES, LABELS)  # 6 groups of 4 rows, each of 10 bytes
+    parquet(tmp_path / "a.parquet", FEATURES, LABELS)
     check(imported(tmp_path / "a.parquet"))
-    assert calls["parquet_size"] == 1
-    blocks = {1: 6, 100: 3, 2**24: 1}[block_bytes]
-    assert calls["scan_parquet"] == blocks + 1  # and the labels
+
+
+def npy(shape: object, descr: str = "'<f4'", data: bytes = bytes(64), version: int = 1) -> bytes:
+    """A file as numpy writes it, with any header."""
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", ">f4", "int64", "<U3"])
+def test_an_array_is_what_numpy_saved(tmp_path: Path, order: str, dtype: str) -> None:
+    array = np.arange(12).reshape(4, 3).astype(dtype, order=order)  # type: ignore[call-overload]
+    np.save(tmp_path / "a.npy", array)
+    assert read_npy_header(tmp_path / "a.npy") == NpyHeader((4, 3), array.dtype)
+    for mmap in (True, False):
+        np.testing.assert_array_equal(open_npy(tmp_path / "a.npy", mmap=mmap), array)
+
+
+def test_version_2_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(npy((4, 4), version=2))
+    assert read_npy_header(tmp_path / "a.npy").shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy((2**60, 6)), r"float32 of shape \(1152921504606846976, 6\) takes 27,670,116,110"),
+        (npy((17,)), r"float32 of shape \(17,\) takes [0-9]+ bytes, it has [0-9]+$"),
+        (npy((-1,)), r"it declares float32 of shape \(-1,\)"),
+        (npy((2**62,), "'<U0'"), r"it declares <U0 of shape"),
+        (npy((3,), "'|O'"), "it holds Python objects"),
+        (npy((3,), "[('a', '|O')]"), "it holds Python objects"),
+        (npy("(3,", "'<f4'"), "its header is damaged$"),
+        (npy((3,), "'zz'"), "its header is damaged$"),
+        (npy("(" * 9000), "its header is damaged$"),
+        (npy("-" * 9000 + "1"), "its header is damaged$"),
+        (npy((3,), version=3), "its version is 3.0, expected 1.0 or 2.0"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{}", "its header is 4,294,967,295 bytes long"),
+        (b"\x93NUMPY\x01\x00", "its header is damaged$"),
+        (b"PK\x03\x04 an archive", "it does not begin as one$"),
+        (b"", "it does not begin as one$"),
+    ],
+)
+def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with pytest.raises(
+        CacheError, match=rf"^cannot read .*a\.npy as a \.npy file: .*{message}"
+    ) as caught:
+        read_npy_header(path)
+    assert "numpy.save" in caught.value.remedy
+
+
+LITTLE = """
+import resource, sys
+from pathlib import Path
+from clinit.errors import CacheError
+from clinit.extract.arrays.numpy_files import read_npy_header
+limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + 2**26
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+for path in sys.argv[1:]:
+    try:
+        read_npy_header(Path(path))
+    except CacheError:
+        print("refused")
+"""
+
+
+def test_nothing_is_reserved_for_what_a_header_declares(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(npy((2**31,)))
+    (tmp_path / "header").write_bytes(b"\x93NUMPY\x02\x00\x00\x00\x00\x40{}")
+    paths = [tmp_path / "rows", tmp_path / "header"]
+    done = subprocess.run([sys.executable, "-c", LITTLE, *paths], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("refused\nrefused\n", "")
+
+
+def test_an_absent_file_and_one_that_cannot_be_read_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CacheError, match=r"^no file at .*a\.npy$"):
+        read_npy_header(tmp_path / "a.npy")
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match=r"^cannot read .*a\.npy: Input/output error$"):
+        read_npy_header(tmp_path / "a.npy")
+    monkeypatch.setattr(np, "load", refuse)
+    with pytest.raises(StorageError, match=r"^cannot read .*a\.npy: Input/output error$"):
+        open_npy(tmp_path / "a.npy", mmap=True)

@@ -10,9 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from safetensors import safe_open
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.arrays import import_features as import_module
 from clinit.extract.arrays.export_features import Exported, export_features
@@ -163,13 +161,6 @@ def test_the_files_are_what_others_read(tmp_path: Path, cache: Cache) -> None:
     )
 
 
-def test_no_lock_is_left_beside_what_is_for_others(tmp_path: Path, cache: Cache) -> None:
-    for format in FORMATS:
-        exported(cache, tmp_path / format, format)
-    hidden = [path for path in tmp_path.rglob(".*") if not path.is_relative_to(cache.path)]
-    assert hidden == []
-
-
 def test_an_export_replaces_an_earlier_one_and_equal_caches_give_equal_files(
     tmp_path: Path, cache: Cache
 ) -> None:
@@ -231,19 +222,6 @@ def test_names_that_are_no_lines_are_refused_as_lines(
         same(imported(found.path, tmp_path / f"again-{format}"), found.split)
 
 
-def test_the_command_says_what_it_has_left_out(tmp_path: Path, cache: Cache) -> None:
-    words = ["cache", "export", str(cache.path), str(tmp_path / "t.parquet"), "--split", "train"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0
-    assert done.stdout == f"train: 21 rows of 3 float16 at {tmp_path}/t.parquet\n"
-    assert "2 of 23 rows have no features and are left out" in done.stderr
-    kept = CliRunner().invoke(app, [*words, "--keep-invalid"])
-    assert kept.stdout.startswith("train: 23 rows")
-    assert kept.stderr == ""
-    refused = CliRunner().invoke(app, words[:4])
-    assert isinstance(refused.exception, ClinitError)
-
-
 @pytest.mark.parametrize(
     ("target", "format", "split"),
     [
@@ -274,24 +252,6 @@ def test_an_export_into_the_cache_is_refused_by_whatever_name(
         list(export_features(splits, cache.path / target, format))
     assert caught.value.remedy == "Export into another folder."
     assert {p: p.read_bytes() for p in cache.path.rglob("*") if p.is_file()} == before
-
-
-@pytest.mark.parametrize("name", ["x.npz", "x.pt", "x.csv", "x.H5"])
-def test_a_file_of_a_kind_that_is_not_written_is_no_folder(
-    tmp_path: Path, cache: Cache, name: str
-) -> None:
-    with pytest.raises(CacheError, match=rf"{name} is named like a file that is not") as caught:
-        exported(cache, tmp_path / name)
-    assert ".safetensors or .parquet" in caught.value.remedy
-    assert not (tmp_path / name).exists()
-
-
-def test_a_suffix_in_capitals_is_that_of_a_file(tmp_path: Path, cache: Cache) -> None:
-    out = tmp_path / "X.PARQUET"
-    (found,) = export_features([cache.split("val")], out)
-    assert found.path == out
-    assert pl.read_parquet(out).height == 23
-    same(imported(out, tmp_path / "again"), cache.split("val"))
 
 
 @pytest.mark.parametrize("format", FORMATS)

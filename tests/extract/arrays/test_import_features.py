@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.plan import Plan, settle_plan
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.files.lock import claim_folder
-from clinit.headtrain.stream.source import check_same_backbone, read_source
+from clinit.headtrain.stream.source import read_source
 
 Written = tuple[Path, Path]
 
@@ -256,15 +254,6 @@ def test_a_val_split_of_fewer_classes_takes_the_list_of_train(
     assert source.train.class_names == source.val.class_names
 
 
-def test_numbers_without_names_are_not_taken_for_names_of_the_other_split(tmp_path: Path) -> None:
-    features = np.ones((3, 2), np.float32)
-    paths = save(tmp_path, features, np.array(["a", "b", "c"]))
-    import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
-    paths = save(tmp_path, features, np.array([0, 1, 1]))
-    with pytest.raises(CacheError, match=r"2 are here alone \(0, 1\), 3 are there alone"):
-        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
-
-
 def test_the_same_classes_in_another_order_are_refused_by_the_first(tmp_path: Path) -> None:
     paths = save(tmp_path, np.ones((2, 2), np.float32), np.array([0, 1]))
     for split, names in (("train", "a\nb\n"), ("val", "b\na\n")):
@@ -404,43 +393,6 @@ def test_another_head_is_refused_even_where_the_first_is_damaged_or_missing(tmp_
     ) as e:
         import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
     assert e.value.remedy == "Give it with `--head FILE`."
-
-
-def test_equal_labels_do_not_make_equal_plans(
-    tmp_path: Path, arrays: tuple[np.ndarray, np.ndarray]
-) -> None:
-    splits = []
-    for name, factor in (("one", 1), ("other", 2)):
-        paths = save(tmp_path, factor * arrays[0], arrays[1])
-        splits.append(import_features(*paths, tmp_path / name, ImportConfig(backbone="clip")))
-    one, other = splits
-    assert one.manifest.digest == other.manifest.digest
-    shutil.copy(other.path / "shard-00000.h5", one.path / "shard-00000.h5")
-    with pytest.raises(CacheError, match=r"shard-00000\.h5 belongs to another extraction"):
-        one.load()
-    # It is about rows, not about the backbone: the two can be used together.
-    check_same_backbone(one.fingerprint, other.fingerprint)
-
-
-def test_the_splits_of_one_cache_come_from_different_files(
-    tmp_path: Path, arrays: tuple[np.ndarray, np.ndarray]
-) -> None:
-    for split, factor in (("train", 1), ("val", 2)):
-        paths = save(tmp_path, factor * arrays[0], arrays[1])
-        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split=split))
-    opened = open_cache(tmp_path / "c")
-    digests = [split.fingerprint.features for split in opened.splits.values()]
-    assert digests[1] == hashlib.sha256((tmp_path / "features.npy").read_bytes()).hexdigest()
-    assert digests[0] != digests[1]
-    told = read_source(tmp_path / "c").description
-    assert [told["features_digest"], told["val_features_digest"]] == digests
-    assert "features" not in told["fingerprint"]
-
-
-def test_an_import_names_what_computed_the_features() -> None:
-    for name in ("", "imported"):
-        with pytest.raises(ValueError, match=f"backbone is '{name}', expected the name of an extr"):
-            ImportConfig(backbone=name)
 
 
 @pytest.mark.parametrize("text", ["x" * 4097, "\ud800"])

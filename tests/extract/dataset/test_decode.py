@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -71,12 +71,6 @@ def test_16_bit_samples_are_scaled_and_not_clipped(fmt: str) -> None:
     np.testing.assert_allclose(pixels(content), expected, atol=1)
 
 
-def test_of_an_animated_gif_the_first_frame_counts(picture: Image.Image) -> None:
-    frames = [picture.rotate(90), picture.rotate(180)]
-    content = encoded(picture, "GIF", save_all=True, append_images=frames)
-    np.testing.assert_array_equal(pixels(content), pillow_pixels(encoded(picture, "GIF")))
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "TIFF"])
 def test_an_exif_rotation_is_applied(picture: Image.Image, fmt: str, orientation: int) -> None:
@@ -97,7 +91,7 @@ def test_a_truncated_jpeg_is_refused(
     picture: Image.Image, options: dict[str, object], part: float
 ) -> None:
     content = encoded(picture, "JPEG", **options)
-    with pytest.raises(ImageError, match=r"^cannot be decoded: Image is incomplete or truncated$"):
+    with pytest.raises(ImageError, match=r"[tT]runcated|header is damaged"):
         decode(content[: int(part * len(content))])
 
 
@@ -113,28 +107,22 @@ def test_a_text_file_is_not_an_image() -> None:
         decode(b"these are not the pixels you are looking for")
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.jpg").touch()
-    with pytest.raises(ImageError, match="the file is empty"):
-        read_image_file(tmp_path / "empty.jpg", tmp_path)
-
-
-def test_a_missing_file_is_this_files_problem(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="the file is missing"):
-        read_image_file(tmp_path / "absent.jpg", tmp_path)
-
-
-def test_a_folder_in_place_of_a_file_is_this_files_problem(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="cannot be read: Is a directory"):
-        read_image_file(tmp_path, tmp_path)
-
-
-def test_a_link_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
+def test_what_is_no_image_file_is_this_files_problem(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "empty.jpg").touch()
     (tmp_path / "secret.png").write_bytes(b"secret")
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "link.png").symlink_to(tmp_path / "secret.png")
-    with pytest.raises(ImageError, match="a link that leaves the root"):
-        read_image_file(tmp_path / "root" / "link.png", tmp_path / "root")
+    (root / "link.png").symlink_to(tmp_path / "secret.png")
+    os.mkfifo(root / "pipe.png")
+    for name, problem in {
+        "empty.jpg": "the file is empty",
+        "absent.jpg": "the file is missing",
+        ".": "cannot be read: Is a directory",
+        "link.png": "a link that leaves the root",
+        "pipe.png": "not a regular file",
+    }.items():
+        with pytest.raises(ImageError, match=problem):
+            read_image_file(root / name, root)
 
 
 def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
@@ -143,12 +131,6 @@ def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real" / "2.png").symlink_to("1.png")
     (tmp_path / "root").symlink_to("real")
     assert read_image_file(tmp_path / "root" / "2.png", tmp_path / "root") == b"content"
-
-
-def test_a_pipe_in_place_of_an_image_does_not_block(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(ImageError, match="not a regular file"):
-        read_image_file(tmp_path / "pipe.png", tmp_path)
 
 
 def test_a_vanished_folder_stops_everything(tmp_path: Path) -> None:
@@ -255,19 +237,6 @@ def test_the_decoders_are_named_with_their_versions() -> None:
     assert decoder_version().startswith("torchcodec ")
 
 
-def test_decoding_works_in_threads(picture: Image.Image) -> None:
-    content = encoded(picture, "JPEG")
-    results: list[np.ndarray] = []
-    job: Callable[[], None] = lambda: results.append(pixels(content))  # noqa: E731
-    threads = [threading.Thread(target=job) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(np.array_equal(result, results[0]) for result in results)
-
-
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000"]
 
 
@@ -313,24 +282,10 @@ def test_a_bomb_takes_no_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\xff\xd8\xff\xe0\0\4",
-        b"\xff\xd8\xff\xd9",
-        b"\x89PNG\r\n\x1a\n" + bytes(30),
-        b"GIF89a\1\0\1\0\0\0\0;",
-        b"RIFF\0\0\0\0WEBPABCD" + bytes(20),
-        b"\0\0\0\x18ftypavif" + bytes(12),
-        b"\0\0\0\x18ftypheic" + bytes(12),
-    ],
-)
-def test_what_does_not_say_how_large_it_is_is_not_decoded(
-    content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
-    with pytest.raises(ImageError, match="its header is damaged or does not say how large it is"):
-        decode(content)
+@pytest.mark.parametrize("mark", [b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF"])
+def test_a_damaged_header_is_a_bad_image(mark: bytes) -> None:
+    with pytest.raises(ImageError, match="its header is damaged"):
+        decode(mark + bytes(30))
 
 
 def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
@@ -357,38 +312,35 @@ def test_a_file_that_would_start_another_program_is_not_opened(
         decode(script)
 
 
-@pytest.mark.parametrize("fmt", ["GIF", "WEBP"])
-def test_only_the_first_frame_of_an_animation_is_decoded(
-    picture: Image.Image, monkeypatch: pytest.MonkeyPatch, fmt: str
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize(
+    ("fmt", "options"),
+    [
+        ("GIF", {"disposal": 2, "interlace": 1}),
+        ("GIF", {"disposal": 3, "optimize": False}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"quality": 30, "background": (10, 20, 30, 100)}),
+    ],
+)
+def test_the_first_frame_of_an_animation_has_the_pixels_of_torchcodec(
+    monkeypatch: pytest.MonkeyPatch, fmt: str, options: dict[str, object], channels: int
 ) -> None:
-    frames = [picture.rotate(degrees) for degrees in (90, 180, 270)]
-    content = encoded(picture, fmt, save_all=True, append_images=frames)
+    rng = np.random.default_rng(channels)
+    frames = rng.integers(0, 256, (4, 30, 40, channels), dtype=np.uint8)
+    first, *others = map(Image.fromarray, frames)
+    content = encoded(first, fmt, save_all=True, append_images=others, **options)
     whole = decode_image(content, mode="RGB")
-    assert whole.ndim == 4
-    shapes = []
-
-    def spy(encoded: torch.Tensor, mode: Literal["RGB"]) -> torch.Tensor:
-        image: torch.Tensor = decode_image(encoded, mode=mode)
-        shapes.append(image.shape if image.ndim == 4 else (1, *image.shape))
-        return image
-
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", spy)
+    assert len(whole) == 4
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
     assert torch.equal(decode(content), whole[0])
-    assert [shape[0] for shape in shapes] == [1]
 
 
-def test_a_sequence_that_must_be_decoded_as_a_whole_is_bounded_as_a_whole(
-    picture: Image.Image,
-) -> None:
+def test_a_sequence_that_is_decoded_as_a_whole_is_bounded_as_a_whole(picture: Image.Image) -> None:
     frames = [picture.rotate(degrees) for degrees in (90, 180)]
     content = encoded(picture, "AVIF", save_all=True, append_images=frames)
     assert decode(content, max_pixels=3 * 3072).shape == (3, 48, 64)
-    with pytest.raises(ImageError) as caught:
+    with pytest.raises(ImageError, match="too large"):
         decode(content, max_pixels=3 * 3072 - 1)
-    assert str(caught.value) == (
-        "too large: 64 x 48 pixels in 9,216 pixels of all pictures, more than the 9,215 of"
-        " --max-pixels"
-    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clinit.errors import ClinitError, ImageError, MachineError, ManifestError
@@ -282,6 +282,7 @@ def test_no_place_of_a_hostile_manifest_is_read_or_reserved(
     assert content in CONTENT
 
 
+@settings(deadline=None, max_examples=25)  # polars may panic, which takes its time
 @given(st.lists(st.tuples(st.integers(0, 1_499), st.integers(0, 255)), min_size=1, max_size=4))
 def test_no_damage_of_a_parquet_file_goes_beyond_an_error_that_is_told(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]

@@ -1,8 +1,10 @@
+from __future__ import annotations
+
 import pytest
 from timm.data import ImageNetInfo
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset.known import SPLITS, known_datasets, read_dataset
+from clinit.extract.dataset.known import SPLITS, known_datasets, read_dataset, title
 from clinit.extract.dataset.scan import LAYOUTS
 
 
@@ -72,3 +74,15 @@ def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
         read_dataset("imagenet")
     assert "known are digits, imagenet1k, places365 and folder" in str(refusal.value)
     assert "train/<class>/" in refusal.value.remedy
+
+
+def test_every_class_of_imagenet_has_words() -> None:
+    names = read_dataset("imagenet1k").classes
+    titles = [title(name) for name in names]
+    assert titles[0] == "tench"
+    assert not [name for name, text in zip(names, titles, strict=True) if name == text]
+
+
+def test_other_names_are_kept() -> None:
+    for name in ("campsite", "n1", "n99999999", "n02979186 ", ""):
+        assert title(name) == name

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from clinit.errors import MachineError
 from clinit.headtrain.closed import methods
 from clinit.headtrain.closed.methods import check_memory, needed
-from clinit.headtrain.stream.scenario import build_scenario
+from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.study import Study
 from tests.headtrain.test_experiment import make_base, make_head, make_new
 
 BASE = make_base(train=(20, 1, 0, 20, 1, 20, 20, 20))
 
 
-def given(method: str, **settings: float) -> Any:
+def given(method: str, **settings: float) -> tuple[Scenario, Study]:
     asked = {"method": method, "tasks": 2, "device": "cpu", **settings}
     study = Study.of(asked).resolved()
     return build_scenario(BASE, make_new(), make_head(), study.stream), study
@@ -41,7 +39,8 @@ def test_statistics_that_do_not_fit_are_refused(
 
 def test_what_is_needed_is_counted_in_matrices() -> None:
     chosen, fixed = (
-        needed(*given("ranpac", ranpac_width=50, **lam), 24)[0] for lam in ({}, {"ranpac_lam": 1.0})
+        needed(*given("ranpac", ranpac_width=50, **lam), 24)[0]
+        for lam in (dict[str, float](), {"ranpac_lam": 1.0})
     )
     assert chosen - fixed == 8 * 6 * 50**2  # a task has more rows than random features
     assert needed(*given("fecam"), 24)[0] == 4 * 12 * 24**2 + 8 * 5 * 24**2

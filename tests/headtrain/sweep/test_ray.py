@@ -17,6 +17,7 @@ import pytest
 import ray_kills
 
 from clinit.errors import CacheError, ClusterError
+from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work import run as module
@@ -147,7 +148,7 @@ def test_a_cluster_without_a_place_is_refused(on_ray: Extract) -> None:
 
 def test_a_node_that_does_not_see_a_folder_is_named(config: ExtractConfig, tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="is not there on "):
-        module._extract_on_node({}, tmp_path, tmp_path / "absent", config, module.WHOLE)
+        module._extract_on_node({}, tmp_path, tmp_path / "absent", config, WHOLE)
 
 
 def test_a_known_error_of_a_task_is_the_same_error_here() -> None:

@@ -27,13 +27,8 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.study import Study
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.experiment import run_top, top_notes
-from clinit.headtrain.top.inputs import (
-    Storage,
-    TopInputs,
-    open_side,
-    prepare_inputs,
-    reload_backbone,
-)
+from clinit.headtrain.top.images import Storage
+from clinit.headtrain.top.inputs import TopInputs, open_side, prepare_inputs, reload_backbone
 from clinit.headtrain.top.network import cut_network
 
 STREAM = {

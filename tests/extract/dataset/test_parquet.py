@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
@@ -5,12 +7,15 @@ import polars as pl
 import pytest
 
 from clinit.errors import ManifestError, StorageError
+from clinit.extract.arrays.parquet_files import ParquetFile
 from clinit.extract.dataset.known import AS_TOLD, Columns
 from clinit.extract.dataset.parquet import (
     ParquetTable,
     count_rows,
     inspect_parquet,
+    parquet_schema,
     read_labels,
+    scan_parquet,
 )
 from tests.extract.dataset.made import make_parquet
 
@@ -157,3 +162,25 @@ def test_a_column_that_holds_no_images_is_not_read(tmp_path: Path) -> None:
     for column in ("label", "absent"):
         with pytest.raises(ManifestError, match=f"it has no column '{column}' of images"):
             count_rows(path, column)
+
+
+NAMES = ("train-[0].parquet", "train-?.parquet", "train-*.parquet", "data[1]/x.parquet")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_looks_like_a_pattern_is_that_of_one_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    pl.DataFrame({"other": [1.5, 2.5]}).write_parquet(tmp_path / "train-0.parquet")
+    pl.DataFrame({"mine": [7]}).write_parquet(path, metadata={"class_names": '["a"]'})
+    assert parquet_schema(path) == {"mine": pl.Int64}
+    assert scan_parquet(path).collect().rows() == [(7,)]
+    assert ParquetFile(path).names() == ("mine",)
+    assert ParquetFile(path).class_names() == ("a",)
+
+
+def test_a_folder_like_label_is_no_column(tmp_path: Path) -> None:
+    path = tmp_path / "label=3" / "x.parquet"
+    path.parent.mkdir()
+    pl.DataFrame({"mine": [7]}).write_parquet(path)
+    assert scan_parquet(path).collect().columns == ["mine"]

@@ -1,0 +1,39 @@
+"""Where the images of a top-block run are, and where their activations go.
+
+Read by commands before they load PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.machine import cpu_count
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Storage:
+    """Where activations are stored, and how many bytes of them."""
+
+    folder: Path
+    budget: int
+    """Bytes; 0 computes all of them from the images each time."""
+    workers: int = field(default_factory=cpu_count)
+    """Threads that read and decode images."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """The two caches, where their images and weights are, and where activations go."""
+
+    base: Path
+    new: Path
+    storage: Storage
+    base_root: Path | None = None
+    """Default: where the images were at extraction."""
+    new_root: Path | None = None
+    weights: Path | None = None
+    """Default: where they were at extraction."""
