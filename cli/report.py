@@ -202,7 +202,7 @@ def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
     Raises:
         RecordError: If none of them can be drawn.
     """
-    from clinit.analysis.figures.save import data_paths_of, paths_of
+    from clinit.analysis.figures.gallery import data_paths_of, paths_of
     from clinit.analysis.report.report import drawn
     from clinit.analysis.report.settings import headings
     from clinit.errors import RecordError

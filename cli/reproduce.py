@@ -14,12 +14,12 @@ from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.reproduce_cost import count_images
-from clinit.cli.reproduce_runs import Asked, runs_of, show_commands
+from clinit.cli.reproduce_runs import Plan, runs_of, show_commands
 from clinit.cli.reproduce_steps import (
     Places,
     Step,
     check_images,
+    count_images,
     digits_of,
     steps,
 )
@@ -159,25 +159,25 @@ def reproduce(
         views=views,
         epochs=SMALL_EPOCHS if scale_down else None,
     )
-    asked = Asked(context, tuple(settings or ()), seeds, scale_down)
-    plans = {table.name: asked.studies(table) for table in chosen}
+    plan = Plan(context, tuple(settings or ()), seeds, scale_down)
+    plans = {table.name: plan.studies(table) for table in chosen}
     if dry_run:
-        show_commands(chosen, replace(where, counts=count_images(where.caches, where.roots)), asked)
+        show_commands(chosen, replace(where, counts=count_images(where.caches, where.roots)), plan)
         return
-    check_images([step for table in chosen for step in _left(table, where, asked)], where)
+    check_images([step for table in chosen for step in _left(table, where, plan)], where)
     made: list[Reproduction] = []
     for table in chosen:
-        for step in _left(table, where, asked):
+        for step in _left(table, where, plan):
             say()
             run(*step.words)
-        made += _shown(table, where, asked, plans[table.name])
+        made += _shown(table, where, plan, plans[table.name])
     if len(made) > 1:
         out.print(_summary(made))
 
 
-def _left(table: Table, where: Places, asked: Asked) -> list[Step]:
+def _left(table: Table, where: Places, plan: Plan) -> list[Step]:
     """Return the steps of a table that are not done."""
-    planned = steps(table, where, asked.words(table), asked.studies(table))
+    planned = steps(table, where, plan.words(table), plan.studies(table))
     return [step for step in planned if not step.is_done]
 
 
@@ -212,9 +212,7 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     return digits_of(folder)
 
 
-def _shown(
-    table: Table, where: Places, asked: Asked, studies: Sequence[Study]
-) -> list[Reproduction]:
+def _shown(table: Table, where: Places, plan: Plan, studies: Sequence[Study]) -> list[Reproduction]:
     """Print a table and write its files."""
     from clinit.analysis.paper.files import FORMATS
     from clinit.analysis.paper.reproduction import reproduction
@@ -224,9 +222,9 @@ def _shown(
 
     runs = runs_of(where.runs(table), studies) if table.runs else ()
     if table.name == "figures":
-        from clinit.cli.reproduce_figures import draw
+        from clinit.cli.reproduce_runs import draw
 
-        draw(where, runs, asked)
+        draw(where, runs, plan)
         return []
     features = open_cache(where.sides(table)[0]).split("train").fingerprint.fields
     found = reproduction(table, runs, _collapse(table, where), features=features)

@@ -1,23 +1,32 @@
-"""The runs of a table: its recipe, the reduced setting, what a user sets, and a dry run."""
+"""The runs of a table: its recipe, the reduced setting, what a user sets, a dry run, figures."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clinit.cli.console import out, say
+from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
-from clinit.cli.reproduce_cost import frozen_cost, frozen_images
-from clinit.cli.reproduce_steps import Places, Step, digits_of, recorded, steps
+from clinit.cli.reproduce_steps import (
+    Places,
+    Step,
+    digits_of,
+    frozen_cost,
+    frozen_images,
+    recorded,
+    steps,
+)
 from clinit.cli.typed import command_line
 from clinit.errors import ExperimentError
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
     from clinit.analysis.report.run import RunSummary
+    from clinit.cli.reproduce_steps import Places
     from clinit.headtrain.study import Study
+
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
 _BOTH = {"iterations,buffer": "12,240;24,1920"}
@@ -68,7 +77,7 @@ def overlay(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Plan:
     """What a user asks of all tables."""
 
     context: Context
@@ -156,7 +165,7 @@ def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
     return left
 
 
-def show_commands(chosen: Sequence[Table], where: Places, asked: Asked) -> None:
+def show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
     """Print the commands of tables, each once, with their time and disk."""
     told: set[tuple[str, str]] = set()
     counted: set[str] = set()
@@ -164,10 +173,10 @@ def show_commands(chosen: Sequence[Table], where: Places, asked: Asked) -> None:
     if where.caches == digits_of(where.out):
         say(f"The digits are made in {where.out / 'digits'}: seconds.")
     for table in chosen:
-        studies = asked.studies(table)
+        studies = plan.studies(table)
         planned = [
             step
-            for step in steps(table, where, asked.words(table), studies)
+            for step in steps(table, where, plan.words(table), studies)
             if step.target not in told
         ]
         told |= {step.target for step in planned if step.words[0] != "sweep"}
@@ -195,3 +204,65 @@ def _list_one(table: Table, planned: Sequence[Step]) -> None:
         say("  " + ("done" if step.is_done else step.cost))
     if not planned:
         say("  nothing beyond the commands above")
+
+
+FORMATS = ("png", "pdf", "svg")
+_OF_TABLES = (
+    ("2", "last-layer", "mse"),
+    ("3", "last-layer", "sqen"),
+    ("4", "top-layers", "ce"),
+    ("5", "top-layers", "sqen"),
+    ("6", "top-layers", "mse"),
+)
+"""Number of the figure, name of the table and loss."""
+_Picture = tuple[str, str, "tuple[RunSummary, ...]"]
+"""Name of the file without its ending, figure as `clinit report` calls it, and its runs."""
+
+
+def draw(where: Places, runs: Sequence[RunSummary], plan: Plan) -> None:
+    """Write the figures below the folder; say which lack runs.
+
+    Args:
+        where: Places of the reproduction.
+        runs: The runs of figure 1.
+        plan: What says which runs of tables 2 and 3 figures 2 to 6 are drawn from.
+    """
+    from clinit.analysis.report.report import report_of
+
+    folder = where.out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    say()
+    for file, name, members in [*_first(runs), *_of_tables(where, plan)]:
+        report = report_of([run.record for run in members])
+        for ending in FORMATS:
+            report.save_figure(folder / f"{file}.{ending}", name)
+        note(f"{name}: {folder / file}.{{{','.join(FORMATS)}}}")
+
+
+def _first(runs: Sequence[RunSummary]) -> Iterator[_Picture]:
+    """Yield panels a and b, of all tasks, and c, of the first task trained longer."""
+    alone = tuple(run for run in runs if run.config.get("stop_after") == 1)
+    for file, name, members in (
+        ("figure1ab", "curves", tuple(run for run in runs if run not in alone)),
+        ("figure1c", "efficiency", alone),
+    ):
+        if members:
+            yield file, name, members
+
+
+def _of_tables(where: Places, plan: Plan) -> Iterator[_Picture]:
+    """Yield figures 2 to 6, the smaller budget of each loss, as far as there are runs."""
+    from clinit.analysis.paper.tables import table_named
+
+    for number, name, loss in _OF_TABLES:
+        table = table_named(name)
+        studies = [each for each in plan.studies(table) if each.training.loss == loss]
+        least = min((each.stream.iterations for each in studies), default=0)
+        smaller = [each for each in studies if each.stream.iterations == least]
+        if found := runs_of(where.runs(table), smaller):
+            yield f"figure{number}", "curves", found
+        else:
+            note(
+                f"figure {number} is drawn from the runs of table {table.number}: give {name} too,"
+                f" `clinit reproduce {name} figures …`"
+            )

@@ -73,8 +73,8 @@ class RunData:
             ExperimentError: If no head is given for all others and the base cache holds none.
             HeadError: If there is no such file, or it is damaged.
         """
-        asked = {"": None, **(given or {})}
-        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in asked.items()}
+        by_loss = {"": None, **(given or {})}
+        found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
         head, _ = found.pop("")
         return cls(base, new, head, {loss: each for loss, (each, _) in found.items()}, facts)

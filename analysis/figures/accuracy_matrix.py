@@ -55,7 +55,7 @@ def matrix_of(start: Start) -> Matrix:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a start, all with one scale of colours."""
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     matrices = [matrix_of(start) for start in starts_of(runs)]
     tasks = max(len(matrix.tasks) for matrix in matrices)
@@ -64,20 +64,20 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     width = style.COLUMN if columns == 1 and tasks <= 6 else style.PAGE
     inches = (width - 0.9) / columns
     height = 0.35 + rows * (0.62 + inches * tasks / (tasks + 1) * 0.8)
-    result, panels = paper.page(width, height, rows, columns)
+    result, panels = style.page(width, height, rows, columns)
     known = [v for matrix in matrices for row in matrix.cells for v in row if v is not None]
     low = min(50.0, 10 * (min(known, default=0.0) // 10))
     image = None
     for number, (axes, matrix) in enumerate(zip(panels, matrices, strict=False)):
         image = _panel(axes, matrix, low, decimals=int(tasks <= 4))
-        paper.head(axes, matrix.name, inches)
+        style.head(axes, matrix.name, inches)
         is_last = number + columns >= len(matrices)
-        paper.name_axes(
+        style.name_axes(
             axes,
             x="Classes of task" if is_last else None,
             y="After task" if number % columns == 0 else None,
         )
-    paper.hide_rest(panels, len(matrices))
+    style.hide_rest(panels, len(matrices))
     assert image is not None
     scale = result.colorbar(image, ax=panels, aspect=20 * rows, pad=0.02)
     scale.set_label("Test accuracy (%)", fontsize=style.NORMAL)
@@ -122,7 +122,7 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
 def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImage:
     import numpy as np
 
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     values = np.array([[np.nan if v is None else v for v in row] for row in matrix.cells])
     image = axes.imshow(values, cmap="cividis", vmin=low, vmax=100, aspect="auto")
@@ -137,7 +137,7 @@ def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImag
     for (after, on), value in np.ndenumerate(values):
         if np.isfinite(value):
             is_dark = style.is_dark(image.cmap(image.norm(value)))  # type: ignore[arg-type]
-            paper.write(
+            style.write(
                 axes,
                 on,
                 after,

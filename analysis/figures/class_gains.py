@@ -66,16 +66,16 @@ def duel(runs: Sequence[RunSummary]) -> Duel:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return the bars of the classes: lying with their names, or standing where there are many."""
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     found = duel(runs)
     count = len(found.gains.table)
     lines = [f"{found.words}{_seeds(found)}", found.gains.summary]
     if count <= MOST_NAMED:
-        result, (axes,) = paper.page(style.COLUMN, 0.85 + 0.135 * count)
+        result, (axes,) = style.page(style.COLUMN, 0.85 + 0.135 * count)
         _lying_bars(axes, found)
     else:
-        result, (axes,) = paper.page(style.COLUMN, 2.6)
+        result, (axes,) = style.page(style.COLUMN, 2.6)
         _standing_bars(axes, found)
         lines += _ends(found)
     text = result.suptitle("", fontsize=style.NORMAL, x=0.01, ha="left")
@@ -107,7 +107,7 @@ def _ends(found: Duel) -> list[str]:
 
 
 def _lying_bars(axes: Axes, found: Duel) -> None:
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     table = found.gains.table
     gains = table["gain"].to_list()
@@ -116,19 +116,19 @@ def _lying_bars(axes: Axes, found: Duel) -> None:
     blank = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
     for place, gain in enumerate(gains):
         at, side = (gain + 0.02 * room, "left") if gain >= 0 else (gain - 0.02 * room, "right")
-        paper.write(axes, at, place, f"{gain:+.1f}", ha=side, va="center", bbox=blank)
+        style.write(axes, at, place, f"{gain:+.1f}", ha=side, va="center", bbox=blank)
     low, high = min(0.0, *gains), max(0.0, *gains)
     letters = 0.16 * (high - low) or 1.0
     axes.set_xlim(low - letters * (low < 0), high + letters * (high > 0 or low == 0))
-    paper.few_ticks(axes)
-    paper.name_bars(axes, [visible(name) for name in table["name"]], 22)
+    style.few_ticks(axes)
+    style.name_bars(axes, [visible(name) for name in table["name"]], 22)
     axes.axvline(0, color=style.INK, linewidth=0.6)
     axes.axvline(found.gains.mean, color=style.GREY, linewidth=0.8, linestyle="--", zorder=0)
-    paper.name_axes(axes, x="Gain (points); dashed: mean")
+    style.name_axes(axes, x="Gain (points); dashed: mean")
 
 
 def _standing_bars(axes: Axes, found: Duel) -> None:
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     table = found.gains.table
     gains = table["gain"].to_list()
@@ -136,7 +136,7 @@ def _standing_bars(axes: Axes, found: Duel) -> None:
     axes.axhline(0, color=style.INK, linewidth=0.6)
     axes.axhline(found.gains.mean, color=style.GREY, linewidth=0.8, linestyle="--")
     axes.set_xlim(0.5, len(gains) + 0.5)
-    paper.name_axes(axes, x="Classes, sorted", y="Gain (points); dashed: mean")
+    style.name_axes(axes, x="Classes, sorted", y="Gain (points); dashed: mean")
 
 
 def _colours(gains: Sequence[float]) -> list[str]:

@@ -48,14 +48,14 @@ def floor_of(runs: Sequence[RunSummary], measure: str) -> Line | None:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return a panel for each measure, in the text width of two columns."""
-    from clinit.analysis.figures import paper, strokes, style
+    from clinit.analysis.figures import strokes, style
 
     diagnosed = _diagnosed(runs)
     starts = starts_of(diagnosed)
     looks = style.looks_of(starts)
     names = [start.name for start in starts]
-    height = 3.3 + 0.16 * paper.legend_rows(names, style.PAGE)
-    result, panels = paper.page(style.PAGE, height, 2, 3, sharex=True)
+    height = 3.3 + 0.16 * style.legend_rows(names, style.PAGE)
+    result, panels = style.page(style.PAGE, height, 2, 3, sharex=True)
     tasks = _tasks(diagnosed)
     for number, (axes, (label, measure)) in enumerate(zip(panels, MEASURES.items(), strict=True)):
         lines = [line_of(start, measure) for start in starts]
@@ -66,8 +66,8 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
             _draw_floor(axes, floor)
         strokes.scale_height(axes, finite_values([lines, [] if floor is None else [floor]]))
         strokes.number_tasks(axes, tasks)
-        paper.name_axes(axes, x="After task" if number >= 3 else None, y=_MATH.get(label, label))
-    paper.legend(result, names, paper.line_handles(looks), style.PAGE)
+        style.name_axes(axes, x="After task" if number >= 3 else None, y=_MATH.get(label, label))
+    style.legend(result, names, style.line_handles(looks), style.PAGE)
     return result
 
 

@@ -72,7 +72,7 @@ def worst_pairs(runs: Sequence[RunSummary], top: int = TOP) -> list[Pairs]:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a start, two side by side."""
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     found = worst_pairs(runs)
     columns = min(len(found), 2)
@@ -80,16 +80,16 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     width = style.COLUMN if columns == 1 else style.PAGE
     most = max(1, *(len(each.pairs) for each in found))
     height = 0.35 + rows * (0.62 + 0.15 * most)
-    result, panels = paper.page(width, height, rows, columns, sharex=True)
+    result, panels = style.page(width, height, rows, columns, sharex=True)
     longest = max((pair.count for each in found for pair in each.pairs), default=1)
     colours = {True: style.COLOURS[0], False: style.COLOURS[4]}
     for number, (axes, each) in enumerate(zip(panels, found, strict=False)):
-        paper.head(axes, each.name, width / columns)
+        style.head(axes, each.name, width / columns)
         places = range(len(each.pairs))
         bars = axes.barh(places, [pair.count for pair in each.pairs], 0.7)
         for bar, pair in zip(bars, each.pairs, strict=True):
             bar.set(color=colours[pair.is_new])
-            paper.write(
+            style.write(
                 axes,
                 pair.count + 0.02 * longest,
                 bar.get_y() + bar.get_height() / 2,
@@ -97,15 +97,15 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
                 va="center",
             )
         names = [f"{pair.true.words(18)} → {pair.predicted.words(18)}" for pair in each.pairs]
-        paper.name_bars(axes, names, 40)
+        style.name_bars(axes, names, 40)
         axes.set_ylim(most - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * longest)
         axes.tick_params(labelbottom=number + columns >= len(found))
-    paper.hide_rest(panels, len(found))
+    style.hide_rest(panels, len(found))
     result.supxlabel("Test images (share of those of the true class)", fontsize=style.NORMAL)
-    handles = [paper.patch(colours[is_new]) for is_new in (True, False)]
+    handles = [style.patch(colours[is_new]) for is_new in (True, False)]
     words = ["new class labelled as an old one", "old class as a new one"]
-    paper.legend(result, words, handles, width, handle=1.2)
+    style.legend(result, words, handles, width, handle=1.2)
     return result
 
 

@@ -42,11 +42,11 @@ def cost_of(start: Start) -> Cost | None:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one bar a start, as wide as a column."""
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     costs = _costs(runs)
     width = style.COLUMN
-    result, (axes,) = paper.page(width, 0.75 + 0.2 * len(costs))
+    result, (axes,) = style.page(width, 0.75 + 0.2 * len(costs))
     places = range(len(costs))
     longest = max(cost.initialisation + cost.rest for cost in costs) or 1.0
     first = [cost.initialisation for cost in costs]
@@ -55,18 +55,18 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
         axes.barh(places, [cost.rest for cost in costs], 0.65, first, color="#c9d9e6"),
     ]
     for place, cost in zip(places, costs, strict=True):
-        paper.write(
+        style.write(
             axes,
             cost.initialisation + cost.rest + 0.015 * longest,
             place,
             f"{cost.share:.1f} %",
             va="center",
         )
-    paper.name_bars(axes, [cost.name for cost in costs], 26)
+    style.name_bars(axes, [cost.name for cost in costs], 26)
     axes.set_xlim(0, 1.22 * longest)
-    paper.name_axes(axes, x="Seconds per run")
+    style.name_axes(axes, x="Seconds per run")
     words = ["initialisation (share in %)", "training and evaluation"]
-    paper.legend(result, words, bars, width, handle=1.2)
+    style.legend(result, words, bars, width, handle=1.2)
     return result
 
 

@@ -101,22 +101,22 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
         runs: Whose curves are drawn.
         columns: Into how many a line is thinned; None: as many as are seen.
     """
-    from clinit.analysis.figures import paper, strokes, style
+    from clinit.analysis.figures import strokes, style
 
     columns = columns or strokes.MOST_COLUMNS
 
     starts = starts_of(runs)
     looks = style.looks_of(starts)
     names = [start.name for start in starts]
-    height = 2.3 + 0.16 * paper.legend_rows(names, style.PAGE)
-    result, (left, right) = paper.page(style.PAGE, height, 1, 2)
+    height = 2.3 + 0.16 * style.legend_rows(names, style.PAGE)
+    result, (left, right) = style.page(style.PAGE, height, 1, 2)
     shared = switches(runs)
     span = (0, max(shared.ends[-1], 1))
     losses = [cumulative(start, loss_lines(start), shared) for start in starts]
     floor = log_floor(losses)
     for axes, title in ((left, LOSS), (right, accuracy_title(runs))):
         strokes.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
-        paper.name_axes(axes, x="Iterations", y=title)
+        style.name_axes(axes, x="Iterations", y=title)
     for start, lines, look in zip(starts, losses, looks, strict=True):
         for line in lines:
             raised = line.raised(floor)
@@ -129,7 +129,7 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
             strokes.draw_line(right, line, look, span, marks=marks, columns=columns)
     strokes.scale_losses(left, losses, floor)
     right.set_ylim(0, 100)
-    paper.legend(result, names, paper.line_handles(looks), style.PAGE)
+    style.legend(result, names, style.line_handles(looks), style.PAGE)
     return result
 
 

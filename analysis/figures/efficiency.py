@@ -118,22 +118,22 @@ def _no_race(starts: Sequence[Start]) -> RecordError:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel for each race, as wide as a column."""
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     found = races(runs)
     columns = min(len(found), 2)
     rows = -(-len(found) // columns)
     most = max(len(race.runners) for race in found)
     height = rows * (2.55 + 0.175 * most)
-    result, panels = paper.page(style.COLUMN if columns == 1 else style.PAGE, height, rows, columns)
+    result, panels = style.page(style.COLUMN if columns == 1 else style.PAGE, height, rows, columns)
     for axes, race in zip(panels, found, strict=False):
         _panel(result, axes, race)
-    paper.hide_rest(panels, len(found))
+    style.hide_rest(panels, len(found))
     return result
 
 
 def _panel(figure: Figure, axes: Axes, race: Race) -> None:
-    from clinit.analysis.figures import paper, strokes, style
+    from clinit.analysis.figures import strokes, style
 
     looks = style.looks_of([runner.start for runner in race.runners])
     last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
@@ -156,7 +156,7 @@ def _panel(figure: Figure, axes: Axes, race: Race) -> None:
     axes.set_xlim(0, last)
     axes.set_ylim(0, 104)
     axes.set_yticks(range(0, 101, 20))
-    paper.name_axes(axes, x=f"Iterations of {race.words}", y="Test accuracy, new classes (%)")
+    style.name_axes(axes, x=f"Iterations of {race.words}", y="Test accuracy, new classes (%)")
     right: dict[str, Any] = {
         "xycoords": axes.get_yaxis_transform(),
         "textcoords": "offset points",
@@ -197,18 +197,18 @@ def _random_iterations(axes: Axes, race: Race, last: float) -> None:
 
 
 def _race_legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) -> None:
-    from clinit.analysis.figures import paper, style
+    from clinit.analysis.figures import style
 
     names = [
         f"{shortened(runner.start.name, 40 - len(runner.result))}: {runner.result}"
         for runner in race.runners
     ]
     box = axes.legend(
-        paper.line_handles(looks),
-        paper.numbers(names),
+        style.line_handles(looks),
+        style.numbers(names),
         loc="upper left",
         bbox_to_anchor=(0, 0),
-        bbox_transform=paper.corner(figure, axes, -0.42, -0.4),
+        bbox_transform=style.corner(figure, axes, -0.42, -0.4),
         frameon=False,
         fontsize=style.SMALL + 0.5,
         handlelength=2.4,
@@ -218,4 +218,4 @@ def _race_legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) 
         title_fontsize=style.SMALL + 0.5,
         alignment="left",
     )
-    paper.rename(box, names)
+    style.rename(box, names)

@@ -1,9 +1,15 @@
-"""The figures by name."""
+"""The figures by name, and as files: PNG, PDF or SVG."""
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from matplotlib import rc_context
+from matplotlib.font_manager import fontManager
 
 from clinit.analysis.figures import (
     accuracy_matrix,
@@ -18,9 +24,13 @@ from clinit.analysis.figures import (
 )
 from clinit.analysis.figures.names import FigureName
 from clinit.analysis.report.run import RunSummary
+from clinit.errors import RecordError
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.CURVES: curves.figure,
@@ -46,3 +56,52 @@ def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
     if name not in set(FigureName):
         raise ValueError(f"there is no figure {name!r}: choose one of {', '.join(FigureName)}")
     return GALLERY[FigureName(name)](runs)
+
+
+FORMATS = (".png", ".pdf", ".svg")
+_FURTHER_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans Hebrew")
+"""For the letters that the font of matplotlib lacks, where they are installed."""
+
+
+def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") -> None:
+    """Write a figure to `path`; its suffix says the format: png, pdf or svg.
+
+    Raises:
+        ValueError: If there is no figure of this name.
+        RecordError: If the suffix is none of these, or the records lack what the figure shows.
+        ClinitError: If the file cannot be written.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise RecordError(
+            f"cannot plot to {path}: its ending is {path.suffix or 'missing'!r}",
+            remedy=f"Give a file name that ends in one of {', '.join(FORMATS)}.",
+        )
+    installed = {font.name for font in fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(font for font in _FURTHER_FONTS if font in installed)]
+    # Letters stay letters in PDF and SVG files: they can be searched and edited.
+    letters = rc_context(
+        {"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False, "font.family": fonts}
+    )
+    with letters, warnings.catch_warnings():
+        # A letter that no font has is drawn as a box, which says as much.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        drawn = figure_of(name, runs)
+        content = io.BytesIO()  # the writer of PDF has an error of its own for a full disk
+        drawn.savefig(content, format=path.suffix.lower()[1:])
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
+
+
+def paths_of(path: Path, names: Sequence[str]) -> list[Path]:
+    """Return the file of each figure: `path` for one, with -NAME before the ending for several."""
+    if len(names) == 1:
+        return [path]
+    return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
+
+
+def data_paths_of(path: Path, count: int) -> list[Path]:
+    """Return the file for each data: `path` for one, with -dataN before the ending for several."""
+    if count == 1:
+        return [path]
+    numbers = range(1, count + 1)
+    return [path.with_name(f"{path.stem}-data{number}{path.suffix}") for number in numbers]

@@ -71,7 +71,7 @@ def paths_of(run: RunSummary, name: str) -> Paths | None:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel per start, with one line per task."""
-    from clinit.analysis.figures import paper, strokes, style
+    from clinit.analysis.figures import strokes, style
 
     found = _found(runs)
     columns = min(len(found), 3)
@@ -80,10 +80,10 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     tasks = sorted({path.task for paths in found for path in paths.tasks})
     names = [f"task {task}" for task in tasks]
     looks = dict(zip(tasks, style.ordered_looks(len(tasks)), strict=True))
-    height = 0.3 + 1.9 * rows + 0.16 * paper.legend_rows(names, width)
-    result, panels = paper.page(width, height, rows, columns)
+    height = 0.3 + 1.9 * rows + 0.16 * style.legend_rows(names, width)
+    result, panels = style.page(width, height, rows, columns)
     for number, (axes, paths) in enumerate(zip(panels, found, strict=False)):
-        paper.head(axes, paths.name, width / columns - 0.3)
+        style.head(axes, paths.name, width / columns - 0.3)
         for path in paths.tasks:
             look = looks[path.task]
             strokes.draw_line(axes, path.line, look, (0, 0), marks=0)
@@ -92,11 +92,11 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
         strokes.scale_height(axes, finite_values([[path.line for path in paths.tasks]]))
         strokes.power_ticks(axes, [path.line for path in paths.tasks])
         is_last = number + columns >= len(found)
-        paper.name_axes(
+        style.name_axes(
             axes, x="λ (mark: chosen)" if is_last else None, y=paths.measure.capitalize()
         )
-    paper.hide_rest(panels, len(found))
-    paper.legend(result, names, paper.line_handles(list(looks.values())), width)
+    style.hide_rest(panels, len(found))
+    style.legend(result, names, style.line_handles(list(looks.values())), width)
     return result
 
 

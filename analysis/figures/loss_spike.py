@@ -27,7 +27,7 @@ def first_steps(start: Start, steps: int = STEPS) -> dict[int, Line]:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a task, all on one scale."""
-    from clinit.analysis.figures import paper, strokes, style
+    from clinit.analysis.figures import strokes, style
 
     starts, tasks = _trained(runs)
     lines = [first_steps(start) for start in starts]
@@ -36,25 +36,25 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     columns = min(len(tasks), 5)
     rows = -(-len(tasks) // columns)
     width = style.COLUMN if columns == 1 else style.PAGE
-    height = 0.3 + 1.6 * rows + 0.16 * paper.legend_rows(names, width)
-    result, panels = paper.page(width, height, rows, columns, sharey=True)
+    height = 0.3 + 1.6 * rows + 0.16 * style.legend_rows(names, width)
+    result, panels = style.page(width, height, rows, columns, sharey=True)
     last = _last(lines)
     floor = log_floor(each.values() for each in lines)
     for number, (axes, task) in enumerate(zip(panels, tasks, strict=False)):
-        paper.head(axes, f"task {task}", width / columns)
+        style.head(axes, f"task {task}", width / columns)
         for each, look in zip(lines, looks, strict=True):
             if task in each:
                 line = each[task].raised(floor)
                 strokes.draw_noisy_line(axes, line, look, (0, last), lines=len(starts), marks=3)
         axes.set_xlim(0, last)
-        paper.name_axes(
+        style.name_axes(
             axes,
             x="Step of the task" if number + columns >= len(tasks) else None,
             y=LOSS if number % columns == 0 else None,
         )
-    paper.hide_rest(panels, len(tasks))
+    style.hide_rest(panels, len(tasks))
     strokes.scale_losses(panels[0], [list(each.values()) for each in lines], floor)
-    paper.legend(result, names, paper.line_handles(looks), width)
+    style.legend(result, names, style.line_handles(looks), width)
     return result
 
 

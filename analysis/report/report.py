@@ -174,7 +174,7 @@ class Report:
 
     def save_figure(self, path: str | Path, name: str = "curves") -> None:
         """Write a figure to a file that ends in .png, .pdf or .svg; see `figure`."""
-        from clinit.analysis.figures.save import save_figure
+        from clinit.analysis.figures.gallery import save_figure
 
         save_figure(self.runs, Path(path), name)
 

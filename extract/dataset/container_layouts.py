@@ -282,7 +282,7 @@ def _described(
     splits: dict[str, SplitFiles],
     card: Card,
 ) -> Dataset:
-    folders = dict.fromkeys((*SPLITS, TEST), (".",))
+    folders: dict[str, tuple[str, ...]] = dict.fromkeys((*SPLITS, TEST), (".",))
     return Dataset(
         name=name,
         title=title,

@@ -211,8 +211,8 @@ class ImageRows:
             ImageError: If an image cannot be read any more.
             ManifestError: If a file is not that of the manifest.
         """
-        asked = self._table[[row for rows in batches for row in rows.tolist()]]
-        images = images_of(asked, self._root)
+        wanted = self._table[[row for rows in batches for row in rows.tolist()]]
+        images = images_of(wanted, self._root)
         ends = np.cumsum([len(rows) for rows in batches]).tolist()
         ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
         loaded = load_batches(

@@ -139,16 +139,16 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         for part in _PARTS
         for name, value in getattr(checkpoint, part).items()
     }
-    told = []
+    entries = []
     for index, entry in enumerate(checkpoint.entries):
         facts, arrays = _entry_parts(entry)
-        told.append(facts)
+        entries.append(facts)
         tensors |= {f"entry.{index}.{name}": torch.tensor(a) for name, a in arrays.items()}
     content = {
         "run": checkpoint.run,
         "task": checkpoint.task,
         "iteration": checkpoint.iteration,
-        "entries": told,
+        "entries": entries,
         "facts": dict(checkpoint.facts),
         "tensors": state_sha256(tensors),
     }
@@ -223,10 +223,10 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
         "task": entry.task,
         "facts": entry.facts,
         "start": {
-            **{name: _told(getattr(start, name)) for name in _START},
+            **{name: _storable(getattr(start, name)) for name in _START},
             "curve": None
             if curve is None
-            else [[*map(_told, curve.lams)], [*map(_told, curve.errors)]],
+            else [[*map(_storable, curve.lams)], [*map(_storable, curve.errors)]],
             "measure": None if curve is None else curve.measure,
         },
         "start_seconds": [dict(each) for each in entry.start_seconds],
@@ -248,13 +248,13 @@ _REALS = ("factor", "shift", "loss_before", "loss_after", "lam")
 _START = (*_REALS, "steps", "library")
 
 
-def _told(value: Any) -> Any:
+def _storable(value: Any) -> Any:
     """Return a value in a form that JSON can hold."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _real(value: Any) -> Any:
-    """Return the number that `_told` was given."""
+    """Return the number that `_storable` was given."""
     return float(value) if isinstance(value, str) else value
 
 

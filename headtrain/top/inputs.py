@@ -159,10 +159,10 @@ def prepare_inputs(
     on_parts(parts)
     opened: dict[str, ActivationRows] = {}
     paid: list[StoredPart] = []
-    for part, told in zip(wanted, parts, strict=True):
-        if not told.stored:
+    for part, planned in zip(wanted, parts, strict=True):
+        if not planned.stored:
             opened[part.name] = cache.from_images(part)
-            paid.append(told)
+            paid.append(planned)
             continue
         found = cache.store(
             part,
@@ -170,7 +170,7 @@ def prepare_inputs(
             on_busy=partial(on_busy, part.name),
         )
         opened[part.name] = found.rows
-        paid.append(replace(told, seconds=found.seconds, computed_here=found.computed_here))
+        paid.append(replace(planned, seconds=found.seconds, computed_here=found.computed_here))
     device = torch.device(backbone.config.device)
     return TopInputs(
         base=base.source,

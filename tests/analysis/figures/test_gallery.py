@@ -10,9 +10,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from clinit.analysis.figures import accuracy_matrix, curves
-from clinit.analysis.figures.gallery import GALLERY, figure_of
+from clinit.analysis.figures.gallery import FORMATS, GALLERY, figure_of, paths_of
 from clinit.analysis.figures.names import FigureName
-from clinit.analysis.figures.save import FORMATS, paths_of
 from clinit.analysis.report.report import Report, report_of
 from clinit.headtrain.record.format import RunRecord
 

@@ -18,7 +18,7 @@ from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.analysis.paper.terminal import terminal
 from clinit.analysis.report.run import RunSummary
 from clinit.cli.main import app
-from clinit.cli.reproduce_runs import Asked
+from clinit.cli.reproduce_runs import Plan
 from clinit.headtrain.study.rules import settings_of
 
 Make = Callable[..., tuple[RunSummary, ...]]
@@ -213,7 +213,7 @@ def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.runs and table.metrics])
 def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
     """Every setting that a recipe has and its runs read is listed; none excludes the paper's."""
-    asked = Asked(typer.Context(COMMAND), (), None, scale_down=False)
+    asked = Plan(typer.Context(COMMAND), (), None, scale_down=False)
     studies = asked.studies(table_named(name))
     (run,) = [run for run in runs(seeds=(0,)) if run.init == "random"]
     made = [
