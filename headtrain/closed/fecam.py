@@ -33,7 +33,7 @@ from clinit.headtrain.array import Cholesky, beside, namespace, take, widen
 from clinit.headtrain.closed.interface import Arrival, Solution
 from clinit.headtrain.rows import NEVER
 from clinit.headtrain.statistics.moments import add_products, symmetric
-from clinit.headtrain.study import FecamConfig
+from clinit.headtrain.study.methods import FecamConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)

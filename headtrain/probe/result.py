@@ -16,7 +16,7 @@ from jaxtyping import Int
 from clinit.extract.cache.head import Head
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.rows import LabelledRows

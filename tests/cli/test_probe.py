@@ -78,7 +78,7 @@ def test_json_holds_what_the_library_returns(cache: Path) -> None:
     ("arguments", "message"),
     [
         (["--by", "lbfgs", "--lr", 0.1], "--lr goes with adamw alone, and by is lbfgs"),
-        (["--lr", 0], "--lr must be positive, got 0.0"),
+        (["--lr", 0], "--lr takes a list of numbers (above 0), got (0.0,)"),
         (["--out", "head.bin"], "--out is the head file to write, .safetensors, got"),
     ],
 )

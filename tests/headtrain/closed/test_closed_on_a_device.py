@@ -10,7 +10,7 @@ import pytest
 
 from clinit.headtrain.array import StreamedRows, to_numpy
 from clinit.headtrain.closed.methods import closed_form
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from tests.headtrain.closed.made import DIM, queries, stream
 
 DEVICE = strict.Device("device1")

@@ -10,7 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from clinit.headtrain.closed.discriminants import Klda
 from clinit.headtrain.closed.interface import Arrival
 from clinit.headtrain.closed.moments import FeatureMap, median_gamma
-from clinit.headtrain.study import KldaConfig
+from clinit.headtrain.study.methods import KldaConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 
 WIDTH = 20

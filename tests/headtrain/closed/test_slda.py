@@ -9,7 +9,7 @@ from sklearn.covariance import OAS
 from clinit.headtrain.closed import discriminants as module
 from clinit.headtrain.closed.discriminants import Slda, oracle_weight
 from clinit.headtrain.closed.interface import Arrival
-from clinit.headtrain.study import SldaConfig
+from clinit.headtrain.study.methods import SldaConfig
 from tests.headtrain.closed.made import COUNTS, DIM, STOPS, queries, rows_of, stream
 
 
