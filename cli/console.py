@@ -29,7 +29,6 @@ from rich.text import Span, Text
 from clinit.words import OBEYED, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.live import Live
 
 
@@ -40,7 +39,7 @@ class Foot:
     what it has drawn itself. Whoever prints elsewhere takes the foot away first, see `aside`.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: RichConsole) -> None:
         self._console = console
         self._parts: list[RenderableType] = []
         self._live: Live | None = None

@@ -70,7 +70,8 @@ def _usage_message(error: Any) -> str:
     message = (
         str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
     )
-    problems = getattr(error.__cause__, "errors", list)()  # of the library that converts values
+    # Of the library that converts values.
+    problems: Any = getattr(error.__cause__, "errors", list)()
     if problems and repr(value := problems[0]["input"]) not in message:
         message += f", got {value!r}"
     if getattr(error, "param", None) is not None and "Missing" in message:

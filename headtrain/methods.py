@@ -262,10 +262,9 @@ class ClosedForm(_OnFeatures):
         run.data = None  # a diagnosis copies all rows seen
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
-        correct, in_task = (
-            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
-        )
-        run.evaluated(0, Evaluation(correct, in_task, (found.mistakes,) * count), losses)
+        assert found.mistakes is not None
+        alike = (np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task))
+        run.evaluated(0, Evaluation(*alike, found.mistakes * count), losses)
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure the linear layer over all rows that it follows from, once for all studies."""

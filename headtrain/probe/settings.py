@@ -1,7 +1,4 @@
-"""The settings of a linear probe. Nothing here imports PyTorch or NumPy.
-
-The settings of `clinit align`. Nothing here imports PyTorch or NumPy.
-"""
+"""The settings of a linear probe and of `clinit align`. Nothing here imports PyTorch or NumPy."""
 
 from __future__ import annotations
 
