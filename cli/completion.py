@@ -112,7 +112,7 @@ def _fields(context: Context) -> Iterable[str]:
 def _values(context: Context, name: str, typed: str) -> list[str]:
     """Return lists of words that a field takes and that begin with `typed`; none for numbers."""
     from clinit.errors import ExperimentError
-    from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS
+    from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
     from clinit.headtrain.sweep.grid import field_named
 
     top = bool(context.params.get("top"))
