@@ -30,7 +30,7 @@ from clinit.words import size_text
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
     from clinit.headtrain.record.info import RunInfo
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
 _REMEDY = "Give what the run read: --base, --new and --head."
 

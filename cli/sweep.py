@@ -32,7 +32,7 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
     from clinit.headtrain.sweep.grid import Choice
     from clinit.headtrain.sweep.plan import SweepPlan
 
@@ -157,7 +157,7 @@ def _refuse(context: Context, names: list[str] | tuple[str, ...], why: str) -> N
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     """Return the distinct runs of grids."""
-    from clinit.headtrain.sweep.plan import distinct, runs_of
+    from clinit.headtrain.sweep.grid import distinct, runs_of
 
     combinations = [run for grid in grids for run in runs_of(grid, top=top)]
     runs = distinct(combinations)

@@ -24,8 +24,11 @@ from tests.cli.screen import Screen, on_terminal
 # What a bar and results do to each other, in a process of its own with a terminal.
 STEPS = """
 import os, time
-from clinit.cli.console import note, print_csv, print_json, say, warn
+from clinit.cli.console import note, print_csv, print_json, replace_what_cannot_be_printed
+from clinit.cli.console import say, warn
 from clinit.cli.progress import doing, progress
+
+replace_what_cannot_be_printed()
 
 with doing("Reading the caches …") as status:
     time.sleep(0.15)
