@@ -28,7 +28,8 @@ from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import PER_HEAD, Study, names_of
+from clinit.headtrain.study.rules import PER_HEAD
+from clinit.headtrain.study.study import Study, names_of
 from clinit.headtrain.train.step import BETAS, EPS
 from clinit.machine import device_name
 

@@ -47,7 +47,8 @@ from clinit.headtrain.record.tables import (
     parse_table,
     table_file,
 )
-from clinit.headtrain.study import Study, settings_of
+from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.study.study import Study
 
 INFO = "run.json"
 HEAD = "head.safetensors"
@@ -400,7 +401,7 @@ def study_toml(study: Study) -> str:
     lines = [
         f"{field.key} = {_text(study.value(name))}"
         for name, field in settings_of(top=top).items()
-        if name not in idle and study.value(name) is not None and not field.setting.file
+        if name not in idle and study.value(name) is not None and not field.file
     ]
     return "\n".join(
         [

@@ -19,7 +19,8 @@ from msgspec import Meta
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
-from clinit.headtrain.study import PER_HEAD, Study, as_of_today
+from clinit.headtrain.study.rules import PER_HEAD
+from clinit.headtrain.study.study import Study, as_of_today
 
 if TYPE_CHECKING:
     from clinit.headtrain.stream.source import Source

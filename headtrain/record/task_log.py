@@ -18,7 +18,7 @@ from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from clinit.headtrain.record.format import study_toml
-from clinit.headtrain.study import Study, settings_of
+from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.study.study import Study
 
 
 @pytest.mark.parametrize(
