@@ -195,5 +195,5 @@ def _training() -> Iterator[Observer]:
         if not isinstance(event, Noted):
             observe(event)
 
-    with training_progress(verbose=False) as observe:
+    with training_progress() as observe:
         yield seen

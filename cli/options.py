@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.completion import caches
 from clinit.headtrain.setting import fields_of
-from clinit.headtrain.study import Device, Training
+from clinit.headtrain.study.parts import Device, Training
 from clinit.words import byte_count
 
 
@@ -36,7 +36,7 @@ Memory = Annotated[
         show_default="what is free",
     ),
 ]
-DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
+DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].help)]
 CacheArgument = Annotated[
     Path,
     typer.Argument(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -248,6 +248,12 @@ def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Floa
     if isinstance(rows, slice) or isinstance(features, np.ndarray):
         return features[rows, ...]
     return namespace(features).take(features, beside(features, rows), axis=0)
+
+
+def slices(count: int, step: int) -> Iterator[slice]:
+    """Cut so many numbers into blocks."""
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
 
 
 def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> FeatureRows:

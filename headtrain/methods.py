@@ -33,7 +33,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, Runnin
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import train_task
@@ -262,10 +262,9 @@ class ClosedForm(_OnFeatures):
         run.data = None  # a diagnosis copies all rows seen
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
-        correct, in_task = (
-            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
-        )
-        run.evaluated(0, Evaluation(correct, in_task, (found.mistakes,) * count), losses)
+        assert found.mistakes is not None
+        alike = (np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task))
+        run.evaluated(0, Evaluation(*alike, found.mistakes * count), losses)
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure the linear layer over all rows that it follows from, once for all studies."""

@@ -17,7 +17,7 @@ from clinit.headtrain.start.new_rows import SHRINKAGE
 from clinit.headtrain.start.task_start import SOLVED, Solve
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 DIM, BASE, NEW = 10, 5, 6
 RANDOM = {"init": "random"}
