@@ -32,7 +32,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, Runnin
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import train_task

@@ -99,7 +99,7 @@ def make_run() -> Callable[..., Path]:
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.stream.source import read_source
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
     def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
         model_args = model_args or TINY_ARGS

@@ -52,7 +52,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import discriminants_of, towards_identity
 from clinit.headtrain.start.task_start import rule_out
 from clinit.headtrain.statistics.moments import add_by_class, add_products, cut, symmetric
-from clinit.headtrain.study import KldaConfig, SldaConfig
+from clinit.headtrain.study.methods import KldaConfig, SldaConfig
 
 
 class Slda(ClosedForm):

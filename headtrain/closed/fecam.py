@@ -34,7 +34,7 @@ from clinit.headtrain.closed.moments import grown
 from clinit.headtrain.groups import by_class
 from clinit.headtrain.rows import NEVER
 from clinit.headtrain.statistics.moments import add_products, symmetric
-from clinit.headtrain.study import FecamConfig
+from clinit.headtrain.study.methods import FecamConfig
 
 
 class Fecam(ClosedForm):

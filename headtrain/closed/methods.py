@@ -28,7 +28,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.task_start import rule_out
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.stream.scenario import Scenario
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.machine import choose_device, free_memory
 from clinit.words import size_text
 

@@ -48,7 +48,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.statistics.moments import symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import RanpacConfig
+from clinit.headtrain.study.methods import RanpacConfig
 
 LAMBDAS = tuple(float(f"1e{decade}") for decade in range(-8, 9))
 """The grid of RanPAC."""

@@ -32,7 +32,7 @@ from clinit.headtrain.record.info import provenance
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.evaluate import count_correct
 from clinit.headtrain.train.heads import Bank, check_precision
 from clinit.headtrain.train.loop import train_epochs

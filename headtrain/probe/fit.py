@@ -27,7 +27,7 @@ from torch import Tensor
 
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import train_epochs
 from clinit.headtrain.train.rows import LabelledRows

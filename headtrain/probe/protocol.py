@@ -39,7 +39,7 @@ from clinit.headtrain.record.info import provenance
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.rows import LabelledRows

@@ -26,7 +26,7 @@ from clinit.headtrain.start.scale import Initialisation, scaled
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import loss_named
 from clinit.stopwatch import Stopwatch
 

@@ -44,7 +44,7 @@ from clinit.headtrain.start.new_rows import (
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.leave_one_out import Answers, Unit, blocks_of
 from clinit.headtrain.statistics.moments import add_by_class
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 
 
 def in_sample(rows: Rows) -> Logits:

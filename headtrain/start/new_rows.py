@@ -39,7 +39,7 @@ from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -60,7 +60,7 @@ from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_weights
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import FixedPart, loss_named
 
 

@@ -36,7 +36,8 @@ from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import Start, Study
+from clinit.headtrain.study.parts import Start
+from clinit.headtrain.study.study import Study
 from clinit.stopwatch import Stopwatch
 
 Solve = Callable[[ClassStatistics, float], Rows]

@@ -30,7 +30,7 @@ from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import TaskStart
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,

@@ -22,7 +22,7 @@ from clinit.headtrain.ram import STEPS_AT_ONCE
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study import Stream
+from clinit.headtrain.study.parts import Stream
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.rows import Feed, LabelledRows, feed_of
 from clinit.headtrain.train.step import Updates

@@ -16,7 +16,7 @@ import typer
 
 from clinit.cli import main as command_line
 from clinit.extract.cache.head import Head, write_head
-from clinit.headtrain.study import settings_of
+from clinit.headtrain.study.rules import settings_of
 
 TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
 
@@ -76,7 +76,7 @@ MISTAKES = {
     (*TRAIN, "--tasks=many"): "--tasks.*integer.*'many'",
     (*TRAIN, "--tasks=0"): "--tasks.* 1, got '?0",
     (*TRAIN, "--itertions=4"): "--itertions.*--iterations",
-    (*TRAIN, "--lr=-1"): "--lr must be positive, got -1.0",
+    (*TRAIN, "--lr=-1"): "--lr takes.*got -1.0",
     (*TRAIN, "--lambda=much"): "--lambda.*'much'",
     (*TRAIN, "--buffer=5", "--buffer-per-class=5"): "--buffer and --buffer-per-class exclude",
     (*TRAIN, "--tasks=0", "--tasks=4"): "no feature cache at absent",  # the last one wins

@@ -32,7 +32,8 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weight
 from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import INITS, SCALES, Start, Study
+from clinit.headtrain.study.parts import INITS, SCALES, Start
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.train import rows as labelled_rows
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.losses import LOSSES

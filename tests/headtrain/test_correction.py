@@ -20,7 +20,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import PRIOR
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 OLD, NEW, DIM = 6, 3, 5
 STOP = OLD + NEW

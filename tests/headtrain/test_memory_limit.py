@@ -20,7 +20,7 @@ from clinit.headtrain.ram import HostMemory
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from tests.headtrain.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]

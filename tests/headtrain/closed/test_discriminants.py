@@ -12,7 +12,7 @@ from clinit.headtrain.closed import discriminants as module
 from clinit.headtrain.closed.discriminants import Klda, Slda, oracle_weight
 from clinit.headtrain.closed.interface import Arrival
 from clinit.headtrain.closed.moments import FeatureMap, median_gamma
-from clinit.headtrain.study import KldaConfig, SldaConfig
+from clinit.headtrain.study.methods import KldaConfig, SldaConfig
 from tests.headtrain.closed.made import COUNTS, DIM, STOPS, queries, rows_of, stream
 
 

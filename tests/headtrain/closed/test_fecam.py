@@ -7,7 +7,7 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.closed.fecam import Fecam
 from clinit.headtrain.closed.interface import Arrival, ClosedForm
 from clinit.headtrain.rows import NEVER
-from clinit.headtrain.study import FecamConfig
+from clinit.headtrain.study.methods import FecamConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 
 SEEN = np.flatnonzero(COUNTS)

@@ -13,7 +13,7 @@ from clinit.headtrain.array import StreamedRows, to_numpy
 from clinit.headtrain.closed import interface as module
 from clinit.headtrain.closed.interface import ClosedForm, evaluate, mean_loss
 from clinit.headtrain.closed.methods import closed_form
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from tests.headtrain.closed.made import DIM, queries, stream
 
 CLASSES = 6

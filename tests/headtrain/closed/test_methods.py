@@ -7,7 +7,7 @@ from clinit.errors import MachineError
 from clinit.headtrain.closed import methods
 from clinit.headtrain.closed.methods import SimpleCil, check_memory, needed
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 from tests.headtrain.test_experiment import make_base, make_head, make_new
 

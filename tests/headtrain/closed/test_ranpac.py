@@ -10,7 +10,7 @@ from clinit.headtrain.closed.interface import Arrival
 from clinit.headtrain.closed.moments import FeatureMap
 from clinit.headtrain.closed.ranpac import LAMBDAS, Ranpac
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import RanpacConfig
+from clinit.headtrain.study.methods import RanpacConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 
 SEED = 4

@@ -16,7 +16,7 @@ from clinit.headtrain.array import as_array, as_tensor, library, to_numpy, torch
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 DIM, BASE, NEW = 24, 8, 6
 HEADS = [

@@ -12,7 +12,7 @@ from clinit.headtrain.start.calibrate import Fit, fit
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import LOSSES
 
 OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5

@@ -16,7 +16,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw
-from clinit.headtrain.study import INITS, SCALES, Start
+from clinit.headtrain.study.parts import INITS, SCALES, Start
 
 OLD, NEW, DIM = 6, 3, 10
 DATA_DRIVEN = [init for init in INITS if init != "random"]

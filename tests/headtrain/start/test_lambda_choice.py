@@ -12,7 +12,7 @@ from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.initialise import _Search, initialise, loss_curve, safe_lambda
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.solve import LambdaPath
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import LOSSES
 
 OLD, NEW, DIM = 3, 2, 8

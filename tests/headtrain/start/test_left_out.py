@@ -12,7 +12,7 @@ from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.left_out import leave_one_out
 from clinit.headtrain.start.new_rows import SHRINKAGE, NewClasses, raw_rows
 from clinit.headtrain.statistics import leave_one_out as leave_one_out_module
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import LOSSES
 
 DIM, START, STOP = 7, 3, 6

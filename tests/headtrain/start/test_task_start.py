@@ -19,7 +19,8 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import Start, Study, Weighting
+from clinit.headtrain.study.parts import Start, Weighting
+from clinit.headtrain.study.study import Study
 
 OLD, NEW, DIM = 5, 3, 6
 TASK = Task(2, np.arange(NEW), OLD)
