@@ -160,12 +160,12 @@ def _fit(cache: Path, by: HeadFit) -> None:
         source = read_source(cache)
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
     with counting("searches") as count:  # nothing is shown where there are none
-        fitted = fit_head(
+        head, notes = fit_head(
             source,
             by.value,
             progress=lambda stage, done, total: count(titles[stage], done, total),
         )
-    head, told = fitted.head, fitted.head.origin or {}
+    told = head.origin or {}
     is_same = give_head(cache, head, class_names_from="the classes of the data set")
     settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
     words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
@@ -179,10 +179,10 @@ def _fit(cache: Path, by: HeadFit) -> None:
     )
     if val is not None and val.percent is not None:
         say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
-    for text in fitted.notes:
-        note(text)
     if not is_same:
-        note("it is not the head that the cache had, which was fitted otherwise")
+        notes += ("it is not the head that the cache had, which was fitted otherwise",)
+    for text in notes:
+        note(text)
 
 
 class Format(StrEnum):

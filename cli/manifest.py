@@ -103,7 +103,8 @@ def show(
         check_known(manifest, described=True)
     found = read_dataset(manifest) if known else read_manifest(Path(manifest))
     if classes:
-        say("\n".join(found.classes if isinstance(found, Dataset) else found.class_names))
+        for name in found.classes if isinstance(found, Dataset) else found.class_names:
+            say(name)
     elif isinstance(found, Dataset):
         _print_dataset(found)
     else:
@@ -178,13 +179,15 @@ def _print_manifest(manifest: Manifest) -> None:
 
 def _print_dataset(dataset: Dataset) -> None:
     classes = number_of(len(dataset.classes), "class")
-    say(f"{dataset.title} ({dataset.name})\n{dataset.homepage}\n{dataset.licence}\n")
+    for line in (f"{dataset.title} ({dataset.name})", dataset.homepage, dataset.licence, ""):
+        say(line)
     say(f"{classes}, from {dataset.classes[0]} (label 0) to {dataset.classes[-1]}")
     for split in ("train", "val"):
         say(f"{split}: {_expected(dataset, split) or 'any number of'} images")
     if dataset.total is not None:
         say(f"together: {number_of(dataset.total, 'image')}")
-    say("\nLayouts, in the order tried; folders under --root:")
+    say()
+    say("Layouts, in the order tried; folders under --root:")
     for layout in dataset.layouts:
         say(f"  {layout.kind}")
         for split, folders in layout.folders.items():
