@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import RecordError
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
@@ -21,7 +22,6 @@ from clinit.headtrain.record.format import (
     INFO,
     RunRecord,
     check_free,
-    finite,
     read_info,
     write_record,
     write_records,
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from clinit.headtrain.top.inputs import Side
 
 _REMEDY = "Choose another --out, or replace it with --overwrite."
-_SETTINGS_REMEDY = f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder."
+DATA_DIGESTS = (
+    *("manifest_digest", "val_manifest_digest"),
+    *("features_digest", "val_features_digest", "groups_digest"),
+)
+"""What tells data apart next to the fingerprint of a side."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +106,11 @@ class RunData:
 
         sides = open_sides(images, option)
         return sides, cls.of(sides[0].source, sides[1].source, given, on_note=on_note)
+
+    @property
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """What a record says about the data of each side."""
+        return {"base": self.base.description, "new": self.new.description}
 
     @property
     def by_head(self) -> dict[str, str]:
@@ -175,8 +184,12 @@ def left_of(
             left[study] = place
             continue
         stored = read_info(place)
-        recorded = _telling(study_of_run(stored, str(place)))
-        _compare(place, "config", _telling(study), recorded, _SETTINGS_REMEDY)
+        wanted, found = _telling(study), _telling(study_of_run(stored, str(place)))
+        if differing := sorted(name for name in wanted if wanted[name] != found.get(name)):
+            raise RecordError(
+                f"{place} holds the record of another run: {', '.join(differing)} differs",
+                remedy=f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder.",
+            )
         check_data(place, stored, data)
         if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
             raise RecordError(
@@ -189,23 +202,36 @@ def left_of(
 
 
 def check_data(
-    folder: Path | None, stored: Mapping[str, Any], data: RunData, *, remedy: str = _REMEDY
+    folder: Path | None,
+    stored: Mapping[str, Any],
+    data: RunData,
+    *,
+    with_head: bool = True,
+    remedy: str = _REMEDY,
 ) -> None:
-    """Check that a record is of these data and their head; `remedy` is what to do otherwise.
+    """Check that a record is of these data and, if asked, of their head.
 
     Raises:
-        RecordError: If one of them is another.
+        RecordError: If one of them is another; `remedy` is what to do then.
     """
-    head = data.head_for(stored["config"].get("loss", ""))
-    where = {
-        "base": _without_path(data.base.description),
-        "new": _without_path(data.new.description),
-        "head": {"digest": head_digest(head)},
-    }
-    found = {name: _without_path(stored.get(name) or {}) for name in where}
-    found["head"] = {"digest": found["head"].get("digest")}  # what else is known is no matter
-    for name, value in where.items():
-        _compare(folder, name, finite(value), found[name], remedy)
+    differing = []
+    for side, mine in data.descriptions.items():
+        for each in _all_fields(stored.get(side) or {}).differences(_all_fields(mine)):
+            there, now = each.told
+            differing.append(f"{side} {each.name} ({there} there, {now} now)")
+    loss = stored["config"].get("loss", "")
+    known = (stored.get("head") or {}).get("digest")
+    if with_head and known not in (None, head_digest(data.head_for(loss))):
+        differing.append(f"the head that {loss} starts from")
+    if differing:
+        message = f"{folder} was made with other data: {', '.join(differing)}"
+        raise RecordError(message, remedy=remedy)
+
+
+def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
+    """Return the fingerprint of a side with the digests next to it."""
+    known = {name: str(side[name]) for name in DATA_DIGESTS if side.get(name) is not None}
+    return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
 
 def train_bank(
@@ -335,28 +361,7 @@ def _checkpoint_of(place: Path) -> Path:
     return place.with_name(f"{place.name}.checkpoint")
 
 
-def _compare(
-    folder: Path | None,
-    name: str,
-    wanted: Mapping[str, Any],
-    found: Mapping[str, Any],
-    remedy: str,
-) -> None:
-    if wanted == found:
-        return
-    differing = sorted(k for k in {*wanted, *found} if wanted.get(k) != found.get(k))
-    raise RecordError(
-        f"{folder} holds the record of another run: {name} differs in {', '.join(differing)}",
-        remedy=remedy,
-    )
-
-
 def _telling(study: Study) -> dict[str, Any]:
     """Return the settings that tell a run from others."""
     left_out = {*PLACES, "probe"}
     return {k: value for k, value in study.reduced().values().items() if k not in left_out}
-
-
-def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:
-    places = ("path", "other_paths")
-    return {name: value for name, value in description.items() if name not in places}
