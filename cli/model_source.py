@@ -87,7 +87,7 @@ _OPTIONS = {
                 autocompletion=completion.backbones,
             ),
             "head_classes": option(
-                Path | None,
+                str | None,
                 "File with one class name per row of the pretrained classifier.",
                 metavar="FILE",
                 show_default="stored with the weights; ImageNet-1K for 1,000 rows",
