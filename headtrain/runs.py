@@ -56,6 +56,12 @@ class RunData:
     """Heads by loss, if runs of that loss start from a different one: an aligned head."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What records say about the heads, by loss; "" for `head`."""
+    command: Sequence[str] = ()
+    """What the user typed, for the records."""
+    images: Images | None = None
+    """Where images and weights are, and where activations go; None for heads alone."""
+    sides: tuple[Side, Side] | None = None
+    """The two data sets with their images."""
 
     @classmethod
     def of(
@@ -65,6 +71,7 @@ class RunData:
         given: Mapping[str, Head | Path | None] | None = None,
         *,
         on_note: Callable[[str], None] = lambda note: None,
+        **rest: Any,
     ) -> RunData:
         """Return the data with pretrained heads, or their files, by loss; "" for all others.
 
@@ -73,6 +80,7 @@ class RunData:
             new: The new classes.
             given: Heads, or their files, by loss.
             on_note: Called with how the file of a head was read, if that was not certain.
+            rest: Further fields.
 
         Raises:
             ExperimentError: If no head is given for all others and the base cache holds none.
@@ -82,7 +90,8 @@ class RunData:
         found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
         head, _ = found.pop("")
-        return cls(base, new, head, {loss: each for loss, (each, _) in found.items()}, facts)
+        heads = {loss: each for loss, (each, _) in found.items()}
+        return cls(base, new, head, heads, facts, **rest)
 
     def head_for(self, loss: str) -> Head:
         """Return the pretrained head that runs of `loss` start from."""
@@ -99,13 +108,14 @@ class RunData:
         given: Mapping[str, Head | Path | None] | None = None,
         *,
         option: str = "--{}-root",
-        on_note: Callable[[str], None] = lambda note: None,
-    ) -> tuple[tuple[Side, Side], RunData]:
-        """Return the two data sets with their images, and their features as `of` returns them."""
+        **rest: Any,
+    ) -> RunData:
+        """Return the data with their images; `given` and `rest` as in `of`."""
         from clinit.headtrain.top.inputs import open_sides  # slow: it imports timm
 
         sides = open_sides(images, option)
-        return sides, cls.of(sides[0].source, sides[1].source, given, on_note=on_note)
+        base, new = (side.source for side in sides)
+        return cls.of(base, new, given, images=images, sides=sides, **rest)
 
     @property
     def descriptions(self) -> dict[str, dict[str, Any]]:
@@ -187,7 +197,8 @@ def left_of(
         wanted, found = _telling(study), _telling(study_of_run(stored, str(place)))
         if differing := sorted(name for name in wanted if wanted[name] != found.get(name)):
             raise RecordError(
-                f"{place} holds the record of another run: {', '.join(differing)} differs",
+                f"{place} holds the record of another run: config differs in"
+                f" {', '.join(differing)}",
                 remedy=f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder.",
             )
         check_data(place, stored, data)
@@ -240,7 +251,6 @@ def train_bank(
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
-    command: Sequence[str] = (),
 ) -> list[RunRecord]:
     """Train heads of one stream side by side; return one record each, in their order."""
     loss = bank[0].training.loss
@@ -252,7 +262,7 @@ def train_bank(
         observer=observer,
         diagnose=diagnose,
         head_facts=data.facts_for(loss),
-        command=command,
+        command=data.command,
     )
 
 
@@ -263,7 +273,6 @@ def train_heads(
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
-    command: Sequence[str] = (),
     overwrite: bool | None = None,
 ) -> dict[Study, RunRecord]:
     """Train one stream after another, all of its heads side by side, and record those left.
@@ -277,7 +286,6 @@ def train_heads(
         left: Those to be recorded, each with its folder; None: all of them, and nothing is written.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task.
-        command: What the user typed, for the records.
         overwrite: Whether existing records are replaced; None if no one can ask for it.
 
     Raises:
@@ -290,7 +298,7 @@ def train_heads(
     for number, bank in enumerate(banks, start=1):
         fresh = [study for study in bank if study in wanted]
         observer(BankStarted(bank, number, len(banks), recorded=len(bank) - len(fresh)))
-        made = train_bank(data, bank, observer=observer, diagnose=diagnose, command=command)
+        made = train_bank(data, bank, observer=observer, diagnose=diagnose)
         trained = dict(zip(bank, made, strict=True))
         records |= {study: trained[study] for study in fresh}
         if left is not None:
@@ -302,13 +310,10 @@ def train_heads(
 def train_top(
     data: RunData,
     left: Mapping[Study, Path],
-    images: Images,
-    sides: tuple[Side, Side],
     *,
     watch: Callable[[Path | None], AbstractContextManager[Observer]],
     checkpoint_of: Callable[[Study], Path] | None = None,
     checkpoint_every: int = 100,
-    command: Sequence[str] = (),
     overwrite: bool | None = None,
 ) -> None:
     """Train runs with top blocks one after another, finish killed ones, and record each.
@@ -316,15 +321,12 @@ def train_top(
     The checkpoint of a run goes when its record is written.
 
     Args:
-        data: What the runs read.
+        data: What the runs read, with images.
         left: The runs, resolved, each with the folder of its record.
-        images: Where images and weights are, and where activations go.
-        sides: The two data sets, opened.
         watch: Returns the observer of the run that is recorded in a folder, and, for None, of the
             activations that are computed before.
         checkpoint_of: Returns the file that a run goes on from; default: `FOLDER.checkpoint`.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        command: What the user typed, for the records.
         overwrite: Whether existing records are replaced; None if no one can ask for it.
 
     Raises:
@@ -333,11 +335,15 @@ def train_top(
     """
     from clinit.headtrain.top.experiment import prepare_runs, run_top  # slow: it imports timm
 
+    assert data.images is not None
+    assert data.sides is not None
     for runs in by_stream(left, data.by_head):
         loss = runs[0].training.loss
         head, facts = data.head_for(loss), data.facts_for(loss)
         with watch(None) as observer:
-            inputs = prepare_runs(images, sides, head, runs, observer=observer, head_facts=facts)
+            inputs = prepare_runs(
+                data.images, data.sides, head, runs, observer=observer, head_facts=facts
+            )
         for study in runs:
             place = left[study]
             checkpoint = checkpoint_of(study) if checkpoint_of else _checkpoint_of(place)
@@ -349,7 +355,7 @@ def train_top(
                     checkpoint_every=checkpoint_every,
                     observer=observer,
                     head_facts=facts,
-                    command=command,
+                    command=data.command,
                 )
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)

@@ -220,7 +220,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Swee
         observer(RunsRecorded(len(places)))
 
 
-def train_here(data: RunData, observer: SweepObserver, *, command: Sequence[str] = ()) -> Train:
+def train_here(data: RunData, observer: SweepObserver) -> Train:
     """Return the function that trains banks one after another in this process."""
 
     def train(banks: Sequence[BankPlan]) -> Trained:
@@ -230,7 +230,7 @@ def train_here(data: RunData, observer: SweepObserver, *, command: Sequence[str]
 
     def _train_or_halve(bank: BankPlan) -> Trained:
         try:
-            records = train_bank(data, bank.runs, observer=observer, command=command)
+            records = train_bank(data, bank.runs, observer=observer)
         except (torch.OutOfMemoryError, MemoryError):  # CuPy raises the latter
             if len(bank.runs) == 1:
                 raise
