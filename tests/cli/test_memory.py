@@ -59,12 +59,8 @@ def test_heads_are_the_same_and_what_stays_on_disk_is_said(
     said = shown("train-head", *caches, f"--out={whole}", *STREAM)
     assert "disk" not in said
     said = shown("train-head", *caches, f"--out={small}", *STREAM, "--memory", SMALL)
-    assert (
-        f"Note: {base_of(caches)}/train stays on disk: its 25.09 kB of features and copies of them,"
-        " beside the others, could take more than the 16.00 kB of --memory; rows are read when"
-        " they are needed" in said
-    )
-    assert "of memory are expected at the peak" in said
+    assert f"{base_of(caches)}/train stays on disk, which is slower: its 25.09 kB" in said
+    assert "more than the 16.00 kB of --memory" in said
     check_same(whole, small)
     # A run is the same run wherever its features are: neither call trains it again.
     assert "is there already" in shown(
@@ -104,7 +100,6 @@ def test_an_aligned_head_is_the_same(caches: list[str], tmp_path: Path) -> None:
     shown("align", *options, f"--out={whole}")
     said = shown("align", *options, f"--out={small}", f"--memory={SMALL}")
     assert "stays on disk" in said
-    assert "of memory are expected at the peak" in said
     assert read_head(whole).weight.tobytes() == read_head(small).weight.tobytes()
 
 
@@ -112,12 +107,7 @@ def test_a_diagnosis_is_the_same(caches: list[str]) -> None:
     options = ["diagnose", base_of(caches), "--device=cpu", "--format=json", "--per-class"]
     whole, small = run(*options), run(*options, f"--memory={SMALL}")
     assert json.loads(whole.stdout) == json.loads(small.stdout)
-    assert whole.stderr == ""
-    assert (
-        f"{base_of(caches)}/train holds 25.09 kB of features, more than the 16.00 kB of --memory:"
-        " they are read shard by shard" in " ".join(small.stderr.split())
-    )
-    assert "of memory are expected at the peak" in small.stderr
+    assert whole.stderr == small.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["train-head", "sweep", "align", "diagnose"])
@@ -132,7 +122,7 @@ def test_less_than_a_shard_is_refused(command: str, caches: list[str], tmp_path:
     result = run(command, *options, "--memory=15kB")
     assert isinstance(result.exception, MachineError)
     assert "takes 15.39 kB and is read as a whole to verify it" in str(result.exception)
-    assert result.exception.remedy == "Give more memory (--memory; in Python, memory=)."
+    assert "--memory" in result.exception.remedy
 
 
 @pytest.mark.parametrize(
