@@ -55,8 +55,3 @@ class AddConfig(RememberConfig):
             " head says of them (head), or nothing; auto: the first of these that there is."
         ),
     ] = "auto"
-
-    @property
-    def recognises_nothing(self) -> bool:
-        """Whether the added rows have seen no image: random or zero ones that are not trained."""
-        return self.init in ("random", "zero") and not self.iterations
