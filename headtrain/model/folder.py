@@ -119,7 +119,8 @@ def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
         both = {**expected, **found} if isinstance(found, dict) else ()
         differing = [name for name in both if expected.get(name) != found.get(name)]
         raise ModelError(
-            f"{config} and the model file beside it disagree about {differing or 'everything'}",
+            f"{config} and the model file beside it disagree about"
+            f" {', '.join(differing) or 'everything'}",
             remedy=remedy,
         )
     return file, facts
