@@ -49,8 +49,8 @@ def test_runs_are_the_same_and_what_stays_on_disk_is_noted(
     whole, small = tmp_path / "whole", tmp_path / "small"
     assert "disk" not in shown(*words, *caches, f"--out={whole}")
     said = shown(*words, *caches, f"--out={small}", "--memory", SMALL)
-    assert f"Note: {base}/train stays on disk: its 25.09 kB of features" in said
-    assert "more than the 16.00 kB of --memory" in said
+    assert f"Note: {base}/train stays on disk" in said
+    assert "16.00 kB of --memory" in said
     names = [folder.name for folder in find_records(whole)]
     assert names
     assert names == [folder.name for folder in find_records(small)]
@@ -76,7 +76,6 @@ def test_a_diagnosis_is_the_same(base: str) -> None:
     whole, small = run(*options), run(*options, f"--memory={SMALL}")
     assert json.loads(whole.stdout) == json.loads(small.stdout)
     assert whole.stderr == ""
-    assert f"{base}/train holds 25.09 kB of features" in small.stderr
     assert "of memory are expected at the peak" in small.stderr
 
 
@@ -89,7 +88,10 @@ def test_a_diagnosis_is_the_same(base: str) -> None:
         (["diagnose", "BASE", "--memory=15kB"], None),
         (["diagnose", "BASE", "--memory=much"], "got 'much'"),
         (["diagnose", "BASE", "--memory=0"], "--memory takes a size above 0"),
-        (["sweep", "CACHES", "--out=OUT", "--top", "--memory=1GB", "seed=0"], "runs of --top"),
+        (
+            ["sweep", "CACHES", "--out=OUT", "--top", "--memory=1GB", "seed=0"],
+            "--memory is for banks of heads",
+        ),
     ],
 )
 def test_what_is_too_little_or_no_size_is_refused(
