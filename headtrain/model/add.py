@@ -31,7 +31,8 @@ from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import Start, Stream, Study, Training
+from clinit.headtrain.study.parts import Start, Stream, Training
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.temperature import temperature_of
 from clinit.words import examples
 

@@ -44,7 +44,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import DerppConfig
+from clinit.headtrain.study.methods import DerppConfig
 from clinit.headtrain.top.activations import Batch, RowReader, sent
 from clinit.headtrain.top.method import TopMethod, TopModel, sample_losses
 from clinit.headtrain.top.network import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT

@@ -19,12 +19,13 @@ from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
-from clinit.extract.work.shard_work import Progress
+from clinit.extract.work.split_run import Progress
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study, Top
+from clinit.headtrain.study.methods import Top
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.network import check_cut, cut_network

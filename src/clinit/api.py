@@ -22,12 +22,14 @@ from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
-from clinit.headtrain.probe.result import Probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.headtrain.study import PAPER_INITS, Study, refusals
+from clinit.headtrain.study.parts import PAPER_INITS
+from clinit.headtrain.study.rules import refusals
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
 from clinit.machine import choose_device
 from clinit.words import byte_count

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import DerppConfig
+from clinit.headtrain.study.methods import DerppConfig
 from clinit.headtrain.top.derpp import Derpp, StoredLogits
 from clinit.headtrain.top.method import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
