@@ -8,7 +8,6 @@ and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -102,19 +101,16 @@ class GradientHeads(_OnFeatures):
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows of each head, or all of its rows if it is solved."""
         task, seen = run.task, run.seen
-        groups = cache(lambda: self._scenario.train.groups_of(seen.rows))
         shared = TaskStart(
             task,
             self._scenario.num_base,
+            seen,
             lambda: (run.data or self._training_rows(seen.rows)).arrays(),
-            seen.labels,
+            lambda: self._scenario.train.groups_of(seen.rows),
             SOLVED.get(self._shared.stream.method),
             self.device,
             run.chosen,
-            lambda features, weighting: self._statistics.of(
-                seen, features, task.stop, weighting, groups()
-            ),
-            groups=groups,
+            self._statistics,
             heads_alike=task.number == 1,
         )
         for index, study in enumerate(self._studies):
@@ -179,7 +175,7 @@ class GradientHeads(_OnFeatures):
                     new = NewClasses(features, aside.labels, head, task.start, task.stop)
                     found = bias_corrected(new)
                 self._bank.write(index, task.start, found.rows)
-                entry.corrections.append(found.facts())
+                entry.corrections.append(found.facts)
 
 
 class ClosedForm(_OnFeatures):
