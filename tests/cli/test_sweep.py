@@ -54,7 +54,7 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     assert "6 run records at" in text
     assert len(find_records(tmp_path / "out")) == 6
     again = done(invoke(caches, tmp_path / "out", *grid))
-    assert "6 runs on 2 streams, 6 recorded already\n" in again
+    assert "6 runs on 2 streams, 6 recorded already; 0 to train" in again
     assert "are recorded\n" not in again
     assert "Ranked by A_all" in again
 
