@@ -250,7 +250,7 @@ def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Floa
     return namespace(features).take(features, beside(features, rows), axis=0)
 
 
-def slices(count: int, step: int) -> Iterator[slice]:
+def slices(count: int, step: int = 4096) -> Iterator[slice]:
     """Cut so many numbers into blocks."""
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
@@ -274,6 +274,11 @@ def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
     # torch takes no negative strides, and warns of memory that may not be written.
     writable = np.ascontiguousarray(features) if features.flags.writeable else features.copy()
     return torch.from_numpy(writable).float().numpy()
+
+
+def as_type(features: Num[Any, "rows dim"], dtype: Any) -> Float[Any, "rows dim"]:
+    """Return features as arrays of `dtype`, without a copy if they are."""
+    return namespace(features).astype(widen(features), dtype, copy=False)
 
 
 def float64_of(features: Num[Any, "rows dim"]) -> Float[Any, "rows dim"]:

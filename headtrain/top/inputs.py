@@ -19,7 +19,7 @@ from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
-from clinit.extract.work.shard_work import Progress
+from clinit.extract.work.split_run import Progress
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source

@@ -31,8 +31,8 @@ from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
-from clinit.extract.work.shard_work import Progress, ShardWork
-from clinit.extract.work.split_run import SplitRun
+from clinit.extract.work.settings import Settings
+from clinit.extract.work.split_run import Progress, ShardWork, SplitRun
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import (
     ActivationRows,
@@ -207,15 +207,12 @@ class TrunkCache:
                 folder=folder,
                 backbone=self.trunk,
                 transform=self.trunk.transform,
-                workers=self.workers,
-                strict=True,
-                max_pixels=self.max_pixels,
+                settings=Settings(workers=self.workers, strict=True, max_pixels=self.max_pixels),
             )
             result = SplitRun(
                 work=work,
                 head=None,
                 head_names=HeadNames(),
-                names_given=False,
                 on_progress=on_progress,
             ).run()
         # None of them, if the process that was waited for has computed all.
