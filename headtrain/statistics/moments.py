@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import array_api_compat
 import numpy as np
@@ -45,7 +45,7 @@ class MomentSums:
     """Gram matrix in Fortran order; on the CPU its lower half only."""
 
     @classmethod
-    def zeros(cls, weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]) -> MomentSums:
+    def zeros(cls, weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]) -> Self:
         """Return empty sums about `shift`, in the namespace of `shift`."""
         xp = namespace(shift)
         classes, dim, device = len(weights), shift.shape[0], array_api_compat.device(shift)
