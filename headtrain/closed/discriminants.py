@@ -187,7 +187,7 @@ class Klda(ClosedForm):
 
     def head(self) -> StoredHead | None:
         """Return the discriminants of the random features; None of several maps."""
-        if len(self._members) != 1:
+        if len(self._members) > 1:
             return None
         return StoredHead(self._members[0], self._maps[0].description)
 

@@ -32,15 +32,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import (
-    Cholesky,
-    beside,
-    namespace,
-    select,
-    slices,
-    take,
-    to_numpy,
-)
+from clinit.headtrain.array import Cholesky, beside, namespace, select, slices, take, to_numpy
 from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
 from clinit.headtrain.closed.moments import BLOCK_VALUES, ClassMoments, FeatureMap, plus_diagonal
 from clinit.headtrain.groups import in_whole_groups

@@ -107,7 +107,9 @@ def add_by_class(
     """Add each row to the sum of its class, in place; there must be a row."""
     if isinstance(sums, np.ndarray):
         classes, column = np.unique(labels, return_inverse=True)
-        sums[classes] += _membership(column, len(classes)) @ rows
+        pointer = np.concatenate([[0], np.cumsum(np.bincount(column))])
+        ones, order = np.ones(len(labels)), np.argsort(column, kind="stable")
+        sums[classes] += csr_matrix((ones, order, pointer), (len(classes), len(labels))) @ rows
         return
     xp = namespace(sums)
     for part in slices(len(labels), ONES_ROWS):
@@ -132,10 +134,3 @@ def cut(
         picked = rows if order is None else order[rows]
         of_rows = (labels[picked],) if shares is None else (labels[picked], shares[picked])
         yield take(features, picked), *of_rows
-
-
-def _membership(column: np.ndarray, classes: int) -> Any:
-    """Return the sparse (classes, rows) matrix of ones that sums the rows of each class."""
-    order = np.argsort(column, kind="stable")
-    pointer = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=classes))])
-    return csr_matrix((np.ones(len(column)), order, pointer), shape=(classes, len(column)))
