@@ -144,5 +144,5 @@ def test_halves_of_a_bank_hold_its_runs() -> None:
 
 
 def test_a_precision_that_a_device_lacks_is_refused_before_any_bank_is_trained() -> None:
-    with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices"):
+    with pytest.raises(DeviceError, match="tf32 needs a CUDA device"):
         banks(runs("precision=float32,tf32"))
