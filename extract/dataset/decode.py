@@ -184,11 +184,6 @@ def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> No
         )
 
 
-def is_too_large(reason: str) -> bool:
-    """Return whether the message of an error, or the reason of a row, is that of `check_pixels`."""
-    return reason.endswith(_OF_LIMIT)
-
-
 def _need_memory(pixels: int) -> None:
     """Take and give back what an image could need.
 
