@@ -168,12 +168,11 @@ def _fit(cache: Path, by: HeadFit) -> None:
         source = read_source(cache)
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
     with counting("searches") as count:  # nothing is shown where there are none
-        fitted = fit_head(
+        found, notes = fit_head(
             source,
             by.value,
             progress=lambda stage, done, total: count(titles[stage], done, total),
         )
-    found = fitted.head
     is_same = give_head(cache, found, class_names_from="the classes of the data set")
     say(_fitted(found))
     judged = {name: split.summary.head.top1 for name, split in open_cache(cache).splits.items()}
@@ -185,7 +184,6 @@ def _fit(cache: Path, by: HeadFit) -> None:
     )
     if val is not None and val.percent is not None:
         say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
-    notes = fitted.notes
     if not is_same:
         how = "that was fitted otherwise, or by another version"
         notes += (f"it is not the head that the cache had: {how}",)

@@ -87,7 +87,7 @@ _OPTIONS = {
                 autocompletion=completion.backbones,
             ),
             "head_classes": option(
-                Path | None,
+                str | None,
                 "File with one class name per row of the pretrained classifier.",
                 metavar="FILE",
                 show_default="stored with the weights; ImageNet-1K for 1,000 rows",
@@ -195,5 +195,5 @@ def _training() -> Iterator[Observer]:
         if not isinstance(event, Noted):
             observe(event)
 
-    with training_progress(verbose=False) as observe:
+    with training_progress() as observe:
         yield seen

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clinit.analysis.paper.reproduction import Collapse, Reproduction
     from clinit.analysis.paper.tables import Table
     from clinit.cli.typed import Run
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
 SMALL_EPOCHS = 5
 

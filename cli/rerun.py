@@ -30,7 +30,7 @@ from clinit.words import size_text
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
     from clinit.headtrain.record.info import RunInfo
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
 _REMEDY = "Give what the run read: --base, --new and --head."
 
@@ -171,7 +171,7 @@ def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
     # Last bits of a loss may depend on the heads that were trained next to this one.
     bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
     bank = bank if study in bank else [study]
-    with training_progress(verbose=False) as observer:
+    with training_progress() as observer:
         records = train_bank(data, bank, observer=observer, command=["clinit", *sys.argv[1:]])
     return records[bank.index(study)]
 
@@ -202,7 +202,7 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
             sides, data = RunData.of_images(images, {"": places.head}, on_note=note)
         check_data(record.path, record.info, data, remedy=_REMEDY)
         facts = data.facts_for(study.training.loss)
-        with training_progress(verbose=False) as observer:
+        with training_progress() as observer:
             inputs = prepare_runs(
                 images, sides, data.head, [study], observer=observer, head_facts=facts
             )

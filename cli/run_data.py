@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, say
 from clinit.cli.progress import doing
-from clinit.errors import ExperimentError, ModelError, RecordError
+from clinit.errors import ExperimentError, HeadError, ModelError, RecordError
 from clinit.extract.cache.folder import split_names
 from clinit.words import number_of
 
@@ -32,9 +32,10 @@ def check_caches(*paths: Path | None, head: Path | None = None) -> None:
         if path is not None:
             split_names(path)
     if head is not None and not head.is_file():
-        from clinit.extract.cache.head import read_head
-
-        read_head(head)  # says what is wrong with it
+        raise HeadError(
+            f"no head file at {head}",
+            remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+        )
 
 
 def check_model(path: Path, images: Sequence[Path] = ()) -> None:

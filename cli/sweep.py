@@ -23,7 +23,7 @@ from clinit.cli.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsF
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.study_options import takes
-from clinit.cli.training_progress import run_progress, sweep_progress
+from clinit.cli.training_progress import sweep_progress, training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.sweep.settings import SearchConfig
@@ -32,7 +32,7 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
     from clinit.headtrain.sweep.grid import Choice
     from clinit.headtrain.sweep.plan import SweepPlan
 
@@ -157,7 +157,7 @@ def _refuse(context: Context, names: list[str] | tuple[str, ...], why: str) -> N
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     """Return the distinct runs of grids."""
-    from clinit.headtrain.sweep.plan import distinct, runs_of
+    from clinit.headtrain.sweep.grid import distinct, runs_of
 
     combinations = [run for grid in grids for run in runs_of(grid, top=top)]
     runs = distinct(combinations)
@@ -256,7 +256,7 @@ def _sweep_top(
         left,
         images,
         sides,
-        watch=partial(run_progress, verbose=False),
+        watch=training_progress,
         checkpoint_of=checkpoint_of,
         checkpoint_every=checkpoint_every,
         command=["clinit", *sys.argv[1:]],

@@ -24,7 +24,7 @@ from clinit.cli.run_data import check_caches, read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.files.paths import check_writable
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 if TYPE_CHECKING:
     from clinit.headtrain.rows import Rows

@@ -15,9 +15,9 @@ from clinit.cli.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFol
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_caches, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
-from clinit.cli.training_progress import run_progress
+from clinit.cli.training_progress import training_progress
 from clinit.files.paths import check_writable
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images
 
 
@@ -61,7 +61,7 @@ def train_top(
             left,
             images,
             sides,
-            watch=partial(run_progress, verbose=verbose),
+            watch=partial(training_progress, verbose=verbose),
             checkpoint_every=checkpoint_every,
             command=["clinit", *sys.argv[1:]],
             overwrite=overwrite,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -250,6 +250,12 @@ def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Floa
     return namespace(features).take(features, beside(features, rows), axis=0)
 
 
+def slices(count: int, step: int = 4096) -> Iterator[slice]:
+    """Cut so many numbers into blocks."""
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
 def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> FeatureRows:
     """Return some rows by their numbers; what is in host memory or on disk stays there."""
     if isinstance(features, np.ndarray):
@@ -268,6 +274,11 @@ def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
     # torch takes no negative strides, and warns of memory that may not be written.
     writable = np.ascontiguousarray(features) if features.flags.writeable else features.copy()
     return torch.from_numpy(writable).float().numpy()
+
+
+def as_type(features: Num[Any, "rows dim"], dtype: Any) -> Float[Any, "rows dim"]:
+    """Return features as arrays of `dtype`, without a copy if they are."""
+    return namespace(features).astype(widen(features), dtype, copy=False)
 
 
 def float64_of(features: Num[Any, "rows dim"]) -> Float[Any, "rows dim"]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import torch
 
 from clinit.extract.cache.head import Head
@@ -21,14 +22,23 @@ from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.methods import method_on_features
 from clinit.headtrain.record.format import RunRecord, headless
-from clinit.headtrain.record.info import run_info
-from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.record.info import (
+    MOST_IN_BANK,
+    BaseHead,
+    RunInfo,
+    Settings,
+    SideInfo,
+    provenance,
+)
+from clinit.headtrain.record.task_log import class_table
 from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import PER_HEAD, Study, names_of
+from clinit.headtrain.study.rules import PER_HEAD
+from clinit.headtrain.study.study import Study, names_of
 from clinit.headtrain.train.step import BETAS, EPS
 from clinit.machine import device_name
 
@@ -140,35 +150,53 @@ def records_of(
         facts: What else the record contains.
         changed: The backbone's parameters that training has changed, by name.
     """
+    scenario, entries, bank = learner.scenario, learner.entries, learner.studies
+    seen = [scenario.val_counts[: task.stop] for task in scenario.learnt]
     records = []
-    for index, (name, study) in enumerate(zip(learner.ids, learner.studies, strict=True)):
-        why = headless(study.settings())
-        found = [*learner.notes, *([f"the record holds no head: {why}"] if why else [])]
-        diverged = [learner.diverged[name]] if name in learner.diverged else []
-        info = run_info(
-            study,
-            name=name,
-            base=origin.base,
-            new=origin.new,
-            head=origin.head,
-            notes=[*notes, *found, *diverged],
-            seconds=float(learner.seconds[index]),
-            timings_s=timings_s,
-            optimizer=optimizer,
-            bank=learner.studies,
-            device=device_name(learner.method.device),
-            started=origin.started,
-            command=origin.command,
-        )
-        head = learner.head(index)
+    for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
+        head, why = learner.head(index), headless(study.settings())
+        info: RunInfo = {
+            "id": name,
+            "config": cast(Settings, study.settings()),
+            "seconds": float(learner.seconds[index]),
+            "base": cast(SideInfo, origin.base.description),
+            "new": cast(SideInfo, origin.new.description),
+            "head": cast(BaseHead, dict(origin.head)),
+            "notes": [
+                *notes,
+                *learner.notes,
+                *([f"the record holds no head: {why}"] if why else []),
+                *([learner.diverged[name]] if name in learner.diverged else []),
+            ],
+            "timings_s": dict(timings_s),
+            "bank_size": len(bank),
+            "optimizer": dict(optimizer),
+            "loss_sample_rows": LOSS_SAMPLE_ROWS,
+            **provenance(),  # type: ignore[typeddict-item]
+            "device": device_name(learner.method.device),
+            "started": origin.started,
+            "command": list(origin.command),
+            "tasks": [entry.description(index) for entry in entries],
+        }
+        if 1 < len(bank) <= MOST_IN_BANK:
+            info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
+        tables = {
+            "steps": [entry.steps(index) for entry in entries],
+            "evaluations": [
+                entry.evaluations(index, tested)
+                for entry, tested in zip(entries, seen, strict=True)
+            ],
+            "points": [entry.point_table(index) for entry in entries],
+            "mistakes": [entry.mistake_table(index) for entry in entries],
+        }
         records.append(
-            run_record(
-                learner.scenario,
-                learner.entries,
-                index,
-                {**info, **(facts or {})},
+            RunRecord(
+                path=None,
+                info=cast(RunInfo, {**info, **(facts or {})}),
+                classes=class_table(scenario),
+                **{name: pl.concat(parts) for name, parts in tables.items()},
                 head=head,
                 top=changed,
                 study=study,

@@ -8,7 +8,6 @@ and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +32,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, Runnin
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import train_task
@@ -102,19 +101,16 @@ class GradientHeads(_OnFeatures):
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows of each head, or all of its rows if it is solved."""
         task, seen = run.task, run.seen
-        groups = cache(lambda: self._scenario.train.groups_of(seen.rows))
         shared = TaskStart(
             task,
             self._scenario.num_base,
+            seen,
             lambda: (run.data or self._training_rows(seen.rows)).arrays(),
-            seen.labels,
+            lambda: self._scenario.train.groups_of(seen.rows),
             SOLVED.get(self._shared.stream.method),
             self.device,
             run.chosen,
-            lambda features, weighting: self._statistics.of(
-                seen, features, task.stop, weighting, groups()
-            ),
-            groups=groups,
+            self._statistics,
             heads_alike=task.number == 1,
         )
         for index, study in enumerate(self._studies):
@@ -177,7 +173,7 @@ class GradientHeads(_OnFeatures):
             for index in range(self._bank.num_heads):
                 found = corrected(self._bank.rows(index))
                 self._bank.write(index, task.start, found.rows)
-                entry.corrections.append(found.facts())
+                entry.corrections.append(found.facts)
 
     def _correction(self, task: Task) -> Callable[[Rows], Correction]:
         """Return what corrects a head after a task."""
@@ -262,10 +258,9 @@ class ClosedForm(_OnFeatures):
         run.data = None  # a diagnosis copies all rows seen
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
-        correct, in_task = (
-            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
-        )
-        run.evaluated(0, Evaluation(correct, in_task, (found.mistakes,) * count), losses)
+        assert found.mistakes is not None
+        alike = (np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task))
+        run.evaluated(0, Evaluation(*alike, found.mistakes * count), losses)
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure the linear layer over all rows that it follows from, once for all studies."""

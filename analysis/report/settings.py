@@ -13,7 +13,7 @@ from typing import Any
 from clinit.analysis.metrics.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.table import NOTHING, Column
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 SHORT = {
     "batch_size": "batch",

@@ -32,7 +32,7 @@ from clinit.extract.arrays.array_file import (
     parse_class_names,
     spooled,
 )
-from clinit.extract.dataset.parquet import parquet_schema, row_count, scan_parquet
+from clinit.extract.dataset.parquet import row_count, scan_parquet
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
 
@@ -56,12 +56,12 @@ class ParquetFile:
         with self._failures():
             if not self._rows:
                 raise ValueError("it holds no rows")
-            return tuple(parquet_schema(self.path))
+            return tuple(scan_parquet(self.path).collect_schema())
 
     def features(self, name: str) -> StoredFeatures:
         """Return a column of arrays; opening it copies it."""
         with self._failures():
-            rows, kind = self._rows, parquet_schema(self.path)[name]
+            rows, kind = self._rows, scan_parquet(self.path).collect_schema()[name]
             dim = self._dim(name, rows)
             number = _FLOATS.get(getattr(kind, "inner", kind).base_type(), str(kind))
         shape = (rows, dim) if dim else (rows,)
@@ -71,7 +71,7 @@ class ParquetFile:
 
     def _dim(self, name: str, rows: int) -> int:
         """Return the length of the arrays in a column; 0 where it holds none."""
-        kind = parquet_schema(self.path)[name]
+        kind = scan_parquet(self.path).collect_schema()[name]
         if isinstance(kind, pl.Array):
             return kind.size if len(kind.shape) == 1 else 0
         if not isinstance(kind, pl.List) or not rows:

@@ -28,7 +28,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torchcodec.decoders import decode_image
 
-from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
@@ -116,13 +116,9 @@ def read_error(path: Path, error: OSError) -> MachineError:
             f"no permission to read {path}",
             remedy=f"Get the right to read it and its folder (`ls -ld` shows who has it), {_AGAIN}",
         )
-    cause = {
-        errno.EMFILE: "Raise the number of open files (`ulimit -n`)",
-        errno.ENFILE: "End programs that hold many files open",
-        errno.ENOMEM: "Free memory",
-    }.get(error.errno or 0, "Check the storage")
     return MachineError(
-        f"cannot read {path}: {error.strerror or error}", remedy=f"{cause}, {_AGAIN}"
+        f"cannot read {path}: {reason(error)}",
+        remedy=f"Check the storage, the memory and the open files (`ulimit -n`), {_AGAIN}",
     )
 
 

@@ -32,7 +32,8 @@ from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import Start, Stream, Study, Training
+from clinit.headtrain.study.parts import Start, Stream, Training
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.temperature import Temperature, temperature_of
 from clinit.words import examples
 

@@ -21,7 +21,7 @@ from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.shard_work import Progress
+from clinit.extract.work.split_run import Progress
 from clinit.files.documents import Digest, DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups

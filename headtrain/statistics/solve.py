@@ -119,36 +119,35 @@ class LambdaPath:
     def left_out(
         self,
         coordinates: Float[Any, "rows dim"],
-        labels: Int[np.ndarray, " rows"],
+        labels: Int[np.ndarray, " all"],
         lam: float,
         unit: Unit,
         classes: slice = slice(None),
         *,
-        shares: Float[np.ndarray, " rows"] | None = None,
+        shares: Float[np.ndarray, " all"] | None = None,
         with_bias: bool = True,
     ) -> Float[Any, "rows classes"]:
-        """Return what W_LS would answer for rows if it had been solved without them.
+        """Return what W_LS would answer for the rows of a unit if it had been solved without them.
 
         O(rows d) per class and lambda, and O(rows n d) for n rows of a unit.
 
         Args:
-            coordinates: Rows of the data of the statistics, as `coordinates` returns them.
-            labels: Their classes.
+            coordinates: Of these rows, as `coordinates` returns them.
+            labels: Classes of all rows of the statistics.
             lam: Ridge.
-            unit: Which of them are looked at together.
+            unit: Which of the rows are looked at together.
             classes: The head rows that answer.
-            shares: What each of the rows counts; None: they all count as one.
+            shares: What each of all rows counts; None: they all count as one.
             with_bias: Whether their biases count.
         """
-        within = self._within(lam, classes)
-        mean = self._mean
+        within, mean = self._within(lam, classes), self._mean
         direction = mean / (self.eigenvalues + lam)
-        bounds = range(*classes.indices(self.statistics.num_classes))
-        inside = (labels >= bounds.start) & (labels < bounds.stop)
+        start, stop, _ = classes.indices(self.statistics.num_classes)
+        rows, own = unit.all_rows, labels[unit.all_rows]
         return Answers(
             scores=coordinates @ within.weight.T + (within.weight @ mean + within.bias),
-            target=np.where(inside, labels - bounds.start, -1),
-            weights=self.statistics.weights[labels] * (1.0 if shares is None else shares),
+            target=np.where((own >= start) & (own < stop), own - start, -1),
+            weights=self.statistics.weights[own] * (1.0 if shares is None else shares[rows]),
             white=coordinates / namespace(mean).sqrt(self.eigenvalues + lam),
             overlaps=coordinates @ direction,
             mean_overlap=float(mean @ direction),

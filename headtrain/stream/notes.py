@@ -17,7 +17,7 @@ from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.machine import choose_device
 from clinit.words import examples, size_text
 

@@ -23,7 +23,7 @@ from clinit.headtrain.stream.base_head import check_head, map_to_head, refuse_sw
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, check_same_backbone
-from clinit.headtrain.study import Stream
+from clinit.headtrain.study.parts import Stream
 from clinit.words import examples
 
 

@@ -34,7 +34,8 @@ from clinit.headtrain.stream.buffer import (
 )
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import CLOSED_METHODS, SOLVED_METHODS, Study
+from clinit.headtrain.study.parts import CLOSED_METHODS, SOLVED_METHODS
+from clinit.headtrain.study.study import Study
 
 OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
     "rehearsal": "buffer",

@@ -24,7 +24,8 @@ from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.base_head import head_digest
-from clinit.headtrain.study import Study, Training, identity_of
+from clinit.headtrain.study.parts import Training
+from clinit.headtrain.study.study import Study, identity_of
 from clinit.words import number_of
 
 SWEEP = "sweep.json"

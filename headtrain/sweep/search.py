@@ -26,11 +26,20 @@ from clinit.headtrain.record.info import held_out_manifest
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study, Training
+from clinit.headtrain.study.parts import Training
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.folder import SweepFolder
-from clinit.headtrain.sweep.grid import Grid, Interval, Together, Value, field_named
+from clinit.headtrain.sweep.grid import (
+    Grid,
+    Interval,
+    Together,
+    Value,
+    distinct,
+    field_named,
+    run_of,
+)
 from clinit.headtrain.sweep.plan import SweepObserver as Observer
-from clinit.headtrain.sweep.plan import Train, bank_limit, distinct, plan_sweep, run_of, run_sweep
+from clinit.headtrain.sweep.plan import Train, bank_limit, plan_sweep, run_sweep
 from clinit.headtrain.sweep.settings import SearchConfig
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import TaskStart
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
@@ -162,12 +162,12 @@ class TopBlocks(Method):
         shared = TaskStart(
             task,
             self._inputs.scenario.num_base,
+            seen,
             lambda: as_array(features(self.model, self._inputs.train, seen.rows)),
-            seen.labels,
+            lambda: self._inputs.scenario.train.groups_of(seen.rows),
             None,
             self.device,
             run.chosen,
-            groups=lambda: self._inputs.scenario.train.groups_of(seen.rows),
         )
         if (
             study.start.init != "random"

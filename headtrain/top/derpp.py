@@ -43,7 +43,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import DerppConfig
+from clinit.headtrain.study.methods import DerppConfig
 from clinit.headtrain.top.activations import Batch, TaskReader, sent
 from clinit.headtrain.top.network import (
     CLASSIFIER,

@@ -24,7 +24,8 @@ from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Share, draw_schedule
-from clinit.headtrain.study import Study, Training
+from clinit.headtrain.study.parts import Training
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel

@@ -69,7 +69,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from clinit.errors import ExperimentError
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import EwcConfig
+from clinit.headtrain.study.methods import EwcConfig
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.network import (
     CLASSIFIER,

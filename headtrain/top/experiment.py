@@ -21,7 +21,9 @@ from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.study import PER_HEAD, Study, Top
+from clinit.headtrain.study.methods import Top
+from clinit.headtrain.study.rules import PER_HEAD
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc

@@ -22,7 +22,8 @@ from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study, Top
+from clinit.headtrain.study.methods import Top
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.network import check_cut, cut_network

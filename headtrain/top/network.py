@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from clinit.errors import BackboneError
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.families import Step, steps_of
 from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge, updated_weights
 

@@ -30,8 +30,8 @@ from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
-from clinit.extract.work.shard_work import ShardWork
-from clinit.extract.work.split_run import SplitRun
+from clinit.extract.work.settings import Settings
+from clinit.extract.work.split_run import ShardWork, SplitRun
 from clinit.files.lock import claim_folder
 from clinit.files.paths import obstacle
 from clinit.headtrain.events import Noted, Observer, Progressed
@@ -184,6 +184,8 @@ class TrunkCache:
             pass
         self.from_images(part)  # checks them
         with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
+            pixels, workers = self.storage.max_pixels, self.storage.workers
+            settings = Settings(workers=workers, strict=True, max_pixels=pixels)
             work = ShardWork(
                 plan=plan,
                 manifest=part.manifest(),
@@ -191,15 +193,12 @@ class TrunkCache:
                 folder=folder,
                 backbone=self.trunk,
                 transform=self.trunk.transform,
-                workers=self.storage.workers,
-                strict=True,
-                max_pixels=self.storage.max_pixels,
+                settings=settings,
             )
             result = SplitRun(
                 work=work,
                 head=None,
                 head_names=HeadNames(),
-                names_given=False,
                 on_progress=lambda now: observe(
                     Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
                 ),

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
     from clinit.headtrain.statistics.solve import least_squares as least_squares
-    from clinit.headtrain.study import DerppConfig as DerppConfig
-    from clinit.headtrain.study import EwcConfig as EwcConfig
-    from clinit.headtrain.study import Start as Start
-    from clinit.headtrain.study import Stream as Stream
-    from clinit.headtrain.study import Study as Study
-    from clinit.headtrain.study import Top as Top
-    from clinit.headtrain.study import Training as Training
+    from clinit.headtrain.study.methods import DerppConfig as DerppConfig
+    from clinit.headtrain.study.methods import EwcConfig as EwcConfig
+    from clinit.headtrain.study.methods import Top as Top
+    from clinit.headtrain.study.parts import Start as Start
+    from clinit.headtrain.study.parts import Stream as Stream
+    from clinit.headtrain.study.parts import Training as Training
+    from clinit.headtrain.study.study import Study as Study
 
     __version__: str
 
@@ -66,9 +66,9 @@ __all__ = [
 ]
 
 _PLACES = {
-    "clinit.headtrain.study": (
-        *("DerppConfig", "EwcConfig", "Start", "Stream", "Study", "Top", "Training"),
-    ),
+    "clinit.headtrain.study.methods": ("DerppConfig", "EwcConfig", "Top"),
+    "clinit.headtrain.study.parts": ("Start", "Stream", "Training"),
+    "clinit.headtrain.study.study": ("Study",),
     "clinit.headtrain.model.predict": ("load_model",),
     "clinit.headtrain.model.head_alone": ("predict_features",),
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),

@@ -243,7 +243,7 @@ def test_a_precision_that_the_device_lacks_is_refused_before_anything_is_read(
 def test_a_learning_rate_of_zero_is_a_wrong_argument(tmp_path: Path) -> None:
     result = invoke(tmp_path, tmp_path, tmp_path / "runs", "--lr", "0")
     assert result.exit_code == 2
-    assert "--lr must be positive" in result.output
+    assert "--lr takes a number" in result.output
 
 
 def run_alone(base: Path, new: Path, out: Path, *options: str) -> Result:
@@ -400,7 +400,7 @@ def test_an_aligned_head_is_what_mse_runs_start_from(base: Path, new: Path, tmp_
     aligned = tmp_path / "mse.safetensors"
     result = run_align(base, aligned)
     assert result.exit_code == 0, result.output
-    for text in ("mse loss ", "0 views", "Top-1 on 48 validation rows", f"Head at {aligned}"):
+    for text in ("mse loss ", "plain images", "Top-1 on 48 validation rows", f"Head at {aligned}"):
         assert text in result.output
     for name, options in {"stored": [], "aligned": ["--head", str(aligned)]}.items():
         out = tmp_path / name
@@ -443,7 +443,7 @@ def test_the_same_head_from_a_file_gives_comparable_runs(
 
 def test_what_cannot_be_aligned_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
     missing = refused(run_align(new, tmp_path / "head.safetensors"))
-    assert f"{new} holds no pretrained head to align" in str(missing)
+    assert f"{new} holds no pretrained head" in str(missing)
     assert "--head FILE" in missing.remedy
     present = refused(run_align(base, base / "head.safetensors"))
     whole = f"that is never replaced: it is part of the feature cache {base}"
@@ -550,7 +550,7 @@ def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
     before = kept.stat().st_mtime_ns
     again = invoke(base, new, tmp_path / "cut")
     assert again.exit_code == 0, again.output
-    assert "All heads are trained once more: side by side" in again.output
+    assert "All heads are trained once more" in again.output
     assert kept.stat().st_mtime_ns == before
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
 

@@ -131,7 +131,7 @@ def test_a_run_that_diverges_is_recorded_and_others_follow(
         (["--no-trunk-cache", "--trunk-budget=1GB"], "does not go with --no-trunk-cache"),
         (["--trunk-budget=many"], "'many'"),
         (["--lambda=much"], "'much'"),
-        (["--layer-decay=0"], "--layer-decay must be positive"),
+        (["--layer-decay=0"], "--layer-decay takes a number"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

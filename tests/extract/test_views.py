@@ -24,8 +24,7 @@ from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import make_transform
 from clinit.extract.views import Box, View, crop_box
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.shard_work import Progress
-from clinit.extract.work.split_run import SplitResult
+from clinit.extract.work.split_run import Progress, SplitResult
 
 MODEL = "convnextv2_atto"
 ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

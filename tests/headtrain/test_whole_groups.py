@@ -20,7 +20,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weight
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.search import hold_out
 
 CLASSES, PHOTOGRAPHS, COPIES, DIM = 4, 12, 3, 16

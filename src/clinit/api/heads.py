@@ -15,8 +15,8 @@ from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.known import is_text
 from clinit.headtrain.array import as_array, to_numpy
+from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
-from clinit.headtrain.probe.result import Probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.source import Source

@@ -13,7 +13,9 @@ from clinit.extract.cache.head import Head
 from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.study import PAPER_INITS, Study, refusals
+from clinit.headtrain.study.parts import PAPER_INITS
+from clinit.headtrain.study.rules import refusals
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
 
 Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]

@@ -11,7 +11,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.lambda_curve import held_out
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 
 DIM, OLD, STOP = 20, 6, 10
 STARTS: list[dict[str, Any]] = [

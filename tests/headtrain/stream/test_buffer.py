@@ -23,7 +23,7 @@ from clinit.headtrain.stream.buffer import (
 )
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 labels_of_a_part = st.lists(st.integers(-1, 4), max_size=12)

@@ -14,7 +14,7 @@ from clinit.headtrain.stream import notes as notes_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from tests.headtrain.stream.made_sides import BASE, HEAD, NEW, head_of, source
 
 CONFIG = {"tasks": 2, "buffer": 7, "batch_size": 2}

@@ -21,7 +21,7 @@ from clinit.headtrain.stream.scenario import (
     split_into_tasks,
 )
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Stream
+from clinit.headtrain.study.parts import Stream
 from tests.headtrain.stream.made_sides import BASE, HEAD, NEW, head_of, source
 
 CONFIG = Stream(tasks=2, buffer=7, batch_size=2)

@@ -14,7 +14,7 @@ from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw
 from clinit.headtrain.stream.task_plan import Schedule, Share, TaskPlan, draw_schedule, mixed
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 TRAIN = [12, 3, 9, 20, 1, 15, 6, 9, 11]
 """Training rows per class: five base classes, then two tasks of two."""

@@ -13,9 +13,8 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.study.study import Study
+from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
 
 DIM, BASE, NEW = 12, 8, 6
 

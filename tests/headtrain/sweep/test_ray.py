@@ -25,7 +25,7 @@ from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import read_sources
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
 from clinit.headtrain.sweep.plan import compile_banks
 from clinit.ray_tasks import run_tasks

@@ -17,7 +17,7 @@ from clinit.headtrain.events import BankStarted
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.runs import RunData, train_bank
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep import plan as runner
 from clinit.headtrain.sweep.folder import open_folder, run_digest
 from clinit.headtrain.sweep.plan import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import DerppConfig
+from clinit.headtrain.study.methods import DerppConfig
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.training import Rehearsal
 from clinit.headtrain.train.losses import LOSSES

@@ -10,7 +10,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import random_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Share, draw_schedule
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.evaluate import linear_probe

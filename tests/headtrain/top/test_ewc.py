@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import EwcConfig
+from clinit.headtrain.study.methods import EwcConfig
 from clinit.headtrain.top import ewc
 from clinit.headtrain.top.ewc import Ewc, Quadratic, chunk_size, diagonal_fisher
 from clinit.headtrain.top.lora import LowRank

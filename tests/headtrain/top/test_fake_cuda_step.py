@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Task
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
 from clinit.headtrain.top.ewc import Ewc

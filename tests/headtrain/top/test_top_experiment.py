@@ -24,7 +24,7 @@ from clinit.headtrain.record.format import (
 )
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.stream.buffer import Pool
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.checkpoint import read_checkpoint
 from clinit.headtrain.top.experiment import run_top, top_notes
 from clinit.headtrain.top.images import Storage
