@@ -148,9 +148,8 @@ def test_ewc_starts_from_a_buffer_that_its_training_does_not_see(
 ) -> None:
     words = ["--method=ewc", "--init=least-square", "--init=random", f"--init-rows={rows}"]
     words += [f"--buffer={buffer}"] if buffer else []
-    shown = train_top(*words, fast=["--tasks=2", "--iterations=1", "--no-probe", "-v"])
+    shown = train_top(*words, fast=["--tasks=2", "--iterations=1", "--no-probe"])
     assert shown.exit_code == 0, shown.output
-    assert "numpy: features" in " ".join(shown.output.split())
     started, random = info_of("ewc-least-square-calibrated"), info_of("ewc-random")
     assert started["config"]["init_rows"] == rows
     assert started["config"]["buffer"] == buffer
