@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from clinit.api.heads import save_head
+from clinit.api import save_head
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
 from clinit.extract.arrays import fitted_head as judge_head
