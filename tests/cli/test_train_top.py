@@ -100,7 +100,7 @@ def test_a_record_of_another_run_is_not_overwritten(
     shutil.rmtree(tmp_path / "runs" / "trunk-cache")
     for other, differs in (
         ("--head-width=full", "config differs in head_width"),
-        (f"--head={tiny_run / 'head.safetensors'}", "head differs in digest"),
+        (f"--head={tiny_run / 'head.safetensors'}", "other data: the head"),
     ):
         shown = train_top(*words, other)
         assert isinstance(shown.exception, RecordError)
