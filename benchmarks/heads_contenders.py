@@ -102,7 +102,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
     from clinit.headtrain import events
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.rows import Rows
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
     from clinit.headtrain.train.evaluate import count_correct
     from clinit.headtrain.train.heads import Bank
     from clinit.headtrain.train.rows import LabelledRows
@@ -148,7 +148,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
 def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, evaluations of all test rows included."""
     from clinit.headtrain.experiment import run_experiment
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
     settings = {
         "tasks": work.tasks,

@@ -186,19 +186,19 @@ def commands(out: Path, photographs: Path | None) -> Iterator[tuple[str, ...]]:
         )
     sides = ("--base", f"{out}/base", "--new", f"{out}/new", *SMALL)
     for method in ("rehearsal", "naive", "joint"):
-        words = ("--method", method, "--loss", "ce", "--scale", "norm", "--scale", "calibrated")
-        yield ("train-head", *sides, *words, "--out", f"{out}/heads-{method}")
+        both = ("--loss", "ce", "--scale", "norm", "--scale", "calibrated")
+        yield ("train-head", *sides, "--method", method, *both, "--out", f"{out}/heads-{method}")
     for method in ("ncm", "ridge", "lda"):
-        few = ("--tasks", "2", "--device", "cpu", "--method", method)
-        yield ("train-head", *sides[:4], *few, "--out", f"{out}/heads-{method}")
+        closed = ("--tasks", "2", "--device", "cpu", "--method", method)
+        yield ("train-head", *sides[:4], *closed, "--out", f"{out}/heads-{method}")
     grid = ("init=random,lda,class-mean", "loss=ce,mse,sqen", "seed=0:2", "device=cpu")
     short = ("iterations=10", "eval_every=5", "tasks=2", "buffer=500")
     yield ("sweep", *sides[:4], *grid, *short, "--out", f"{out}/sweep")
     brief = ("--tasks", "2", "--iterations", "3", "--eval-every", "3", "--buffer", "40")
     few = (*sides[:4], *brief, "--batch-size", "8", "--device", "cpu", "--init", "least-square")
     for method in ("rehearsal", "ewc", "derpp"):
-        words = ("--method", method, "--trunk-budget", "1GB", "--no-probe")
-        yield ("train-top", *few, *words, "--out", f"{out}/top-{method}")
+        more = ("--trunk-budget", "1GB", "--no-probe")
+        yield ("train-top", *few, "--method", method, *more, "--out", f"{out}/top-{method}")
     yield (
         "align",
         f"{out}/base",

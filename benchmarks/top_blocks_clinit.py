@@ -15,7 +15,7 @@ from top_blocks_workload import TopBlocksWorkload
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import random_task_rows
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,16 +17,8 @@ from clinit.cli.options import Memory, Overwrite
 from clinit.cli.progress import doing, progress
 from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes
-from clinit.files.paths import check_writable
 from clinit.headtrain.probe.settings import AlignConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clinit.extract.cache.head import Head
-    from clinit.extract.cache.read import CacheSplit
-    from clinit.headtrain.probe.align import Alignment
-    from clinit.headtrain.stream.source import Source
+from clinit.words import number_of
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -68,49 +61,20 @@ def align(
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache, head=head)
-    check_writable(out)
     from clinit.extract.cache.head import write_head
     from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.probe.align import choose_views
-    from clinit.headtrain.ram import peak_note
+    from clinit.headtrain.probe import align as alignment
+    from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.stream.source import read_sources
 
-    with claimed_file(out):
+    with claimed_file(out), progress() as shown:
         check_free(out, overwrite=overwrite)
         tell_replaced([out], overwrite=overwrite)
         with doing("Reading the feature cache …"):
-            chosen = choose_views(open_cache(cache), views)
+            chosen = alignment.choose_views(open_cache(cache), views)
             (source,) = read_sources(cache, memory=memory)
         for text in source.notes:
             note(text)
-        if source.memory is not None:
-            note(peak_note(0))
-        aligned = _align(source, _start(head, source), config, chosen)
-        write_head(aligned.head, out)
-    _show(aligned, out)
-
-
-def _start(head: Path | None, source: Source) -> Head:
-    from clinit.errors import HeadError
-    from clinit.extract.cache.head import read_head
-
-    if head is not None:
-        return read_head(head, dim=source.train.dim, on_note=note)
-    if source.head is None:
-        raise HeadError(
-            f"{source.path} holds no pretrained head to align",
-            remedy="Give one with --head FILE, or extract the base classes with a backbone that"
-            " has a classifier.",
-        )
-    return source.head
-
-
-def _align(
-    source: Source, head: Head, config: AlignConfig, views: Sequence[CacheSplit]
-) -> Alignment:
-    from clinit.headtrain.probe.align import align as align_head
-
-    with progress() as shown:
         line = shown.line("Aligning", unit="epochs")
         line.count(0, config.epochs)
 
@@ -118,23 +82,22 @@ def _align(
             line.count(done, config.epochs)
             line.more = f"{config.loss} loss {loss:.4g}"
 
-        return align_head(source, head, config, views, on_epoch=on_epoch)
+        start, _ = starting_head(source, head, on_note=note)
+        aligned = alignment.align(source, start, config, chosen, on_epoch=on_epoch)
+        write_head(aligned, out)
+    _show(aligned.alignment or {})
+    say(f"Head at {out}")
 
 
-def _show(aligned: Alignment, out: Path) -> None:
-    facts = aligned.facts
-    first, last = facts["loss_by_epoch"][0], facts["loss_by_epoch"][-1]
-    views = facts["views"]
-    seen = "without augmentation (0 views)"
-    if views:
-        seen = f"{views} view{'s in turn' if views > 1 else ''} (seed {facts['view_seed']})"
+def _show(facts: Mapping[str, Any]) -> None:
+    losses, views = facts["loss_by_epoch"], facts["views"]
+    seen = f"{number_of(views, 'view')} (seed {facts['view_seed']})" if views else "plain images"
     say(
-        f"{facts['loss']} loss {first:.4g} in the first epoch, {last:.4g} in the last, on"
-        f" {facts['train_rows']:,} rows, {seen}"
+        f"{facts['loss']} loss {losses[0]:.4g} in the first epoch, {losses[-1]:.4g} in the last,"
+        f" on {facts['train_rows']:,} rows, {seen}"
     )
     if facts["top1_before"] is not None:
         say(
             f"Top-1 on {facts['val_rows']:,} validation rows: {facts['top1_before']:.2f} % before,"
             f" {facts['top1_after']:.2f} % after"
         )
-    say(f"Head at {out}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,9 +19,8 @@ from clinit.words import number_of, visible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clinit.extract.cache.read import CacheSplit
     from clinit.extract.cache.summary import HeadFacts, RunFacts
-    from clinit.extract.work.recheck import Rechecked
+    from clinit.extract.work.recorded import Rechecked
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -89,7 +87,8 @@ def show(cache: CacheArgument) -> None:
     table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
     table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
     table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
-    table.add_row("images/s", *(_rate(s.summary.run) for s in splits))
+    rates = [s.summary.run.images_per_s for s in splits]
+    table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
     table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     if splits[0].fingerprint.is_imported:
         table.add_row("imported from", *(visible(_source(s.summary.run)) for s in splits))
@@ -104,15 +103,10 @@ def show(cache: CacheArgument) -> None:
         by = (opened.head.origin or {}).get("fitted")
         fitted = f", fitted: {by}" if by else ""
         say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
-    _print_views(opened.views)
-
-
-def _print_views(views: Sequence[CacheSplit]) -> None:
-    if not views:
-        return
-    fingerprint, megabytes = views[0].fingerprint, sum(size_megabytes(v.path) for v in views)
-    say(f"{'views':>12}  {len(views)} of train, seed {fingerprint.view_seed}, {megabytes:,.1f} MB")
-    say(f"{'':>12}  {fingerprint.augmentation}")
+    if views := opened.views:
+        seed, megabytes = views[0].fingerprint.view_seed, sum(size_megabytes(v.path) for v in views)
+        say(f"{'views':>12}  {len(views)} of train, seed {seed}, {megabytes:,.1f} MB")
+        say(f"{'':>12}  {views[0].fingerprint.augmentation}")
 
 
 def _top1(head: HeadFacts) -> str:
@@ -126,10 +120,6 @@ def _source(run: RunFacts) -> str:
     if run.features is not None:
         return Path(run.features.path).name
     return number_of(len(run.merged), "cache") if run.merged else ""
-
-
-def _rate(run: RunFacts) -> str:
-    return "" if run.images_per_s is None else f"{run.images_per_s:,.0f}"
 
 
 def verify(
@@ -166,14 +156,31 @@ def verify(
     The digests tell what has changed since it was written. `--deep N` tells
     whether the features are those of the images: N rows are extracted again.
     """
+    from clinit.errors import CacheError
+
     with counting() as show:
         _check_digests(cache, show)
-        if deep is not None:
-            _check_images(cache, deep, seed, root, weights, device, workers, show)
-    if deep is None:
-        say("Everything is as it was written.")
-    else:
-        say("Everything is as it was written, and the sample is what its images give.")
+        if deep is None:
+            say("Everything is as it was written.")
+            return
+        from clinit.extract.cache.read import open_cache
+        from clinit.extract.work.recorded import images_root, rebuild_network, recheck, sample_rows
+
+        opened = open_cache(cache)
+        parts = (*opened.splits.values(), *opened.views)
+        network, found = rebuild_network(parts[0], weights, device), []
+        for split in parts:
+            rows, place = sample_rows(split, deep, seed), images_root(split, root)
+            if len(rows):
+                found.append(recheck(split, network, place, rows, workers=workers, on_rows=show))
+                _print_rechecked(found[-1])
+    if different := sum(not each.is_same for each in found):
+        raise CacheError(
+            f"{number_of(different, 'part')} of {cache} differ from what the images give",
+            remedy="The images, their order or the network are others than at extraction. If they"
+            " are right now, extract into a new folder with `clinit extract`.",
+        )
+    say("Everything is as it was written, and the sample is what its images give.")
 
 
 def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
@@ -190,71 +197,21 @@ def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
             say(f"  {problem}")
             remedies.append(problem.remedy)
             damaged.append(part.folder)
-    if remedies:
-        count = len(remedies)
-        plural = "s" if count > 1 else ""
+    if damaged:
         remedies += (f"It was: {each}" for each in recorded_commands(cache, damaged))
         raise CacheError(
-            f"{count:,} problem{plural} in {cache}", remedy="\n".join(dict.fromkeys(remedies))
+            f"{number_of(len(damaged), 'problem')} in {cache}",
+            remedy="\n".join(dict.fromkeys(remedies)),
         )
 
 
-def _check_images(
-    cache: Path,
-    size: int,
-    seed: int,
-    root: Path | None,
-    weights: Path | None,
-    device: str,
-    workers: int | None,
-    show: Callable[[str, int, int], None],
-) -> None:
-    from clinit.errors import CacheError
-    from clinit.extract.cache.read import open_cache
-    from clinit.extract.work.recheck import recheck, sample_rows
-    from clinit.extract.work.recorded import Networks, images_root
-    from clinit.machine import cpu_count
-
-    opened = open_cache(cache)
-    first = next(iter(opened.splits.values())).plan
-    if first.fingerprint.is_imported:
-        raise CacheError(
-            f"the features in {cache} were imported: no image can be extracted again",
-            remedy="Verify it without `--deep`.",
-        )
-    networks = Networks(cache, weights, device)
-    different = 0
-    for split in (*opened.splits.values(), *opened.views):
-        rows = sample_rows(split, size, seed)
-        if len(rows):
-            place = images_root(cache, root, split.summary.run)
-            network = networks.of(split.plan, split.summary.run)
-            found = recheck(
-                split, network, place, rows, workers=workers or cpu_count(), on_rows=show
-            )
-            _say(found, split.plan.device, network.backbone.config.device, split.plan.dtype)
-            different += not found.is_same
-    if different:
-        raise CacheError(
-            f"{different} part{'s' if different > 1 else ''} of {cache} differ from what the images"
-            " give",
-            remedy="The images, their order or the network are others than at extraction. If they"
-            " are right now, extract into a new folder with `clinit extract`.",
-        )
-
-
-def _say(found: Rechecked, then: str, now: str, dtype: str) -> None:
+def _print_rechecked(found: Rechecked) -> None:
     mark = "" if found.is_same else "  DIFFERENT"
-    devices = "" if then == now else f" ({then} then, {now} now)"
     say(
-        f"{found.title}: {number_of(found.num_rows, 'row')} extracted again{devices}: largest"
-        f" difference {found.largest:.2g} of a row's largest feature, row {found.row:,},"
-        f" {found.path}{mark}"
+        f"{found.title}: {number_of(found.num_rows, 'row')} extracted again: largest difference"
+        f" {found.largest:.2g} of a row's largest feature, row {found.row:,}, {found.path}{mark}"
     )
-    say(
-        f"  up to {found.tolerance:.2g} is rounding: storage in {dtype}, and sums in another order"
-        " in other batches or on another device"
-    )
+    say(f"  up to {found.tolerance:.2g} is rounding: storage, and sums in another order")
     for each in found.unreadable:
         say(f"  cannot be read now: {each}")
 

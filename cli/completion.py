@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -55,15 +56,14 @@ def described_datasets(incomplete: str) -> list[str]:
 
 def recipes(incomplete: str) -> list[str]:
     """Propose recipes."""
-    from clinit.cli.recipe import names
-
-    return _beginning(names(), incomplete)
+    found = (files("clinit.cli") / "recipes").iterdir()
+    return _beginning((path.name.removesuffix(".toml") for path in found), incomplete)
 
 
 def recipes_or_files(incomplete: str) -> list[str]:
     """Propose recipes, and files of options beside what is typed."""
-    files = [path for path, _ in _entries(incomplete) if path.endswith(".toml")]
-    return [*recipes(incomplete), *sorted(files)]
+    own = [path for path, _ in _entries(incomplete) if path.endswith(".toml")]
+    return [*recipes(incomplete), *sorted(own)]
 
 
 def tables(incomplete: str) -> list[str]:
@@ -112,7 +112,7 @@ def _fields(context: Context) -> Iterable[str]:
 def _values(context: Context, name: str, typed: str) -> list[str]:
     """Return lists of words that a field takes and that begin with `typed`; none for numbers."""
     from clinit.errors import ExperimentError
-    from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS
+    from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
     from clinit.headtrain.sweep.grid import field_named
 
     top = bool(context.params.get("top"))

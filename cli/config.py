@@ -29,7 +29,8 @@ from clinit.cli.completion import recipes_or_files
 from clinit.cli.context import Context
 from clinit.cli.recipe import open_text
 from clinit.errors import ConfigFileError, ExperimentError
-from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS, settings_of
+from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
+from clinit.headtrain.study.rules import settings_of
 from clinit.words import nearest
 
 if TYPE_CHECKING:
@@ -253,8 +254,14 @@ def grids_of(
         ExperimentError: If the words do, no run reads one of their fields, a grid is empty, or
             there are too many combinations.
     """
-    from clinit.headtrain.sweep.grid import check_size, grid_of, merge, names_in, parse_grid
-    from clinit.headtrain.sweep.plan import refuse_idle
+    from clinit.headtrain.sweep.grid import (
+        check_size,
+        grid_of,
+        merge,
+        names_in,
+        parse_grid,
+        refuse_idle,
+    )
 
     typed = parse_grid(words, top=top)
     grids: list[dict[str, Choice]] = []

@@ -2,19 +2,17 @@
 
 They let no control character of the data pass, see `clinit.words`. Text, not markup: a path may
 contain [brackets], and a long one must not be wrapped. Characters that the encoding of an output
-lacks are replaced by a likeness in ASCII: a result with a question mark in it is better than none.
+lacks are printed as `?`: a result with a question mark in it is better than none.
 Warnings and log records of libraries come through here too: they name files and classes.
 """
 
 from __future__ import annotations
 
-import codecs
 import io
 import logging
 import os
 import re
 import sys
-import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -22,14 +20,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as RichConsole
-from rich.console import ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Span, Text
 
 from clinit.words import OBEYED, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.live import Live
 
 
@@ -40,7 +37,7 @@ class Foot:
     what it has drawn itself. Whoever prints elsewhere takes the foot away first, see `aside`.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: RichConsole) -> None:
         self._console = console
         self._parts: list[RenderableType] = []
         self._live: Live | None = None
@@ -92,7 +89,6 @@ _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
 _WIDTHS = range(20, 1001)
 """Widths that terminals have. Narrower tables show nothing, and wider ones are mostly blank."""
-_USUAL = 80
 
 
 def forget_odd_sizes(environment: MutableMapping[str, str]) -> None:
@@ -107,16 +103,6 @@ forget_odd_sizes(os.environ)  # before the consoles below read them
 
 class Console(RichConsole):
     """A console of rich that prints no control characters but its own, line breaks and tabs."""
-
-    @property
-    def size(self) -> ConsoleDimensions:
-        """The size; a width that no terminal has is ignored."""
-        width, height = super().size
-        return ConsoleDimensions(width if width in _WIDTHS else _USUAL, height)
-
-    @size.setter
-    def size(self, new_size: tuple[int, int]) -> None:
-        self._width, self._height = new_size
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -241,46 +227,11 @@ def _write(text: str) -> None:
         sys.stdout.flush()
 
 
-_ERRORS = "clinit-likeness"
-_LIKENESSES = {
-    **dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True)),
-    **{"↑": "^", "↓": "v", "→": "->", "×": "x", "±": "~", "λ": "lambda", "…": "..."},
-    "░": ".",
-    **{"“": '"', "”": '"', "\N{EN DASH}": "-", "—": "-", "−": "-", "•": "*"},
-}
-
-
 def replace_what_cannot_be_printed() -> None:
-    """Make the standard outputs replace the characters that they lack."""
-    codecs.register_error(_ERRORS, _replaced)
+    """Make the standard outputs print `?` for the characters that they lack."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not what a test or a notebook puts there
-            stream.reconfigure(errors=_ERRORS)
-
-
-def likeness(letter: str) -> str:
-    """Return ASCII for a character: a likeness, its base letter, its escape, or ?."""
-    if letter in _LIKENESSES:
-        return _LIKENESSES[letter]
-    if "─" <= letter <= "╿":  # box drawing
-        return "|" if letter in "│┃║╎╏┆┇┊┋" else "-" if letter in "─━═╌╍┄┅┈┉" else "+"
-    if (escape := visible(letter)) != letter:
-        return escape
-    base = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode("ascii")
-    return base or "?"
-
-
-def as_printed(text: str, encoding: str) -> str:
-    """Return a text as an output of that encoding prints it, which may be wider."""
-    codecs.register_error(_ERRORS, _replaced)
-    return text.encode(encoding, _ERRORS).decode(encoding)
-
-
-def _replaced(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(map(likeness, lacking)), error.end
+            stream.reconfigure(errors="replace")
 
 
 class _ConsoleHandler(logging.Handler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,11 +22,6 @@ from clinit.cli.options import (
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_caches
 from clinit.words import number_of
-
-if TYPE_CHECKING:
-    from clinit.extract.cache.head import Head
-    from clinit.extract.cache.read import Cache
-
 
 STORED = "pretrained"
 """The word for the head in the cache."""
@@ -62,24 +57,25 @@ def diagnose(
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     check_caches(cache, head=None if head == STORED else Path(head))
     from clinit.analysis.metrics.diagnosis import diagnose_split
+    from clinit.errors import HeadError
+    from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.ram import HostMemory, shard_notes
+    from clinit.headtrain.ram import HostMemory, check_shards
     from clinit.headtrain.record.format import finite
     from clinit.machine import choose_device
 
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
-    chosen = _head(head, opened)
-    for text in shard_notes(opened.split(name), HostMemory.of(memory)):
-        note(text)
-    with doing(f"Reading {cache} …"):
-        found = diagnose_split(
-            opened.split(name),
-            chosen,
-            lam=lam,
-            per_class=per_class,
-            device=choose_device(device),
+    rows = opened.split(name)
+    chosen = opened.head if head == STORED else read_head(Path(head), dim=rows.dim, on_note=note)
+    if chosen is None:
+        raise HeadError(
+            f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."
         )
+    check_shards(rows, HostMemory.of(memory))
+    with doing(f"Reading {cache} …"):
+        place = choose_device(device)
+        found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)
     if as_json or output is Output.json:
         content = {"cache": str(cache), "split": name, "head": head, **found.content()}
         print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
@@ -88,32 +84,15 @@ def diagnose(
     say(f"{cache}, split {name}, head {head}")
     say(
         f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
-        f" class means of rank {collapse.rank}, lambda {lam:g};"
-        f" computed with {found.library}"
+        f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
     )
     out.print(found.table())
     if per_class:
         out.print(found.class_table())
-    if others := len(opened.split(name).class_names) - collapse.classes:
+    if others := len(rows.class_names) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
             " without features"
         )
-    lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
-    if lost:
+    if lost := min(collapse.dim, collapse.classes - 1) - collapse.rank:
         note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")
-
-
-def _head(choice: str, cache: Cache) -> Head:
-    from clinit.errors import HeadError
-    from clinit.extract.cache.head import read_head
-
-    if choice != STORED:
-        dim = next(iter(cache.splits.values())).dim
-        return read_head(Path(choice), dim=dim, on_note=note)
-    if cache.head is None:
-        raise HeadError(
-            f"{cache.path} holds no pretrained head",
-            remedy="Give a head file with `--head FILE`.",
-        )
-    return cache.head

@@ -18,18 +18,15 @@ from clinit.cli.interruption import keeps
 from clinit.cli.network_options import COMPUTATION, NETWORK, fills, option
 from clinit.cli.options import READ_AS_VAL, Autocast, Dtype, ReadSplit
 from clinit.cli.progress import doing, progress
-from clinit.extract.cache.plan import WHOLE
+from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
 from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from clinit.extract.cache.read import CacheSplit
     from clinit.extract.cache.summary import InvalidRow
-    from clinit.extract.work.shard_work import Progress
-    from clinit.extract.work.split_run import SplitResult
+    from clinit.extract.work.split_run import Progress, SplitResult
 
 
 _OPTIONS: Mapping[str, Any] = {
@@ -132,19 +129,17 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         options = replace(options, manifest=None)
     if (options.dataset is None) == (options.manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
-    if options.part is not None and options.ray is not None:
-        raise typer.BadParameter("--part and --ray exclude each other: give one")
-    options.check()
+    if options.part is not None:
+        Part.parse(options.part)  # refused before images are listed
+        if options.ray is not None:
+            raise typer.BadParameter("--part and --ray exclude each other: give one")
     check_writable(options.out)
     manifests = options.manifests(doing=doing, warn=warn, note=note)
     with progress_bars() as on_progress:
-        results = options.run(manifests, command=command_line(), on_progress=on_progress)
-        print_results(results, options.out)
+        _print_results(replace(options, command=command_line()).run(manifests, on_progress))
 
 
 _BAD_IMAGES_SHOWN = 20
-_LONG_S = 10
-"""Seconds of forward passes from which on it is worth a line how they would be faster."""
 
 
 @contextmanager
@@ -155,120 +150,85 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
         def update(now: Progress) -> None:
             line = shown.only(now.split, unit="images", tells_rate=True)
             line.count(now.rows_done, now.rows_total)
-            line.detail = _shares(now.shares, short=True)
+            shares = ((name[:3], share) for name, share in now.shares.items())
+            line.detail = " ".join(f"{name} {100 * s:.0f}" for name, s in shares if s >= 0.005)
 
         yield update
 
 
-def print_results(results: Iterable[SplitResult], cache: Path) -> None:
+def _print_results(results: Iterable[SplitResult]) -> None:
     """Print each result as it comes, and what is left for other parts of a cache."""
-    from clinit.extract.cache.folder import view_folders
-
     train: SplitResult | None = None
-    plain: list[SplitResult] = []
     views: list[SplitResult] = []
-    parts: list[SplitResult] = []
+    is_complete = True
     for result in results:
         if not result.is_complete:
-            print_part(result)
-            parts.append(result)
+            is_complete = False
+            _print_part(result)
         elif result.split.fingerprint.view is None:
-            print_split(result)
-            plain.append(result)
-            train = result if result.split.plan.split == "train" else train
+            _print_split(result)
+            train = result if result.plan.split == "train" else train
         else:
-            print_view(result, train)
+            _print_view(result, train)
             views.append(result)
     if views:
-        print_views(views, len(view_folders(cache)))
-    if parts:
+        fingerprint, folder = views[0].split.fingerprint, views[0].path.parent
+        size = sum(size_megabytes(result.path) for result in views)
+        say(
+            f"{number_of(len(views), 'view')} of the training images, seed"
+            f" {fingerprint.view_seed}: {size:,.1f} MB at {folder}"
+        )
+        say(f"  {fingerprint.augmentation}")
+    if not is_complete:
         note(
             "the cache is complete when all parts are there; the same command without --part"
             " computes what is missing, once no part is running"
         )
-    if any(map(_gains_by_bfloat16, [*plain, *views])):
-        note(
-            "this CPU multiplies bfloat16: --autocast bfloat16 would be faster; its features differ"
-            " (another fingerprint), so it needs another --out"
-        )
 
 
-def _gains_by_bfloat16(result: SplitResult) -> bool:
-    """Return whether this machine would have computed a split faster in bfloat16."""
-    from clinit.machine import cpu_has_bf16
-
-    run, arithmetic = result.run, result.split.fingerprint.fields.get("autocast")
-    if run is None or run.device != "cpu" or arithmetic != "off":
-        return False
-    is_bound = run.bound == "forward" and run.seconds.get("forward", 0) >= _LONG_S
-    return is_bound and cpu_has_bf16()
-
-
-def print_part(result: SplitResult) -> None:
+def _print_part(result: SplitResult) -> None:
     """Print how much of a split is there, and what this part has added."""
-    plan = result.plan
     say(
-        f"{plan.title}, part {result.part}: {result.shards_there:,} of"
-        f" {plan.num_shards:,} shards are there, at {result.path}"
+        f"{result.plan.title}, part {result.part}: {result.shards_there:,} of"
+        f" {result.plan.num_shards:,} shards are there, at {result.path}"
     )
     done = f"{number_of(result.computed_rows, 'image')} computed"
     say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
-    _print_replaced(result)
+    _print_again(result)
     if result.problem:
         warn(f"{result.problem}: its part, or the command without --part, computes it again")
 
 
-def print_split(result: SplitResult) -> None:
+def _print_split(result: SplitResult) -> None:
     """Print what a split holds, how fast it was computed, and the accuracy of the stored head."""
-    split = result.split
-    shards = split.plan.num_shards
+    split, run = result.split, result.run
     say(
         f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
-        f" {split.num_valid:,} x {split.dim} {split.dtype} in {number_of(shards, 'shard')} at"
-        f" {split.path}"
+        f" {split.num_valid:,} x {split.dim} {split.dtype} in"
+        f" {number_of(split.plan.num_shards, 'shard')} at {split.path}"
     )
-    _print_replaced(result)
-    if result.run is not None:
-        run = result.run
-        say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
-    elif result.part != WHOLE:
-        say(f"  already complete: every shard of part {result.part} verified, nothing to do")
+    if run is not None:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in run.shares.items())
+        say(f"  {_rate(result)}: {shares}; the bound is {run.bound}")
     else:
-        say("  already complete: every shard verified, nothing to do")
+        part = "" if result.part == WHOLE else f" of part {result.part}"
+        say(f"  already complete: every shard{part} verified, nothing to do")
     if split.dtype != split.plan.dtype:
         note("some features are too large or too small for float16: their shards are in float32")
-    _print_retried(result)
+    _print_again(result)
     _print_top1(result)
     _print_bad(split, split.summary.invalid)
 
 
-def print_view(result: SplitResult, plain: SplitResult | None) -> None:
+def _print_view(result: SplitResult, plain: SplitResult | None) -> None:
     """Print the result of a view in one line, and the images that only this view could not read."""
     split, percent = result.split, result.top1.percent
     done = _rate(result) if result.run else "already complete, every shard verified"
     accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
     say(f"{split.plan.title}: {done}{accuracy}")
-    _print_replaced(result)
-    _print_retried(result)
+    _print_again(result)
     known = {entry.row for entry in plain.split.summary.invalid} if plain is not None else set()
     _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
-
-
-def print_views(results: Sequence[SplitResult], present: int) -> None:
-    """Sum up the views of this command; `present` is how many the cache holds."""
-    fingerprint, folder = results[0].split.fingerprint, results[0].split.path.parent
-    size = sum(size_megabytes(result.split.path) for result in results)
-    seconds = sum(sum(result.run.seconds.values()) for result in results if result.run is not None)
-    say(
-        f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
-        f" {fingerprint.view_seed}: {seconds:,.0f} s, {size:,.1f} MB at {folder}"
-    )
-    say(f"  {fingerprint.augmentation}")
-    if present > len(results):
-        note(
-            f"the cache holds {number_of(present, 'view')}: those that this command did not ask for"
-            " stay"
-        )
 
 
 def size_megabytes(folder: Path) -> float:
@@ -276,34 +236,20 @@ def size_megabytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
 
 
-def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
-    parts = ((name[:3] if short else name, share) for name, share in shares.items())
-    if short:
-        return " ".join(f"{name} {100 * share:.0f}" for name, share in parts if share >= 0.005)
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts)
-
-
 def _rate(result: SplitResult) -> str:
     assert result.run is not None
-    found, rate = result.split.num_rows - result.computed_rows, result.run.images_per_s or 0
+    found, rate = result.plan.num_rows - result.computed_rows, result.run.images_per_s or 0
     more = f" ({found:,} found from an earlier run)" if found else ""
     return f"{number_of(result.computed_rows, 'image')} at {rate:,.0f} images/s{more}"
 
 
-def _print_replaced(result: SplitResult) -> None:
+def _print_again(result: SplitResult) -> None:
+    """Print which shards were computed again, and how many invalid rows were read again."""
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
-
-
-def _print_retried(result: SplitResult) -> None:
-    """Print how many of the invalid rows could be read again."""
-    if result.retried_rows is None:
-        return
-    if not result.retried_rows:
-        say("  no row was invalid: none was read again")
-        return
-    left = len(result.split.summary.invalid)
-    say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
+    if result.retried_rows is not None and result.is_complete:
+        left = len(result.split.summary.invalid)
+        say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
 
 
 def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
@@ -320,17 +266,16 @@ def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
 
 
 def _print_top1(result: SplitResult) -> None:
-    head = result.split.summary.head
-    percent = result.top1.percent
+    names, percent = result.split.summary.head.class_names, result.top1.percent
     if percent is not None:
         say(
             f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
-            f" (its classes: {head.class_names})"
+            f" (its classes: {names})"
         )
-    elif head.class_names == "unknown":
+    elif names == "unknown":
         note(
             "the stored head's rows have no names, so its accuracy is unknown and `clinit"
             " train-head` cannot use it: name them with --head-classes"
         )
     else:
-        say(f"  stored head: knows none of these classes (its classes: {head.class_names})")
+        say(f"  stored head: knows none of these classes (its classes: {names})")

@@ -70,14 +70,15 @@ def _usage_message(error: Any) -> str:
     message = (
         str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
     )
-    problems = getattr(error.__cause__, "errors", list)()  # of the library that converts values
+    # Of the library that converts values.
+    problems: Any = getattr(error.__cause__, "errors", list)()
     if problems and repr(value := problems[0]["input"]) not in message:
         message += f", got {value!r}"
     if getattr(error, "param", None) is not None and "Missing" in message:
         message += f"\n{error.param.help or ''}".rstrip()
     option = getattr(error, "option_name", "")
     if option and error.ctx is not None and error.ctx.command.name == "sweep":
-        from clinit.headtrain.study import settings_of
+        from clinit.headtrain.study.rules import settings_of
 
         fields = {field.option: name for name, field in settings_of(top=True).items()}
         if field := fields.get(option):

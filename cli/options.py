@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.completion import caches
 from clinit.headtrain.setting import fields_of
-from clinit.headtrain.study import Device, Training
+from clinit.headtrain.study.parts import Device, Training
 from clinit.words import byte_count
 
 
@@ -36,7 +36,7 @@ Memory = Annotated[
         show_default="what is free",
     ),
 ]
-DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
+DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].help)]
 CacheArgument = Annotated[
     Path,
     typer.Argument(
@@ -52,30 +52,16 @@ def _place(
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **settings)
 
 
+_SEVERAL = " Repeatable: caches of one backbone."
 _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
-_SEVERAL = "Repeatable: caches of one backbone."
 _RECORDED = "where it was recorded"
 BaseCache = Annotated[Path, _place(_BASE, autocompletion=caches)]
 NewCache = Annotated[Path, _place(_NEW, autocompletion=caches)]
 BaseCaches = Annotated[
-    list[Path],
-    _place(
-        f"{_BASE} Repeatable: caches of one backbone.",
-        "FOLDER",
-        "Data",
-        "--base",
-        autocompletion=caches,
-    ),
+    list[Path], _place(_BASE + _SEVERAL, "FOLDER", "Data", "--base", autocompletion=caches)
 ]
 NewCaches = Annotated[
-    list[Path],
-    _place(
-        f"{_NEW} Repeatable: caches of one backbone.",
-        "FOLDER",
-        "Data",
-        "--new",
-        autocompletion=caches,
-    ),
+    list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new", autocompletion=caches)
 ]
 BaseHead = Annotated[
     Path | None,

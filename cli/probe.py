@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +18,7 @@ from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes
 from clinit.headtrain.probe.settings import ProbeConfig
 
-if TYPE_CHECKING:
-    from clinit.headtrain.probe.result import Probe
-    from clinit.headtrain.stream.source import Source
+_STAGES = {"grid": "Trying settings", "refit": "Training on all rows"}
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -51,9 +50,10 @@ def probe(
     if overwrite and head is None:
         raise typer.BadParameter("--overwrite means nothing without --out")
     check_caches(cache)
-    from contextlib import nullcontext
-
+    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
     from clinit.extract.cache.head import write_head
+    from clinit.headtrain.probe.protocol import probe as probe_source
+    from clinit.headtrain.record.format import finite
     from clinit.headtrain.stream.source import read_source
 
     with claimed_file(head) if head is not None else nullcontext():
@@ -62,40 +62,19 @@ def probe(
             tell_replaced([head], overwrite=overwrite)
         with doing("Reading the feature cache …"):
             source = read_source(cache)
-        found = _probe(source, config)
+        with counting("epochs" if config.by == "adamw" else "searches") as count:
+            found = probe_source(
+                source,
+                config,
+                progress=lambda stage, done, total: count(_STAGES[stage], done, total),
+            )
         if head is not None:
             write_head(found.head, head)
     if as_json or output is Output.json:
-        print_json(_json(found))
+        content = finite(found.content())
+        print_json(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    _show(found)
-    if head is not None:
-        say(f"Head at {head}")
-
-
-def _probe(source: Source, config: ProbeConfig) -> Probe:
-    from clinit.headtrain.probe.protocol import probe as probe_source
-
-    unit = "epochs" if config.by == "adamw" else "searches"
-    titles = {"grid": "Trying settings", "refit": "Training on all rows"}
-    with counting(unit) as count:
-        return probe_source(
-            source,
-            config,
-            progress=lambda stage, done, total: count(titles[stage], done, total),
-        )
-
-
-def _json(found: Probe) -> str:
-    from clinit.headtrain.record.format import finite
-
-    return json.dumps(finite(found.content()), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _show(found: Probe) -> None:
-    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
-
-    say(f"{found.facts['cache']['path']}: {found.protocol}")
+    say(f"{cache}: {found.protocol}")
     for text in found.notes:
         note(text)
     if found.grid:
@@ -103,3 +82,5 @@ def _show(found: Probe) -> None:
         out.print(grid_table(found))
     for line in accuracy_lines(found):
         say(line)
+    if head is not None:
+        say(f"Head at {head}")

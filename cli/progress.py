@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.cli.console import as_printed, err, foot, is_quiet
+from clinit.cli.console import err, foot, is_quiet
 from clinit.words import visible
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _print_line(line: str) -> None:
 
 def _text(text: str) -> Text:
     """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
-    return Text(as_printed(visible(text), err.encoding))
+    return Text(visible(text))
 
 
 def duration(seconds: float) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clinit.analysis.paper.reproduction import Collapse, Reproduction
     from clinit.analysis.paper.tables import Table
     from clinit.cli.typed import Run
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
 SMALL_EPOCHS = 5
 
@@ -246,7 +246,7 @@ def _write(content: bytes, draft: Path) -> None:
 def _collapse(table: Table, where: Places) -> Collapse | None:
     """Measure the pretrained head and the aligned one, where the table has such numbers."""
     from clinit.analysis.paper.reproduction import OF_HEAD
-    from clinit.api.heads import diagnose
+    from clinit.api import diagnose
     from clinit.extract.cache.head import read_head
 
     if not set(OF_HEAD) & set(table.metrics):

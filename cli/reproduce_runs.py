@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
     from clinit.analysis.report.run import RunSummary
     from clinit.cli.reproduce_steps import Places
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
@@ -100,7 +100,7 @@ class Plan:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
         from clinit.cli.config import commands_with_files, grids_of
-        from clinit.headtrain.sweep.plan import distinct, runs_of
+        from clinit.headtrain.sweep.grid import distinct, runs_of
 
         if table.runs and table.name not in self.found:
             commands = commands_with_files(self.context.find_root().command)

@@ -14,7 +14,7 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -224,7 +224,7 @@ def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
     """Return the records of studies below a folder."""
     from clinit.headtrain.record.format import find_records, read_info
     from clinit.headtrain.record.info import settings_of
-    from clinit.headtrain.study import identity_of
+    from clinit.headtrain.study.study import identity_of
 
     wanted = {study.identity for study in studies}
     found = find_records(folder) if folder.is_dir() else []

@@ -6,6 +6,7 @@ What a command reads is there: asked before PyTorch is loaded, which takes secon
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, say
 from clinit.cli.progress import doing
-from clinit.errors import ExperimentError, ModelError, RecordError
+from clinit.errors import ExperimentError, HeadError, ModelError, RecordError
 from clinit.extract.cache.folder import split_names
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
+    from clinit.headtrain.top.images import Images
 
 
 def check_caches(*paths: Path | None, head: Path | None = None) -> None:
@@ -32,9 +34,10 @@ def check_caches(*paths: Path | None, head: Path | None = None) -> None:
         if path is not None:
             split_names(path)
     if head is not None and not head.is_file():
-        from clinit.extract.cache.head import read_head
-
-        read_head(head)  # says what is wrong with it
+        raise HeadError(
+            f"no head file at {head}",
+            remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+        )
 
 
 def check_model(path: Path, images: Sequence[Path] = ()) -> None:
@@ -94,7 +97,17 @@ def read_data(
 
     with doing("Reading the feature caches …"):
         base_source, new_source = read_sources(base, new, memory=memory)
-    return RunData.of(base_source, new_source, heads, on_note=note)
+    return RunData.of(
+        base_source, new_source, heads, on_note=note, command=["clinit", *sys.argv[1:]]
+    )
+
+
+def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:
+    """Open two caches with their images, and the heads by loss."""
+    from clinit.headtrain.runs import RunData
+
+    with doing("Reading the caches …"):
+        return RunData.of_images(images, heads, on_note=note, command=["clinit", *sys.argv[1:]])
 
 
 def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +23,7 @@ from clinit.cli.run_data import check_caches, read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.files.paths import check_writable
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 if TYPE_CHECKING:
     from clinit.headtrain.rows import Rows
@@ -90,7 +89,6 @@ def train_head(
                 left,
                 observer=observer,
                 diagnose=_diagnosis if diagnose else None,
-                command=["clinit", *sys.argv[1:]],
                 overwrite=overwrite,
             )
     show_runs(places.values(), left.values())

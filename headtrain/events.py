@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 
 @dataclass(frozen=True, slots=True)

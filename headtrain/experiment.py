@@ -10,55 +10,61 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import torch
 
+from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
-from clinit.headtrain.closed.methods import check_memory
+from clinit.headtrain.closed.methods import LINEAR, check_memory
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
-from clinit.headtrain.methods import method_on_features
+from clinit.headtrain.methods import ClosedForm, GradientHeads
 from clinit.headtrain.record.format import RunRecord, headless
-from clinit.headtrain.record.info import run_info
-from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.record.info import (
+    MOST_IN_BANK,
+    BaseHead,
+    RunInfo,
+    Settings,
+    SideInfo,
+    provenance,
+)
+from clinit.headtrain.record.task_log import class_table
 from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.study import PER_HEAD, Study, names_of
+from clinit.headtrain.study.rules import PER_HEAD
+from clinit.headtrain.study.study import Study, names_of
 from clinit.headtrain.train.step import BETAS, EPS
 from clinit.machine import device_name
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Origin:
     """What a run was made from, for its record."""
 
     base: Source
     new: Source
-    head: Mapping[str, Any]
-    """Where the first head is from, and its digest."""
+    initial_head: Head
+    head_facts: Mapping[str, Any] | None
+    """Where that head is from; None: the base cache."""
     command: Sequence[str]
     """What the user typed."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    @classmethod
-    def of(
-        cls,
-        base: Source,
-        new: Source,
-        head: Head,
-        head_facts: Mapping[str, Any] | None,
-        command: Sequence[str],
-    ) -> Origin:
-        """Return the origin of a run that begins now."""
-        facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-        return cls(base=base, new=new, head=facts, command=command)
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """Where the first head is from, and its digest."""
+        digest = head_digest(self.initial_head)
+        return {"path": None, "digest": digest, **(self.head_facts or {})}
 
 
 def run_experiment(
@@ -96,7 +102,7 @@ def run_experiment(
         MachineError: If the statistics of a closed form do not fit into memory.
         StatisticsError: If its system is singular.
     """
-    origin = Origin.of(base, new, head, head_facts, command)
+    origin = Origin(base, new, head, head_facts, command)
     studies = [study.resolved() for study in studies]
     names_of(studies)
     if len({study.shared for study in studies}) > 1:
@@ -106,15 +112,20 @@ def run_experiment(
     notes = data_notes(scenario, base, new, studies, origin.head)
     for note in notes:
         observer(Noted(note))
+    method_name = studies[0].stream.method
+    if diagnose is not None and studies[0].is_closed and method_name not in LINEAR:
+        raise ExperimentError(
+            f"--diagnose measures linear heads on the features, and {method_name} is none",
+            remedy="Leave --diagnose out.",
+        )
     plan = TaskPlan(scenario, studies[0])
-    method = method_on_features(scenario, plan, head, studies, diagnosed=diagnose is not None)
+    method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
     learner = Learner(scenario, plan, studies, method, observer, diagnose)
     with torch.no_grad():
         learner.learn()
-    # For the whole bank and not for one head.
-    timings = {name: learner.watch.seconds[name] for name in PHASES}
-    load_s = base.load_s + new.load_s
-    timings = {"load": load_s, **timings, "total": load_s + learner.watch.total}
+    watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
+    phases = {name: watch.seconds[name] for name in PHASES}
+    timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
     return records_of(learner, origin, notes, timings, optimizer)
 
@@ -140,35 +151,53 @@ def records_of(
         facts: What else the record contains.
         changed: The backbone's parameters that training has changed, by name.
     """
+    scenario, entries, bank = learner.scenario, learner.entries, learner.studies
+    seen = [scenario.val_counts[: task.stop] for task in scenario.learnt]
     records = []
-    for index, (name, study) in enumerate(zip(learner.ids, learner.studies, strict=True)):
-        why = headless(study.settings())
-        found = [*learner.notes, *([f"the record holds no head: {why}"] if why else [])]
-        diverged = [learner.diverged[name]] if name in learner.diverged else []
-        info = run_info(
-            study,
-            name=name,
-            base=origin.base,
-            new=origin.new,
-            head=origin.head,
-            notes=[*notes, *found, *diverged],
-            seconds=float(learner.seconds[index]),
-            timings_s=timings_s,
-            optimizer=optimizer,
-            bank=learner.studies,
-            device=device_name(learner.method.device),
-            started=origin.started,
-            command=origin.command,
-        )
-        head = learner.head(index)
+    for index, (name, study) in enumerate(zip(learner.ids, bank, strict=True)):
+        head, why = learner.head(index), headless(study.settings())
+        info: RunInfo = {
+            "id": name,
+            "config": cast(Settings, study.settings()),
+            "seconds": float(learner.seconds[index]),
+            "base": cast(SideInfo, origin.base.description),
+            "new": cast(SideInfo, origin.new.description),
+            "head": cast(BaseHead, dict(origin.head)),
+            "notes": [
+                *notes,
+                *learner.notes,
+                *([f"the record holds no head: {why}"] if why else []),
+                *([learner.diverged[name]] if name in learner.diverged else []),
+            ],
+            "timings_s": dict(timings_s),
+            "bank_size": len(bank),
+            "optimizer": dict(optimizer),
+            "loss_sample_rows": LOSS_SAMPLE_ROWS,
+            **provenance(),  # type: ignore[typeddict-item]
+            "device": device_name(learner.method.device),
+            "started": origin.started,
+            "command": list(origin.command),
+            "tasks": [entry.description(index) for entry in entries],
+        }
+        if 1 < len(bank) <= MOST_IN_BANK:
+            info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
+        tables = {
+            "steps": [entry.steps(index) for entry in entries],
+            "evaluations": [
+                entry.evaluations(index, tested)
+                for entry, tested in zip(entries, seen, strict=True)
+            ],
+            "points": [entry.point_table(index) for entry in entries],
+            "mistakes": [entry.mistake_table(index) for entry in entries],
+        }
         records.append(
-            run_record(
-                learner.scenario,
-                learner.entries,
-                index,
-                {**info, **(facts or {})},
+            RunRecord(
+                path=None,
+                info=cast(RunInfo, {**info, **(facts or {})}),
+                classes=class_table(scenario),
+                **{name: pl.concat(parts) for name, parts in tables.items()},
                 head=head,
                 top=changed,
                 study=study,

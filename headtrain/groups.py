@@ -62,9 +62,8 @@ def find_groups(
         features: Of shape (rows, dim).
         labels: The class of each row.
     """
-    order = np.argsort(labels, kind="stable")
     trees: list[_Tree] = []
-    for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+    for rows in by_class(labels):
         if len(rows) > 1 and (len(rows) <= GLANCE_ABOVE or _at_a_glance(features, rows)):
             parts = np.array_split(rows, -(-len(rows) // MOST_ROWS))
             trees += [_Tree.of(part, take(features, part)) for part in parts]
@@ -189,6 +188,13 @@ def _distances(one: Any, other: Any, *, exactly: bool = True) -> Float[np.ndarra
         return to_numpy(xp.where(distances > rounding, distances, 0.0))
 
 
+def by_class(labels: Int[np.ndarray, " rows"]) -> list[Int[np.ndarray, " _"]]:
+    """Return the rows of each class that has some, ascending."""
+    order = np.argsort(labels, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    return parts if len(labels) else []
+
+
 def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " rows"] | None:
     """Return what each row counts, so that each group counts as one row; None if none repeats."""
     if groups is None:
@@ -278,11 +284,10 @@ def held_out_rows(
 
     def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
         # A permutation per class, not `draw_per_class`: recorded searches were made with these.
-        order = firsts[np.argsort(labels[firsts], kind="stable")]
         held = []
-        for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
-            wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-            held.append(random.permutation(rows)[: max(0, wanted)])
+        for places in by_class(labels[firsts]):
+            wanted = min(max(1, round(fraction * len(places))), len(places) - 1)
+            held.append(random.permutation(firsts[places])[:wanted])
         return np.concatenate(held)
 
     return in_whole_groups(groups, choose)

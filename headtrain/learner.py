@@ -38,7 +38,7 @@ from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule, TaskPlan
-from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.study.study import Study, names_of
 from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 

@@ -14,11 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.type_checks import CHECKED, install
-
-install()
-
-from clinit.files.documents import content_sha256  # noqa: E402 - checked as it is imported
+from clinit.files.documents import content_sha256
 
 # Processes of these tests may write no large file: Python would leave half of the bytecode of a
 # module, and every later import of it would fail.
@@ -35,11 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first, so that no process is left with one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-
-
-@pytest.fixture(autouse=True)
-def _types_are_checked() -> None:
-    CHECKED.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +99,7 @@ def make_run() -> Callable[..., Path]:
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.stream.source import read_source
-    from clinit.headtrain.study import Study
+    from clinit.headtrain.study.study import Study
 
     def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
         model_args = model_args or TINY_ARGS

@@ -52,7 +52,7 @@ def test_the_wheel_and_the_sdist_hold_every_source_file(built: Path) -> None:
         for part in PARTS
         for path in (ROOT / part).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    } | {"__init__.py", "__main__.py", "api/__init__.py", "errors.py", "py.typed"}
+    } | {"__init__.py", "__main__.py", "api.py", "errors.py", "py.typed"}
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         assert {name.removeprefix("clinit/") for name in wheel.namelist()} >= expected
         for info in wheel.infolist():
@@ -116,17 +116,3 @@ def test_no_file_names_where_packages_are_downloaded() -> None:
     ):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert [word for word in words if word in text] == [], name
-
-
-def test_the_citation_names_the_paper() -> None:
-    yaml = pytest.importorskip("yaml")
-    told = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert (told["cff-version"], told["title"], told["license"]) == (
-        "1.2.0",
-        "clinit",
-        "Apache-2.0",
-    )
-    (paper,) = told["references"]
-    assert paper["title"].startswith("A Good Start Matters")
-    assert [author["family-names"] for author in paper["authors"]] == ["Harun", "Kanan"]
-    assert paper["url"] == PROJECT["urls"]["Paper"]

@@ -168,7 +168,7 @@ def diagnose_split(
             yield placed(features, place), of_head
 
     with torch_stream(place):
-        statistics = ClassStatistics.of_blocks(blocks(), totals, dim=split.dim)
+        statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
         found = diagnose(statistics, weight, bias, lam=lam)
         if not per_class:

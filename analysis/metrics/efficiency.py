@@ -43,7 +43,8 @@ import polars as pl
 
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.setting import fields_of
-from clinit.headtrain.study import BUFFER, PLACES, Start
+from clinit.headtrain.study.parts import Start
+from clinit.headtrain.study.rules import BUFFER, PLACES
 
 Reading = Literal["equal-level", "random-best"]
 READINGS: tuple[Reading, ...] = ("equal-level", "random-best")

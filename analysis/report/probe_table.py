@@ -7,7 +7,7 @@ import math
 from rich.table import Table as RichTable
 
 from clinit.analysis.report.table import NOTHING, Cells, Column, Table
-from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.probe.protocol import GridPoint, Probe
 
 NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C"}
 

@@ -1,7 +1,7 @@
 """Data sets in containers: tar shards (WebDataset) and Parquet files (Hugging Face).
 
-They describe themselves, and files beside them say more; nothing of it has to be there, and what is
-not as expected is not taken:
+They describe themselves, and files beside them say more; nothing of it has to be there, and a
+description that is not as expected is not taken:
 
 * `dataset_info.json` of Hugging Face: `features`, and `splits` with `num_examples`;
 * the front matter of `README.md`, a data set card: the same under `dataset_info`, in other words;
@@ -17,8 +17,7 @@ Source: "Understand caching", the documentation of the library huggingface_hub.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,6 +28,7 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.containers import (
+    Contents,
     SplitFiles,
     checked_names,
     classes_of,
@@ -47,220 +47,34 @@ from clinit.extract.dataset.known import (
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.dataset.manifest import leaves_root
-from clinit.extract.dataset.parquet import (
-    Features,
-    ParquetTable,
-    features_of,
-    inspect_parquet,
-    read_images,
-    read_labels,
-)
-from clinit.extract.dataset.tar import TarIndex, compressed, index_tar
+from clinit.extract.dataset.parquet import DAMAGE, Features, index_parquet, read_images
+from clinit.extract.dataset.tar import compressed, index_tar
 from clinit.extract.dataset.tree import Tree
-from clinit.files.text import TextFileError, read_text
-from clinit.words import printable
+from clinit.files.text import read_text
+from clinit.words import examples, printable
 
-_COMPRESSED = re.compile(r".*\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))", re.IGNORECASE)
+_SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
+_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".tbz2", ".txz")
 _LOOKED_AT = 64
 """Images in a row at the beginning of a split: if none of them is there, none will be."""
-_SNAPSHOTS = "snapshots"
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
-_DOCUMENTS = ("dataset_info.json", "_info.json", "info.json")
-_COUNTS = ("num_examples", "num_samples")
+_DOCUMENTS = ("dataset_info.json", "_info.json", "info.json", "README.md")
 
 
-def tar_splits(tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
-    """Return the tar files of each split, by names alone.
-
-    Raises:
-        ManifestError: If all are compressed, or a file would be read twice.
-    """
-    found = {path: match for path in tree.others() if (match := _COMPRESSED.fullmatch(path))}
-    splits = _container_files(tree, ".tar", split)
-    if found and not splits:
-        path, match = next(iter(found.items()))
-        raise compressed(tree.root / path, match[1] or match[2])
-    left_out = counted(list(found), "compressed files left out")
-    return {
-        split: replace(each, warnings=(*each.warnings, *left_out)) for split, each in splits.items()
-    }
-
-
-def describe_tar(tree: Tree, columns: Columns, split: str) -> Dataset:
-    """Describe the shards under a root by what they and the files beside them say.
-
-    The classes are those of both splits, so that a label means the same in both. `columns` are of
-    Parquet files and mean nothing here.
-
-    Raises:
-        ManifestError: If a shard is compressed or damaged, or the labels contradict.
-        CacheError: If the file of class names is none.
-    """
-    splits = tar_splits(tree, split)
-    classes = _read_names(tree)
-    if classes is None:
-        told = [_indexed(tree, path).table for files in splits.values() for path in files.paths]
-        classes = classes_of(pl.concat(told), "the shards") if told else ()
-    return _described(WEBDATASET, "these shards", classes, columns, splits, read_card(tree))
-
-
-def find_tar(search: Search) -> Reader:
-    """Find tar files whose names say that they belong to the split."""
-    files = tar_splits(search.tree, search.split).get(search.split)
-    if files is None:
-        raise DoesNotFitError(f"no .tar file of {search.split}")
-    return partial(_read_tar, search, files)
-
-
-def _read_tar(search: Search, files: SplitFiles) -> Listing:
-    indices = {path: _indexed(search.tree, path) for path in files.paths}
-    tables = [
-        _contained(
-            search.tree,
-            path,
-            name=index.table["member"],
-            label=labels_of(index.table, search.dataset.classes, path),
-            size_bytes=index.table["size_bytes"],
-            position=index.table["position"],
-        )
-        for path, index in indices.items()
-    ]
-    unended = [path for path, index in indices.items() if not index.is_ended]
-    others = [f"{path}/{name}" for path, index in indices.items() for name in index.others]
-    second = [f"{path}/{name}" for path, index in indices.items() for name in index.second]
-    return _listing(
-        tables,
-        (
-            *files.warnings,
-            *counted(others, "members left out, of no sample with an image"),
-            *counted(second, "images left out, of samples with an earlier one"),
-            *counted(unended, "shards without the mark of their end, which may be cut off"),
-        ),
-    )
-
-
-def _indexed(tree: Tree, path: str) -> TarIndex:
-    facts = tree.facts(path)
-    return _index(tree.root / path, facts.st_size, facts.st_mtime_ns)
-
-
-@cache
-def _index(path: Path, size: int, changed: int) -> TarIndex:
-    """Index a file once for both splits: their classes are looked up in all shards."""
-    return index_tar(path)
-
-
-def parquet_splits(tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
-    """Return the Parquet files of each split, by names alone.
-
-    Raises:
-        ManifestError: If a file would be read twice.
-    """
-    return _container_files(tree, ".parquet", split)
-
-
-def describe_parquet(tree: Tree, columns: Columns, split: str) -> Dataset:
-    """Describe the Parquet files under a root by what they and the files beside them say.
-
-    The classes are those of both splits, so that a label means the same in both.
-
-    Raises:
-        ManifestError: If a file is damaged, or it is not clear which columns count.
-        CacheError: If the file of class names is none.
-    """
-    splits, card = parquet_splits(tree, split), read_card(tree)
-    tables = {
-        path: inspect_parquet(tree.root / path, columns, card.features)
-        for files in splits.values()
-        for path in files.paths
-    }
-    classes = _parquet_classes(tree, tables)
-    return _described(HUGGINGFACE, "these Parquet files", classes, columns, splits, card)
-
-
-def _parquet_classes(tree: Tree, tables: dict[str, ParquetTable]) -> tuple[str, ...]:
-    names = _read_names(tree)
-    if names is not None:
-        return names
-    told = {table.class_names for table in tables.values() if table.class_names is not None}
-    if len(told) > 1:
-        raise ManifestError(
-            f"the Parquet files in {printable(tree.root)} name different classes",
-            remedy="Give --root a folder of one configuration of a data set.",
-        )
-    if told:
-        return checked_names(told.pop(), "the Parquet files")
-    rows = [read_labels(tree.root / path, table) for path, table in tables.items()]
-    return classes_of(pl.concat(rows), "the Parquet files") if rows else ()
-
-
-def find_parquet(search: Search) -> Reader:
-    """Find Parquet files whose names say that they belong to the split."""
-    files = parquet_splits(search.tree, search.split).get(search.split)
-    if files is not None:
-        return partial(_read_parquet, search, files, read_card(search.tree))
-    arrow = next((path for path in search.tree.others() if path.lower().endswith(".arrow")), None)
-    more = (
-        ""
-        if arrow is None
-        else (
-            f"; {printable(arrow)} is in Arrow's format, of which rows are not read in place: write"
-            " it as Parquet with `Dataset.to_parquet`"
-        )
-    )
-    raise DoesNotFitError(f"no .parquet file of {search.split}{more}")
-
-
-def _read_parquet(search: Search, files: SplitFiles, card: Card) -> Listing:
-    tables: list[pl.DataFrame] = []
-    for path in files.paths:
-        file = search.tree.root / path
-        table = inspect_parquet(file, search.layout.columns, card.features)
-        if not tables:
-            _refuse_links(file, table)
-        row = pl.int_range(table.rows, eager=True)
-        tables.append(
-            _contained(
-                search.tree,
-                path,
-                name=row.cast(pl.String),
-                label=labels_of(read_labels(file, table), search.dataset.classes, path),
-                size_bytes=0,
-                position=row,
-                column=table.image,
-            )
-        )
-    return _listing(tables, files.warnings)
-
-
-def _refuse_links(file: Path, table: ParquetTable) -> None:
-    """Refuse a file that names images instead of holding them."""
-    try:
-        first = read_images(file, table.image, 0, min(_LOOKED_AT, table.rows))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return  # damaged images: each is an invalid row of the extraction
-    if len(first) and first.null_count() == len(first):
-        raise ManifestError(
-            f"{printable(file)} does not hold the content of its images: the first"
-            f" {len(first):,} are null",
-            remedy="Write it with the images in it, as `push_to_hub` does"
-            " (`Dataset.to_parquet` leaves out those that are files on the disk).",
-        )
-
-
-def _container_files(tree: Tree, suffix: str, split: str) -> dict[str, SplitFiles]:
+def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
     """Return the containers of each split, by names alone; a split without any is absent.
 
     Args:
+        kind: webdataset or huggingface.
         tree: The data set.
-        suffix: End of the names, in any case.
         split: What is read: train, val, or test, which then stands for val.
 
     Raises:
-        ManifestError: If a container would be read twice.
+        ManifestError: If all are compressed, or a container would be read twice.
     """
     _snapshot(tree)
-    splits = split_files([path for path in tree.others() if path.lower().endswith(suffix)], split)
+    others = tree.others()
+    splits = split_files([p for p in others if p.lower().endswith(_SUFFIX[kind])], split)
     for files in splits.values():
         first = dict[str, str]()
         for path in files.paths:
@@ -271,65 +85,92 @@ def _container_files(tree: Tree, suffix: str, split: str) -> dict[str, SplitFile
                     " to one file: its images would be taken twice",
                     remedy="Remove one of them, then run the same command again.",
                 )
-    return splits
+    packed = [path for path in others if path.lower().endswith(_COMPRESSED)]
+    if kind != WEBDATASET or not packed:
+        return splits
+    if not splits:
+        raise compressed(tree.root / packed[0])
+    left_out = counted(packed, "compressed files left out")
+    return {
+        name: replace(files, warnings=(*files.warnings, *left_out))
+        for name, files in splits.items()
+    }
 
 
-def _described(
-    name: str,
-    title: str,
-    classes: tuple[str, ...],
-    columns: Columns,
-    splits: dict[str, SplitFiles],
-    card: Card,
-) -> Dataset:
+def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
+    """Describe the containers under a root by what they and the files beside them say.
+
+    The classes are those of both splits, so that a label means the same in both. `columns` are of
+    Parquet files and mean nothing for others.
+
+    Raises:
+        ManifestError: If a file is compressed or damaged, the labels contradict, or it is not clear
+            which columns count.
+        CacheError: If the file of class names is none.
+    """
+    splits, card = container_splits(kind, tree, split), read_card(tree)
+    title = "these shards" if kind == WEBDATASET else "these Parquet files"
+    paths = [path for files in splits.values() for path in files.paths]
+    beside = next(filter(None, (_beside(tree, name) for name in _NAME_FILES)), None)
+    if beside is not None:
+        classes = read_class_names(beside)
+    else:
+        classes = _classes(tree, [_contents(tree, path, columns, card) for path in paths], title)
     folders: dict[str, tuple[str, ...]] = dict.fromkeys((*SPLITS, TEST), (".",))
     return Dataset(
-        name=name,
+        name=kind,
         title=title,
         classes=classes,
-        layouts=(Layout(kind=name, folders=folders, columns=columns),),
+        layouts=(Layout(kind=kind, folders=folders, columns=columns),),
         images={s: card.images[f.part] for s, f in splits.items() if f.part in card.images},
     )
 
 
-def _contained(
-    tree: Tree,
-    path: str,
-    *,
-    name: pl.Series,
-    label: pl.Series,
-    size_bytes: pl.Series | int,
-    position: pl.Series,
-    column: str = "",
-) -> pl.DataFrame:
-    """Return the rows of one container.
-
-    Args:
-        tree: The data set.
-        path: The container, relative to the root.
-        name: What each image is called in it.
-        label: Its label; null if it has none.
-        size_bytes: Its size; 0 if it is unknown.
-        position: Where it begins in a tar file; its row in a Parquet file.
-        column: The column of the images in a Parquet file.
-    """
-    return pl.DataFrame({"name": name, "label": label, "position": position}).select(
-        path=pl.lit(f"{path}/") + pl.col("name"),
-        label="label",
-        size_bytes=pl.lit(size_bytes, dtype=pl.Int64),
-        container=pl.lit(path),
-        column=pl.lit(column),
-        position="position",
-        container_bytes=pl.lit(tree.facts(path).st_size, dtype=pl.Int64),
-    )
+def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
+    told = {each.class_names for each in found if each.class_names is not None}
+    if len(told) > 1:
+        raise ManifestError(
+            f"the files in {printable(tree.root)} name different classes",
+            remedy="Give --root a folder of one configuration of a data set.",
+        )
+    if told:
+        return checked_names(told.pop(), title)
+    return classes_of(pl.concat([each.table for each in found]), title) if found else ()
 
 
-def _listing(tables: Sequence[pl.DataFrame], warnings: tuple[str, ...]) -> Listing:
-    """Return the rows that have a label, and a warning of the others.
+def find_containers(search: Search) -> Reader:
+    """Find containers whose names say that they belong to the split."""
+    kind = search.layout.kind
+    files = container_splits(kind, search.tree, search.split).get(search.split)
+    if files is None:
+        raise DoesNotFitError(f"no {_SUFFIX[kind]} file of {search.split}")
+    return partial(_read, search, files)
+
+
+def _read(search: Search, files: SplitFiles) -> Listing:
+    """Return the rows that have a label, and warnings of what is left out.
 
     Raises:
         ManifestError: If the name of an image would lead out of the root.
     """
+    tree, card = search.tree, read_card(search.tree)
+    tables, left_out = list[pl.DataFrame](), dict[str, list[str]]()
+    for path in files.paths:
+        found = _contents(tree, path, search.layout.columns, card)
+        if not tables and found.column:
+            _refuse_links(tree.root / path, found)
+        table = found.table.select(
+            path=pl.lit(f"{path}/") + pl.col("member"),
+            label=labels_of(found.table, search.dataset.classes, path),
+            size_bytes="size_bytes",
+            container=pl.lit(path),
+            column=pl.lit(found.column),
+            position="position",
+            container_bytes=pl.lit(tree.facts(path).st_size, dtype=pl.Int64),
+        )
+        tables.append(table)
+        for why, names in found.left_out.items():
+            left_out.setdefault(why, []).extend(f"{path}/{name}".rstrip("/") for name in names)
     table = pl.concat(tables)
     leaving = table.filter(leaves_root(pl.col("path")))
     if len(leaving):
@@ -338,10 +179,48 @@ def _listing(tables: Sequence[pl.DataFrame], warnings: tuple[str, ...]) -> Listi
             remedy="Pack the file again with names without `..`.",
         )
     unlabelled = table.filter(pl.col("label").is_null())["path"].to_list()
-    return Listing(
-        table.drop_nulls("label"),
-        (*warnings, *counted(unlabelled, "images left out, without a label")),
-    )
+    left_out["images left out, without a label"] = unlabelled
+    warnings = (warning for why, names in left_out.items() for warning in counted(names, why))
+    return Listing(table.drop_nulls("label"), (*files.warnings, *warnings))
+
+
+def _contents(tree: Tree, path: str, columns: Columns, card: Card) -> Contents:
+    if path.lower().endswith(_SUFFIX[HUGGINGFACE]):
+        return index_parquet(tree.root / path, columns, card.features)
+    facts = tree.facts(path)
+    return _index(tree.root / path, facts.st_size, facts.st_mtime_ns)
+
+
+@cache
+def _index(path: Path, size: int, changed: int) -> Contents:
+    """Index a shard once for both splits: their classes are looked up in all shards."""
+    return index_tar(path)
+
+
+def _refuse_links(file: Path, found: Contents) -> None:
+    """Refuse a file that names images instead of holding them."""
+    try:
+        images = read_images(file, found.column, 0, min(_LOOKED_AT, len(found.table)))
+    except DAMAGE:
+        return  # damaged images: each is an invalid row of the extraction
+    if images and not any(image is not None for image in images):
+        raise ManifestError(
+            f"{printable(file)} does not hold the content of its images: the first"
+            f" {len(images):,} are null",
+            remedy="Write it with the images in it, as `push_to_hub` does"
+            " (`Dataset.to_parquet` leaves out those that are files on the disk).",
+        )
+
+
+class _Split(msgspec.Struct):
+    name: str = ""
+    num_examples: int | None = None
+    num_samples: int | None = None
+
+
+class _Description(msgspec.Struct):
+    features: dict[str, Any] | list[dict[str, Any]] | None = None
+    splits: dict[str, _Split] | list[_Split] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,31 +229,56 @@ class Card:
 
     features: Features = field(default_factory=dict)
     """Column -> its description, in the words of `dataset_info.json`."""
-    images: dict[str, int] = field(default_factory=dict)
+    images: Mapping[str, int] = field(default_factory=dict)
     """train, validation or test -> number of images."""
 
 
 def read_card(tree: Tree) -> Card:
-    """Read the description of a data set.
+    """Read the description of a data set, the first that is as expected.
 
     Raises:
         ManifestError: If the root holds several revisions.
     """
     for name in _DOCUMENTS:
-        if (path := _beside(tree, name)) is not None:
+        path = _beside(tree, name)
+        if path is not None:
             try:
-                document = msgspec.json.decode(read_text(path))
-            except (TextFileError, msgspec.DecodeError, RecursionError):
+                return _card(path)
+            except Exception:
                 continue
-            return Card(features_of(document), _counts(document))
-    path = _beside(tree, "README.md")
-    return Card() if path is None else _card_of_readme(path)
+    return Card()
 
 
-def _read_names(tree: Tree) -> tuple[str, ...] | None:
-    """Return the class names of the file of them, if there is one."""
-    path = next(filter(None, (_beside(tree, name) for name in _NAME_FILES)), None)
-    return None if path is None else read_class_names(path)
+def _card(path: Path) -> Card:
+    import huggingface_hub
+
+    text = read_text(path)  # never without end
+    if path.suffix == ".json":
+        found = msgspec.json.decode(text)
+    else:
+        found = (huggingface_hub.metadata_load(path) or {})["dataset_info"]
+    if isinstance(found, list):
+        (found,) = found  # one for each configuration
+    told = msgspec.convert(found, _Description)
+    features, splits = told.features or {}, told.splits or {}
+    if isinstance(features, list):
+        features = {each["name"]: _feature(each.get("dtype")) for each in features}
+    if isinstance(splits, list):
+        splits = {each.name: each for each in splits}
+    counts = {name: each.num_examples or each.num_samples for name, each in splits.items()}
+    return Card(features, {name: count for name, count in counts.items() if count is not None})
+
+
+def _feature(kind: Any) -> dict[str, Any]:
+    """Return a feature of a card in the words of `dataset_info.json`."""
+    if kind == "image":
+        return {"_type": "Image"}
+    if isinstance(kind, dict) and "class_label" in kind:
+        names = kind["class_label"].get("names")
+        if isinstance(names, dict):  # '0': cat, '1': dog
+            names = [names.get(str(label)) for label in range(len(names))]
+        return {"_type": "ClassLabel", "names": names}
+    return {}
 
 
 def _beside(tree: Tree, name: str) -> Path | None:
@@ -389,60 +293,16 @@ def _snapshot(tree: Tree) -> str | None:
     Raises:
         ManifestError: If there are several revisions.
     """
-    if not (tree.has_folder("blobs") and tree.has_folder(_SNAPSHOTS)):
+    if not (tree.has_folder("blobs") and tree.has_folder("snapshots")):
         return None
-    revisions = tree.folders(_SNAPSHOTS)
+    revisions = tree.folders("snapshots")
     if len(revisions) > 1:
         raise ManifestError(
             f"{printable(tree.root)} holds {len(revisions):,} revisions of a data set"
-            f" ({', '.join(map(printable, revisions[:3]))}): its images would be taken once from"
+            f" ({examples(list(map(printable, revisions)))}): its images would be taken once from"
             " each",
-            remedy="Remove all but one: `hf cache prune` keeps those that a branch or a tag names,"
-            " `hf cache rm REVISION` removes another. Or load one into a folder of its own with"
-            " `hf download --repo-type dataset OWNER/NAME --revision REVISION --local-dir FOLDER`.",
+            remedy="Remove all but one (`hf cache rm REVISION`), or load one into a folder of its"
+            " own (`hf download --repo-type dataset OWNER/NAME --revision REVISION --local-dir"
+            " FOLDER`).",
         )
-    return f"{_SNAPSHOTS}/{revisions[0]}" if revisions else None
-
-
-def _card_of_readme(path: Path) -> Card:
-    import huggingface_hub
-
-    try:
-        read_text(path)  # never without end
-        info: Any = (huggingface_hub.metadata_load(path) or {}).get("dataset_info")
-    except Exception:  # whatever YAML raises: a README is no reason to stop
-        return Card()
-    if isinstance(info, list):  # one for each configuration
-        info = info[0] if len(info) == 1 else None
-    if not isinstance(info, dict):
-        return Card()
-    listed = info.get("features")
-    features = (
-        [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    )
-    return Card(
-        {str(each.get("name")): _feature(each.get("dtype")) for each in features}, _counts(info)
-    )
-
-
-def _feature(kind: object) -> dict[str, Any]:
-    """Return a feature of a card in the words of `dataset_info.json`."""
-    if kind == "image":
-        return {"_type": "Image"}
-    if isinstance(kind, dict) and isinstance(kind.get("class_label"), dict):
-        names = kind["class_label"].get("names")
-        if isinstance(names, dict):  # '0': cat, '1': dog
-            names = [names.get(str(label)) for label in range(len(names))]
-        return {"_type": "ClassLabel", "names": names}
-    return {}
-
-
-def _counts(document: object) -> dict[str, int]:
-    splits = document.get("splits") if isinstance(document, dict) else None
-    if isinstance(splits, list):
-        splits = {each.get("name"): each for each in splits if isinstance(each, dict)}
-    if not isinstance(splits, dict):
-        return {}
-    named = {name: each for name, each in splits.items() if isinstance(each, dict)}
-    found = {n: next((e[k] for k in _COUNTS if k in e), None) for n, e in named.items()}
-    return {str(name): count for name, count in found.items() if isinstance(count, int)}
+    return f"snapshots/{revisions[0]}" if revisions else None

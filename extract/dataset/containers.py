@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -76,11 +76,6 @@ _PARTS_OF = {"train": ("train",), "val": ("validation", "test"), "test": ("test"
 """What is taken as a split: the first part that is there."""
 
 
-def _asked(split: str) -> tuple[str, str]:
-    """Return the two splits of a data set: test, where it is asked for, stands for val."""
-    return "train", "test" if split == "test" else "val"
-
-
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
     """The containers of one split of a data set."""
@@ -100,14 +95,12 @@ def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]
         names: Of folders that hold folders.
         split: What is read: train, val, or test, which then stands for val.
     """
-    order = [word for parts in _PARTS_OF.values() for part in parts for word in _WORDS[part]]
-    known = sorted(
-        (name for name in names if name.lower() in _PART_OF),
-        key=lambda name: (order.index(name.lower()), name),
-    )
+    order = list(_PART_OF)
+    known = [name for name in names if name.lower() in _PART_OF]
+    known.sort(key=lambda name: (order.index(name.lower()), name))
     found = {
         each: tuple(name for name in known if _PART_OF[name.lower()] in _PARTS_OF[each])
-        for each in _asked(split)
+        for each in ("train", "test" if split == "test" else "val")
     }
     return {each: folders for each, folders in found.items() if folders}
 
@@ -126,19 +119,21 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
         return {"train": SplitFiles("train", tuple(parts))} if parts else {}
     nameless = [path for path, part in parts.items() if not part]
     found: dict[str, SplitFiles] = {}
-    for each in _asked(split):
+    for each in ("train", "test" if split == "test" else "val"):
         present = [part for part in _PARTS_OF[each] if part in parts.values()]
-        if not present:
-            continue
-        first, *more = present
-        found[each] = SplitFiles(
-            first,
-            tuple(path for path, part in parts.items() if part == first),
-            (
-                *(f"the files of {part} were left out: {first} comes first" for part in more),
-                *(f"{path} was left out: no part of its path names a split" for path in nameless),
-            ),
-        )
+        if present:
+            first, *more = present
+            found[each] = SplitFiles(
+                first,
+                tuple(path for path, part in parts.items() if part == first),
+                (
+                    *(f"the files of {part} were left out: {first} comes first" for part in more),
+                    *(
+                        f"{path} was left out: no part of its path names a split"
+                        for path in nameless
+                    ),
+                ),
+            )
     return found
 
 
@@ -154,6 +149,32 @@ def _part(path: str) -> str:
 
 LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
 """Number and name of the class of a row; null where it is not said."""
+CONTENT_SCHEMA = pl.Schema(
+    [
+        ("member", pl.String),
+        ("position", pl.Int64),
+        ("size_bytes", pl.Int64),
+        *LABEL_SCHEMA.items(),
+    ]
+)
+"""Columns of `Contents`: `position` is the first byte in a tar file and the row in a Parquet file,
+`size_bytes` 0 if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """The images in a container."""
+
+    table: pl.DataFrame
+    """Columns of `CONTENT_SCHEMA`, in the order of the file."""
+    column: str = ""
+    """Column of the images in a Parquet file; empty for a tar file."""
+    class_names: tuple[str, ...] | None = None
+    """Names of the classes in label order, where the file says them."""
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What is to be warned of -> members; an empty name is the file itself."""
+
+
 MAX_CLASSES = 1_000_000
 """A larger label is no label but something else, such as the number of an image."""
 
@@ -170,7 +191,7 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
     Raises:
         ManifestError: If some rows have numbers and some names alone, or they contradict.
     """
-    told = told.select(LABEL_SCHEMA.names()).unique().filter(~unlabelled())
+    told = told.select(LABEL_SCHEMA.names()).unique().filter(~_UNLABELLED)
     numbered = told.filter(pl.col("index").is_not_null())
     if numbered.is_empty():
         return checked_names(tuple(told["name"].sort().to_list()), where)
@@ -182,7 +203,7 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
             remedy="Write the class names, one per line in label order, into classnames.txt in the"
             " root, then run the same command again.",
         )
-    _refuse_large(numbered, where, MAX_CLASSES)
+    last = _checked_largest(numbered, where, MAX_CLASSES)
     names = dict[int, str]()
     for index, name in numbered.drop_nulls().sort("index", "name").iter_rows():
         if names.setdefault(index, name) != name:
@@ -191,8 +212,6 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
                 f"label {index:,} of {where} has two names, {one} and {other}",
                 remedy="Correct the labels, or name the classes in classnames.txt in the root.",
             )
-    last = numbered["index"].max()
-    assert isinstance(last, int)
     return checked_names(tuple(names.get(index, str(index)) for index in range(last + 1)), where)
 
 
@@ -202,17 +221,16 @@ def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     Raises:
         ManifestError: If one occurs twice or is none.
     """
-    longest = max(names, key=len, default="")
-    if len(longest) > MAX_NAME or "" in names:
-        found = f"of {len(longest):,} characters" if "" not in names else "without a character"
+    wrong = [name for name in names if not 1 <= len(name) <= MAX_NAME]
+    if wrong:
         raise ManifestError(
-            f"{where} tell of a class name {found}, expected 1 to {MAX_NAME:,}",
+            f"{where} tell of a class name of {len(wrong[0]):,} characters, expected 1 to"
+            f" {MAX_NAME:,}",
             remedy="Check that the labels are classes and not descriptions of images.",
         )
     if len(set(names)) < len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise ManifestError(
-            f"{where} call two classes {twice!r}",
+            f"{where} call two classes {Counter(names).most_common(1)[0][0]!r}",
             remedy="Name the classes, one per line in label order, in classnames.txt in the root.",
         )
     return names
@@ -229,7 +247,7 @@ def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Seri
     Raises:
         ManifestError: If a number or a name is not that of a class.
     """
-    _refuse_large(told, where, len(classes))
+    _checked_largest(told, where, len(classes))
     named = told["name"].replace_strict(
         list(classes), list(range(len(classes))), default=None, return_dtype=pl.Int64
     )
@@ -243,20 +261,22 @@ def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Seri
             remedy="Correct the label or the list of class names, then run the same command again.",
         )
     return told.select(
-        label=pl.when(unlabelled()).then(None).otherwise(pl.coalesce("index", named))
+        label=pl.when(_UNLABELLED).then(None).otherwise(pl.coalesce("index", named))
     )["label"]
 
 
-def unlabelled() -> pl.Expr:
-    """Return which rows have no label: neither number nor name, or a negative number."""
-    neither = pl.col("index").is_null() & pl.col("name").is_null()
-    return neither | (pl.col("index") < 0).fill_null(value=False)
+_UNLABELLED = (pl.col("index").is_null() & pl.col("name").is_null()) | (
+    pl.col("index") < 0
+).fill_null(value=False)
+"""Rows without a label: neither number nor name, or a negative number."""
 
 
-def _refuse_large(told: pl.DataFrame, where: str, num_classes: int) -> None:
-    largest = told["index"].max()
-    if isinstance(largest, int) and largest >= num_classes:
+def _checked_largest(told: pl.DataFrame, where: str, num_classes: int) -> int:
+    """Return the largest number of a class; -1 without any."""
+    largest = told.select(pl.col("index").max().fill_null(-1)).item()
+    if largest >= num_classes:
         raise ManifestError(
             f"a label of {where} is {largest:,}, but labels must lie in [0, {num_classes:,})",
             remedy="Correct the labels or the list of class names; labels count from 0.",
         )
+    return int(largest)

@@ -28,7 +28,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torchcodec.decoders import decode_image
 
-from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
@@ -46,7 +46,6 @@ _ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
 """Pillow knows more, but some start other programs, and some have sizes that no header says."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
-_OF_LIMIT = "of --max-pixels"
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
 # Pillow's own limit would come before `--max-pixels`, which `decode` checks.
@@ -117,13 +116,9 @@ def read_error(path: Path, error: OSError) -> MachineError:
             f"no permission to read {path}",
             remedy=f"Get the right to read it and its folder (`ls -ld` shows who has it), {_AGAIN}",
         )
-    cause = {
-        errno.EMFILE: "Raise the number of open files (`ulimit -n`)",
-        errno.ENFILE: "End programs that hold many files open",
-        errno.ENOMEM: "Free memory",
-    }.get(error.errno or 0, "Check the storage")
     return MachineError(
-        f"cannot read {path}: {error.strerror or error}", remedy=f"{cause}, {_AGAIN}"
+        f"cannot read {path}: {reason(error)}",
+        remedy=f"Check the storage, the memory and the open files (`ulimit -n`), {_AGAIN}",
     )
 
 
@@ -179,14 +174,9 @@ def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> No
     if width * height > max_pixels:
         raise ImageError(
             f"too large: {width:,} x {height:,} pixels{what}, more than the {max_pixels:,}"
-            f" {_OF_LIMIT}",
+            " of --max-pixels",
             remedy="Raise `--max-pixels`, or leave its row invalid.",
         )
-
-
-def is_too_large(reason: str) -> bool:
-    """Return whether the message of an error, or the reason of a row, is that of `check_pixels`."""
-    return reason.endswith(_OF_LIMIT)
 
 
 def _need_memory(pixels: int) -> None:

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
+from clinit.errors import ManifestError, unreadable
 from clinit.extract.dataset.known import MAX_NAME, SPLITS
-from clinit.extract.dataset.parquet import row_count
+from clinit.extract.dataset.parquet import DAMAGE, row_count
 from clinit.files.commit import commit_file
 from clinit.files.documents import content_sha256
 from clinit.words import contrast_digests
@@ -57,13 +57,8 @@ def is_contained(table: pl.DataFrame) -> bool:
     return "container" in table.columns
 
 
-def wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
-    """Return which columns there are instead of those there should be, or None.
-
-    Args:
-        table: A table of images.
-        contained: Whether they should lie in containers.
-    """
+def _wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
+    """Return which columns there are instead of those of images (in containers), or None."""
     expected = CONTAINED_SCHEMA if contained else SCHEMA
     if table.schema == expected:
         return None
@@ -72,52 +67,43 @@ def wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
 
 def table_problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
     """Return what is wrong with a table of images, or None."""
-    if problem := wrong_columns(table, contained=is_contained(table)):
+    contained = is_contained(table)
+    if problem := _wrong_columns(table, contained=contained):
         return problem
     if len(set(class_names)) != len(class_names):
         return "two classes have the same name"
-    if table.is_empty():
-        return None
     if sum(table.null_count().row(0)):
         return "the table has missing values"
-    path, label = pl.col("path"), pl.col("label")
-    if not table.select(label.is_between(0, len(class_names) - 1).all()).item():
-        return f"labels must lie in [0, {len(class_names)})"
-    leaving = table.filter(leaves_root(path))
-    if len(leaving):
-        return f"the path {leaving['path'][0]!r} leaves the root"
-    names = pl.Series(class_names, dtype=pl.String).gather(table["label"])
-    if not (names == table["class_name"]).all():
-        return "class_name and label disagree"
-    if problem := _wrong_places(table) if is_contained(table) else _wrong_order(table):
-        return problem
-    if table["path"].n_unique() != len(table):
-        return "a path occurs twice"
-    if table.select((pl.col("size_bytes") < 0).any()).item():
-        return "a size is negative"
+    path, label, container = pl.col("path"), pl.col("label"), pl.col("container")
+    names = pl.lit(pl.Series(class_names, dtype=pl.String))
+    checks = {
+        f"labels must lie in [0, {len(class_names)})": ~label.is_between(0, len(class_names) - 1),
+        "leaves the root": leaves_root(path),
+        "class_name and label disagree": pl.col("class_name") != names.gather(label),
+        "a size is negative": pl.col("size_bytes") < 0,
+    }
+    order = ("container", "position") if contained else ("label", "path")
+    major, minor = map(pl.col, order)
+    not_after = (major < major.shift()) | ((major == major.shift()) & (minor <= minor.shift()))
+    if contained:
+        inside = path.str.starts_with(pl.concat_str(container, pl.lit("/"))) & (container != "")
+        each = pl.struct("column", "container_bytes").n_unique().over("container")
+        checks |= {
+            "is not in its container": ~inside,
+            "a position or the size of a container is negative": (
+                pl.min_horizontal("position", "container_bytes") < 0
+            ),
+            "a container has two sizes or two columns": each > 1,
+        }
+    checks |= {
+        f"the rows are not sorted by ({', '.join(order)})": not_after,
+        "a path occurs twice": path.is_duplicated(),
+    }
+    for problem, wrong in checks.items():
+        found = table.filter(wrong)
+        if len(found):
+            return f"the path {found['path'][0]!r}: {problem}"
     return None
-
-
-def _wrong_order(table: pl.DataFrame, major: str = "label", minor: str = "path") -> str | None:
-    one, other = pl.col(major), pl.col(minor)
-    in_order = (one > one.shift()) | ((one == one.shift()) & (other > other.shift()))
-    if table.select(in_order.slice(1).all()).item():
-        return None
-    return f"the rows are not sorted by ({major}, {minor})"
-
-
-def _wrong_places(table: pl.DataFrame) -> str | None:
-    """Return what is wrong with where images lie in their containers, or None."""
-    container = pl.col("container")
-    inside = pl.col("path").str.starts_with(pl.concat_str(container, pl.lit("/")))
-    outside = table.filter(~inside | (container == ""))
-    if len(outside):
-        return f"the path {outside['path'][0]!r} is not in its container"
-    if table.select((pl.min_horizontal("position", "container_bytes") < 0).any()).item():
-        return "a position or the size of a container is negative"
-    if table.select(CONTAINER).n_unique() != table["container"].n_unique():
-        return "a container has two sizes or two columns"
-    return _wrong_order(table, "container", "position")
 
 
 FORMAT = "clinit-manifest/2"
@@ -250,53 +236,37 @@ def read_manifest(path: Path) -> Manifest:
             )
         content = path.read_bytes()
     except OSError as error:
-        raise StorageError(
-            f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
-        ) from error
+        raise unreadable(path, error) from error
     try:
-        row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
-        metadata = pl.read_parquet_metadata(content)
-        columns = pl.DataFrame(schema=pl.read_parquet_schema(content))
-    except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        manifest, told = _parse(content)
+    except (KeyError, msgspec.DecodeError, RecursionError, *DAMAGE) as error:
         raise ManifestError(
-            f"{path} cannot be read as a Parquet file: {error}", remedy=_BUILD_AGAIN
+            f"{path} cannot be read as a manifest: {error}", remedy=_BUILD_AGAIN
         ) from error
-    if metadata.get("format") not in (FORMAT, CONTAINED_FORMAT, OLDER):
-        raise ManifestError(
-            f"{path} is not a manifest: its format is {metadata.get('format', 'not given')!r},"
-            f" expected {FORMAT!r}",
-            remedy=_BUILD_AGAIN,
-        )
-    seal = metadata.get(_SEAL)
-    if (seal is not None or metadata["format"] != OLDER) and seal != content_sha256(
-        {name: metadata.get(name) for name in _SEALED}
-    ):
-        raise ManifestError(
-            f"the metadata of {path} were changed after it was written", remedy=_BUILD_AGAIN
-        )
-    try:
-        if problem := wrong_columns(columns, contained=metadata["format"] == CONTAINED_FORMAT):
-            raise ValueError(problem)
-        table = pl.read_parquet(content)
-        names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
-        manifest = Manifest(metadata["dataset"], metadata["split"], names, table)
-        written = metadata["digest"]
-    except (
-        KeyError,
-        ValueError,
-        msgspec.DecodeError,
-        RecursionError,
-        pl.exceptions.PolarsError,
-        pl.exceptions.PanicException,
-    ) as error:
-        raise ManifestError(
-            f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
-        ) from error
-    if manifest.digest != written:
-        found, told = contrast_digests(manifest.digest, written)
+    if manifest.digest != told:
+        found, told = contrast_digests(manifest.digest, told)
         raise ManifestError(
             f"{path} was changed after it was written: its digest is {found}, its metadata say"
             f" {told}",
             remedy=_BUILD_AGAIN,
         )
     return manifest
+
+
+def _parse(content: bytes) -> tuple[Manifest, str]:
+    """Return the manifest in a file, and the digest that the file says it has."""
+    row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
+    metadata = pl.read_parquet_metadata(content)
+    format = metadata.get("format", "not given")
+    if format not in (FORMAT, CONTAINED_FORMAT, OLDER):
+        raise ValueError(f"its format is {format!r}, expected {FORMAT!r}")
+    if _SEAL in metadata or format != OLDER:
+        sealed = content_sha256({name: metadata.get(name) for name in _SEALED})
+        if metadata.get(_SEAL) != sealed:
+            raise ValueError("its metadata were changed after it was written")
+    columns = pl.DataFrame(schema=pl.read_parquet_schema(content))
+    if problem := _wrong_columns(columns, contained=format == CONTAINED_FORMAT):
+        raise ValueError(problem)
+    names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
+    table = pl.read_parquet(content)
+    return Manifest(metadata["dataset"], metadata["split"], names, table), metadata["digest"]

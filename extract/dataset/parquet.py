@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ import msgspec
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.dataset.containers import BUILD_AGAIN, LABEL_SCHEMA, Container
+from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.known import Columns
 from clinit.files.paths import check_readable
 from clinit.words import printable
 
+DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What reading a damaged file raises."""
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
 """Rows that any file may declare, and what a larger one may by its size."""
 
@@ -49,40 +51,17 @@ def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
     return rows
 
 
-def parquet_schema(path: Path) -> dict[str, Any]:
-    """Return the names and types of the columns of one file.
-
-    Raises:
-        PolarsError: If it is damaged.
-        OSError: If it cannot be read.
-    """
-    return dict(scan_parquet(path).collect_schema())
-
-
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")
 """Names of columns that are taken where nothing describes them, the first that is there."""
-_FEATURES = "huggingface"
-Features = dict[str, Any]
+Features = Mapping[str, Any]
+"""Column -> its description, as the Hugging Face library words it."""
 Schema = Mapping[str, object]
 """Column -> its type."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetTable:
-    """What is to be read of a Parquet file."""
-
-    rows: int
-    image: str
-    """Column of the images."""
-    label: str
-    """Column of the labels."""
-    class_names: tuple[str, ...] | None
-    """Names of the classes in label order, where the file says them."""
-
-
-def inspect_parquet(path: Path, columns: Columns, features: Features) -> ParquetTable:
-    """Find the columns of images and labels in a Parquet file.
+def index_parquet(path: Path, columns: Columns, features: Features) -> Contents:
+    """Find the columns of images and labels in a Parquet file, and read the labels.
 
     Args:
         path: The file.
@@ -90,88 +69,59 @@ def inspect_parquet(path: Path, columns: Columns, features: Features) -> Parquet
         features: Description of the columns beside the file, which counts where it has none.
 
     Raises:
-        ManifestError: If it is no Parquet file, is damaged, or it is not clear which columns.
+        ManifestError: If it is no Parquet file, is damaged, it is not clear which columns, or the
+            labels are neither integers nor texts.
         StorageError: If it cannot be read.
     """
-    check_readable(path, ManifestError)
-    try:
-        schema = parquet_schema(path)
-        told = _features(pl.read_parquet_metadata(path)) or features
-        image = columns.image or _image_column(path, schema, told)
-        label = columns.label or _label_column(path, schema, told)
-        for name in (image, label):
-            if name not in schema:
-                raise ManifestError(
-                    f"{printable(path)} has no column {name!r}, but {', '.join(schema)}",
-                    remedy="Name one of them with `--image-column` and `--label-column`.",
-                )
+    with _readable(path):
+        schema = scan_parquet(path).collect_schema()
+        features = _described(pl.read_parquet_metadata(path)) or features
+        fitting = [name for name in schema if _is_image(schema, name)]
+        image = columns.image or _find(path, features, "Image", IMAGE_NAMES, fitting)
+        label = columns.label or _find(path, features, "ClassLabel", LABEL_NAMES, [*schema])
+        absent = {image, label} - {*schema}
+        if absent or image not in fitting:
+            found = f"no column {absent.pop()!r}" if absent else f"no images in {image!r}"
+            raise ManifestError(
+                f"{printable(path)} has {found}; its columns are {', '.join(schema)}",
+                remedy="Name one with `--image-column` (binary, or a structure of bytes and path)"
+                " and one with `--label-column`.",
+            )
         rows = row_count(scan_parquet(path), path.stat().st_size)
-    except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise _damaged(path, error) from error
-    if not is_image(schema, image):
+        labels = scan_parquet(path).select(label).collect().to_series()
+    is_number = labels.dtype.is_integer()
+    if not is_number and not isinstance(labels.dtype, pl.String | pl.Categorical | pl.Enum):
         raise ManifestError(
-            f"the column {image!r} of {printable(path)} holds {schema[image]}, expected the content"
-            " of image files: binary, or a structure of bytes and path",
-            remedy="Name the column of the images with `--image-column`.",
-        )
-    return ParquetTable(rows, image, label, _names(told.get(label)))
-
-
-def count_rows(path: Path, image: str) -> int:
-    """Return the number of rows of a Parquet file, once it is safe to read the images in it.
-
-    Args:
-        path: The file.
-        image: Column of the images.
-
-    Raises:
-        ManifestError: If it is damaged or has no such column.
-        StorageError: If it cannot be read.
-    """
-    check_readable(path, ManifestError)
-    try:
-        if not is_image(parquet_schema(path), image):
-            raise ValueError(f"it has no column {image!r} of images")
-        return row_count(scan_parquet(path), path.stat().st_size)
-    except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise _damaged(path, error) from error
-
-
-def read_labels(path: Path, table: ParquetTable) -> pl.DataFrame:
-    """Return number and name of the class of each row (columns of `LABEL_SCHEMA`).
-
-    Raises:
-        ManifestError: If they cannot be read, or are neither integers nor texts.
-    """
-    try:
-        found = scan_parquet(path).select(table.label).collect().to_series()
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise _damaged(path, error) from error
-    if isinstance(found.dtype, pl.Categorical | pl.Enum):
-        found = found.cast(pl.String)
-    if found.dtype.is_integer():
-        index, name = found.cast(pl.Int64, strict=False), pl.Series([None], dtype=pl.String)
-    elif found.dtype == pl.String:
-        index, name = pl.Series([None], dtype=pl.Int64), found
-    else:
-        raise ManifestError(
-            f"the column {table.label!r} of {printable(path)} holds {found.dtype}, expected"
-            " integers or texts",
+            f"the column {label!r} of {printable(path)} holds {labels.dtype}, expected integers or"
+            " texts",
             remedy="Name the column of the classes with `--label-column`.",
         )
-    whole = [each if len(each) == len(found) else each.new_from_index(0, len(found))
-             for each in (index, name)]  # fmt: skip
-    return pl.DataFrame([whole[0].alias("index"), whole[1].alias("name")], schema=LABEL_SCHEMA)
+    row = pl.int_range(rows, eager=True)
+    told = labels.cast(pl.Int64 if is_number else pl.String, strict=False)
+    table = pl.DataFrame({"member": row.cast(pl.String), "position": row}).with_columns(
+        pl.lit(0).alias("size_bytes"),
+        (told if is_number else pl.lit(None)).alias("index"),
+        (pl.lit(None) if is_number else told).alias("name"),
+    )
+    names = features.get(label)
+    return Contents(
+        table.cast(dict(CONTENT_SCHEMA)), image, _names(names) if _is(names, "ClassLabel") else None
+    )
 
 
-def features_of(document: object) -> Features:
-    """Return the features of a description, `{"features": {...}}`; none where it has none."""
-    if isinstance(document, dict) and isinstance(document.get("features"), dict):
-        return {str(name): feature for name, feature in document["features"].items()}
-    return {}
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    check_readable(path, ManifestError)
+    try:
+        yield
+    except DAMAGE as error:
+        raise ManifestError(
+            f"{printable(path)} cannot be read as a Parquet file: {error}",
+            remedy="Copy or write the file again, then run the same command again.",
+        ) from error
 
 
-def is_image(schema: Schema, column: str) -> bool:
+def _is_image(schema: Schema, column: str) -> bool:
     """Return whether a column can hold the content of files."""
     kind = schema.get(column)
     if isinstance(kind, pl.Struct):
@@ -179,65 +129,49 @@ def is_image(schema: Schema, column: str) -> bool:
     return kind == pl.Binary
 
 
-def _damaged(path: Path, error: BaseException) -> ManifestError:
-    return ManifestError(
-        f"{printable(path)} cannot be read as a Parquet file: {error}",
-        remedy="Copy or write the file again, then run the same command again.",
-    )
-
-
-def _features(metadata: dict[str, str]) -> Features:
+def _described(metadata: dict[str, str]) -> Features:
     try:
-        document = msgspec.json.decode(metadata.get(_FEATURES, "{}"))
-    except (msgspec.DecodeError, RecursionError):
+        info = msgspec.json.decode(metadata.get("huggingface", "{}"), type=dict[str, Any])
+        return msgspec.convert(info["info"]["features"], dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
         return {}
-    return features_of(document.get("info")) if isinstance(document, dict) else {}
 
 
-def _image_column(path: Path, schema: Schema, features: Features) -> str:
-    described = [name for name in _of_type(features, "Image") if name in schema]
-    fitting = described or [name for name in schema if is_image(schema, name)]
-    named = [name for name in IMAGE_NAMES if name in fitting]
-    if len(fitting) == 1 or (named and not described):
-        return (named or fitting)[0]
-    return _unclear(path, schema, fitting, "images", "--image-column")
+def _find(
+    path: Path, features: Features, kind: str, usual: Sequence[str], fitting: Sequence[str]
+) -> str:
+    """Return the one column that is described as of a kind; else a usual one, or the one that fits.
 
-
-def _label_column(path: Path, schema: Schema, features: Features) -> str:
-    described = [name for name in _of_type(features, "ClassLabel") if name in schema]
-    named = [name for name in LABEL_NAMES if name in schema]
-    if len(described) == 1:
-        return described[0]
-    if not described and named:
-        return named[0]
-    return _unclear(path, schema, described, "labels", "--label-column")
-
-
-def _unclear(path: Path, schema: Schema, fitting: Sequence[str], what: str, option: str) -> str:
-    choice = f"{', '.join(fitting)} could be" if fitting else "no column seems to be"
+    Args:
+        path: The file.
+        features: Its description.
+        kind: Image or ClassLabel.
+        usual: Names that are taken where nothing is described.
+        fitting: Columns that can be of this kind.
+    """
+    described = [name for name in fitting if _is(features.get(name), kind)]
+    named = [name for name in usual if name in fitting]
+    choice = described or named[:1] or (fitting if kind == "Image" else ())
+    if len(choice) == 1:
+        return choice[0]
+    what = "image" if kind == "Image" else "label"
+    told = f"{', '.join(choice)} could be" if choice else "no column seems to be"
     raise ManifestError(
-        f"which column of {printable(path)} holds the {what} is not clear: {choice}; its columns"
-        f" are {', '.join(schema)}",
-        remedy=f"Name it with `{option}` of `clinit manifest build`, and give the manifest to"
-        " `clinit extract --manifest`.",
+        f"which column of {printable(path)} holds the {what}s is not clear: {told}",
+        remedy=f"Name it with `--{what}-column` of `clinit manifest build`, and give the manifest"
+        " to `clinit extract --manifest`.",
     )
 
 
-def _of_type(features: Features, kind: str) -> list[str]:
-    return [n for n, feature in features.items() if _is_type(feature, kind)]
-
-
-def _is_type(feature: object, kind: str) -> bool:
+def _is(feature: object, kind: str) -> bool:
     return isinstance(feature, dict) and feature.get("_type") == kind
 
 
-def _names(feature: object) -> tuple[str, ...] | None:
-    if not isinstance(feature, dict) or not _is_type(feature, "ClassLabel"):
+def _names(feature: Any) -> tuple[str, ...] | None:
+    try:
+        return msgspec.convert(feature.get("names"), tuple[str, ...])
+    except msgspec.ValidationError:
         return None
-    names = feature.get("names")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return None
-    return tuple(names)
 
 
 BLOCK_ROWS = 64
@@ -246,18 +180,17 @@ BLOCKS_KEPT = 8
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 
 
-def read_images(path: Path, column: str, first: int, rows: int) -> pl.Series:
-    """Return the content of consecutive images; null where the file has none.
+def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | None]:
+    """Return the content of consecutive images; None where the file has none.
 
     Raises:
         PolarsError: If the file is damaged.
         OSError: If it cannot be read.
     """
-    image = pl.col(column)
-    if isinstance(parquet_schema(path)[column], pl.Struct):
+    image, table = pl.col(column), scan_parquet(path)
+    if isinstance(table.collect_schema()[column], pl.Struct):
         image = image.struct.field("bytes")
-    frame = scan_parquet(path).slice(first, rows).select(image)
-    return frame.collect().to_series()
+    return table.slice(first, rows).select(image).collect().to_series().to_list()
 
 
 class ParquetImages:
@@ -278,12 +211,12 @@ class ParquetImages:
             OSError: If it cannot be read.
         """
         images = self._block(container, row // BLOCK_ROWS)
-        image = images[row % BLOCK_ROWS] if row % BLOCK_ROWS < len(images) else None
-        if image is None:
+        if row % BLOCK_ROWS >= len(images):
             raise ManifestError(
                 f"{container.path} has no row {row:,}, which the manifest names",
                 remedy=BUILD_AGAIN,
             )
+        image = images[row % BLOCK_ROWS]
         if isinstance(image, ImageError):
             raise image
         return image
@@ -300,38 +233,33 @@ class ParquetImages:
                 self._blocks.move_to_end((container, block))
         if is_first:
             try:
-                future.set_result(self._load(container, block * BLOCK_ROWS))
+                first = block * BLOCK_ROWS
+                count = max(0, min(BLOCK_ROWS, self._count(container) - first))
+                future.set_result(_images(container, first, count))
             except BaseException as error:  # those who wait must not wait for ever
                 future.set_exception(error)
         return future.result()
 
-    def _load(self, container: Container, first: int) -> list[bytes | ImageError]:
-        """Read a block; where it is damaged, row by row."""
+    def _count(self, container: Container) -> int:
+        """Return the number of rows of a file, once it is safe to read the images in it."""
         container.check_size(container.path.stat().st_size)
-        rows = self._rows.get(container)
-        if rows is None:
-            rows = self._rows[container] = count_rows(container.path, container.column)
-        count = max(0, min(BLOCK_ROWS, rows - first))
-        try:
-            found = read_images(container.path, container.column, first, count).to_list()
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            if count <= 1:
-                return [_unreadable(error)] * count
-            return [self._one(container, first + row) for row in range(count)]
-        return [image if image is not None else _none() for image in found]
-
-    def _one(self, container: Container, row: int) -> bytes | ImageError:
-        try:
-            (image,) = read_images(container.path, container.column, row, 1)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            return _unreadable(error)
-        return image if image is not None else _none()
+        if container not in self._rows:
+            with _readable(container.path):
+                table = scan_parquet(container.path)
+                if not _is_image(table.collect_schema(), container.column):
+                    raise ValueError(f"it has no column {container.column!r} of images")
+                self._rows[container] = row_count(table, container.size_bytes)
+        return self._rows[container]
 
 
-def _none() -> ImageError:
-    return ImageError("the Parquet file holds no bytes for it", remedy=_REMEDY)
-
-
-def _unreadable(error: BaseException) -> ImageError:
-    why = str(error).partition("\n")[0]
-    return ImageError(f"cannot be read from the Parquet file: {why}", remedy=_REMEDY)
+def _images(container: Container, first: int, count: int) -> list[bytes | ImageError]:
+    """Read consecutive rows; where these are damaged, row by row."""
+    try:
+        found = read_images(container.path, container.column, first, count)
+    except DAMAGE as error:
+        if count > 1:
+            return [_images(container, row, 1)[0] for row in range(first, first + count)]
+        why = str(error).partition("\n")[0]
+        return [ImageError(f"cannot be read from the Parquet file: {why}", remedy=_REMEDY)]
+    nothing = ImageError("the Parquet file holds no bytes for it", remedy=_REMEDY)
+    return [nothing if image is None else image for image in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,9 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.container_layouts import (
-    describe_parquet,
-    describe_tar,
-    find_parquet,
-    find_tar,
-    parquet_splits,
-    tar_splits,
+    container_splits,
+    describe_containers,
+    find_containers,
 )
 from clinit.extract.dataset.containers import split_folders
 from clinit.extract.dataset.known import (
@@ -58,10 +55,20 @@ LAYOUTS: dict[str, Callable[[Search], Reader]] = {
     "imagenet-kaggle": partial(find_listed, STEM, kaggle_labels),
     "imagenet-devkit": partial(find_listed, NUMBER, devkit_labels),
     "places-original-val": partial(find_listed, FILE_NAME, places_labels),
-    WEBDATASET: find_tar,
-    HUGGINGFACE: find_parquet,
+    WEBDATASET: find_containers,
+    HUGGINGFACE: find_containers,
 }
 """How data sets lie on the disk, by the names used in the TOML files."""
+
+_EXPECTED = {
+    FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
+    " folders alone, which are taken as train; archives must be unpacked",
+    WEBDATASET: "Give a folder with .tar files, and each image in them a class: beside key.jpg a"
+    " key.cls with a number or a name, a key.json with `label`, or a key.txt",
+    HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"
+    " and name the column of their classes with `--label-column` of `clinit manifest build`",
+}
+"""What a data set without a description of ours must be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,17 +104,17 @@ def scan(
             a link leaves the root, or, under `strict`, anything is to be warned of.
     """
     tree, description = _open(dataset, root, split, columns)
-    layout, reader = _find(tree, description, split)
+    fitting, reasons = _try_layouts(tree, description, split)
+    if fitting is None:
+        raise _nothing_fits(tree, description, split, reasons)
+    layout, reader = fitting
     listing = reader()
     manifest = _manifest(description, split, listing)
     if manifest.table.is_empty():
-        places = "files" if dataset in (WEBDATASET, HUGGINGFACE) else "folders"
         raise ManifestError(
-            f"no {split} image of {dataset} in {printable(root)}: its {places} (layout"
-            f" {layout.kind}) are there but hold no image; "
-            + "; ".join(listing.warnings or ("they are empty",)),
-            remedy=f"{_UNPACKED.get(dataset, 'Unpack the archives of the data set')}, then run the"
-            " same command again.",
+            f"no {split} image of {dataset} in {printable(root)} (layout {layout.kind}): "
+            + "; ".join(listing.warnings or ("its folders are empty",)),
+            remedy=f"{_EXPECTED.get(dataset, 'Unpack the archives of the data set')}.",
         )
     warnings = (*listing.warnings, *_count_warnings(description, manifest, split))
     if strict and warnings:
@@ -126,36 +133,40 @@ def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
         ManifestError: If the data set is unknown or `root` cannot be read, or, of images in
             containers, one would be read twice.
     """
-    if dataset in _CONTAINERS_OF:
-        return tuple(_CONTAINERS_OF[dataset](Tree.at(root)))
+    if dataset in (WEBDATASET, HUGGINGFACE):
+        return tuple(container_splits(dataset, Tree.at(root)))
     tree, description = _open(dataset, root, "train")
     return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
 
 
-def _open(
-    dataset: str,
-    root: Path,
-    split: str,
-    columns: Columns = AS_TOLD,
-) -> tuple[Tree, Dataset]:
+def _open(dataset: str, root: Path, split: str, columns: Columns = AS_TOLD) -> tuple[Tree, Dataset]:
     if split not in (*SPLITS, TEST):
         raise ValueError(f"split must be one of {', '.join((*SPLITS, TEST))}, got {split!r}")
-    known = None if dataset in _SELF_DESCRIBED else read_dataset(dataset)
+    known = None if dataset in _EXPECTED else read_dataset(dataset)
     tree = Tree.at(root)
-    if known is not None and split == TEST:
+    if dataset == FOLDER:
+        return tree, _folder_dataset(tree, split)
+    if known is None:
+        return tree, describe_containers(dataset, tree, columns, split)
+    if split == TEST:
         raise ManifestError(
             f"{dataset} has no test images with labels: results are reported on its split val",
             remedy="Give --split val.",
         )
-    return tree, known or _SELF_DESCRIBED[dataset](tree, columns, split)
+    return tree, known
 
 
-def _folder_dataset(tree: Tree, columns: Columns, split: str) -> Dataset:
+def _folder_dataset(tree: Tree, split: str) -> Dataset:
     """Describe a tree by its own class folders.
 
-    The classes are those of both splits, so that a label means the same in both.
+    The classes are those of both splits, so that a label means the same in both. A folder named
+    train is a split only if it holds folders: it may be a class of vehicles. One named test or
+    valid is a split only beside train, or where it is asked for.
     """
-    folders = _folders_of_splits(tree, split)
+    named = [name for name in tree.folders(".") if split_folders([name], split)]
+    folders = split_folders([name for name in named if tree.folders(name)], split)
+    if "train" not in folders and split != TEST:
+        folders = {"val": ("val",)} if "val" in folders.get("val", ()) else {}
     if folders:
         classes = sorted({each for first, *_ in folders.values() for each in tree.folders(first)})
     else:
@@ -166,52 +177,6 @@ def _folder_dataset(tree: Tree, columns: Columns, split: str) -> Dataset:
         classes=tuple(classes),
         layouts=(Layout(kind="class-folders", folders=folders),),
     )
-
-
-def _folders_of_splits(tree: Tree, split: str) -> dict[str, tuple[str, ...]]:
-    """Return the folders that may be each split; none where the tree holds class folders alone.
-
-    A folder named train is a split only if it holds folders: it may be a class of vehicles. One
-    named test or valid is a split only beside train, or where it is asked for.
-    """
-    named = [name for name in tree.folders(".") if split_folders([name], split)]
-    found = split_folders([name for name in named if tree.folders(name)], split)
-    if "train" in found or split == TEST:
-        return found
-    return {"val": ("val",)} if "val" in found.get("val", ()) else {}
-
-
-_SELF_DESCRIBED: dict[str, Callable[[Tree, Columns, str], Dataset]] = {
-    FOLDER: _folder_dataset,
-    WEBDATASET: describe_tar,
-    HUGGINGFACE: describe_parquet,
-}
-
-_CONTAINERS_OF: dict[str, Callable[[Tree], Mapping[str, object]]] = {
-    WEBDATASET: tar_splits,
-    HUGGINGFACE: parquet_splits,
-}
-"""Splits by the names of files; to describe such a data set each of them is read."""
-
-
-_CONTAINERS = f"tar shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`"
-_EXPECTED = {
-    FOLDER: "a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class folders"
-    f" alone, which are taken as train (`clinit extract` reads {_CONTAINERS})",
-    WEBDATASET: "a folder with .tar files whose names or folders have train, val or test in them,"
-    " or none of these words, then all are taken as train",
-    HUGGINGFACE: "a folder with .parquet files whose names or folders have train, validation or"
-    " test in them, or none of these words, then all are taken as train",
-}
-
-
-_UNPACKED = {
-    FOLDER: f"Unpack the archives of the data set, or read {_CONTAINERS}",
-    WEBDATASET: "Give each image a class: beside key.jpg a key.cls with a number or a name, a"
-    " key.json with `label`, or a key.txt",
-    HUGGINGFACE: "Name the column of the classes with `--label-column` of `clinit manifest build`",
-}
-"""What to do where files are there and no image with a label."""
 
 
 def _try_layouts(
@@ -228,46 +193,37 @@ def _try_layouts(
     return None, reasons
 
 
-def _find(tree: Tree, dataset: Dataset, split: str) -> tuple[Layout, Reader]:
-    fitting, reasons = _try_layouts(tree, dataset, split)
-    if fitting is not None:
-        return fitting
-    _refuse_one_class(tree, dataset)
+def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) -> ManifestError:
+    if dataset.name == FOLDER and not dataset.classes:
+        images = tree.images(".", deep=False).paths
+        if images:
+            return _one_class(tree, min(images))
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"
     if len(top) > 8:
         found += f" and {len(top) - 8:,} more"
     looked_for = "; ".join(reasons or [f"class-folders: no {split}/<class>/"])
-    raise ManifestError(
+    other = (
+        f"Give the folder that holds these (`clinit manifest show {dataset.name}` lists them), or"
+        f" read class folders of other names as `{FOLDER}`"
+    )
+    return ManifestError(
         f"no {split} split of {dataset.name} in {printable(tree.root)}; looked for {looked_for};"
         f" and found {found}",
-        remedy=_where_to_look(dataset),
+        remedy=f"{_EXPECTED.get(dataset.name, other)}. Tar shards are read as `{WEBDATASET}`,"
+        f" Parquet files as `{HUGGINGFACE}`.",
     )
 
 
-def _refuse_one_class(tree: Tree, dataset: Dataset) -> None:
-    """Refuse the folder of a single class, which holds images itself, in place of its parent."""
-    if dataset.name != FOLDER or dataset.classes:
-        return
-    found = tree.images(".", deep=False)
-    if found.paths:
-        parent = os.path.normpath(tree.root / "..")
-        if "train" in split_folders([Path(parent).absolute().name], "train"):
-            parent = os.path.normpath(Path(parent, ".."))
-        raise ManifestError(
-            f"{printable(tree.root)} holds images ({printable(min(found.paths))}) and no folder of"
-            " a class",
-            remedy=f"If it is the folder of one class, give its parent: {printable(parent)}. Each"
-            " class needs a folder of its own.",
-        )
-
-
-def _where_to_look(dataset: Dataset) -> str:
-    if dataset.name in _EXPECTED:
-        return f"Give {_EXPECTED[dataset.name]}."
-    return (
-        f"Give the folder that holds these (`clinit manifest show {dataset.name}` lists"
-        f" them), or read class folders of other names as `{FOLDER}`, {_CONTAINERS}."
+def _one_class(tree: Tree, image: str) -> ManifestError:
+    """Return the error of the folder of a single class, given in place of its parent."""
+    parent = Path(os.path.normpath(tree.root / ".."))
+    if "train" in split_folders([parent.absolute().name], "train"):
+        parent = Path(os.path.normpath(parent / ".."))
+    return ManifestError(
+        f"{printable(tree.root)} holds images ({printable(image)}) and no folder of a class",
+        remedy=f"If it is the folder of one class, give its parent: {printable(parent)}. Each"
+        " class needs a folder of its own.",
     )
 
 

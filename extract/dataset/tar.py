@@ -29,27 +29,18 @@ from typing import IO, Any
 import msgspec
 import polars as pl
 
-from clinit.errors import LOOK_AT_STORAGE, ImageError, ManifestError, StorageError
-from clinit.extract.dataset.containers import BUILD_AGAIN, LABEL_SCHEMA, Container
+from clinit.errors import ImageError, ManifestError, unreadable
+from clinit.extract.dataset.containers import BUILD_AGAIN, CONTENT_SCHEMA, Container, Contents
 from clinit.extract.dataset.known import MAX_NAME, is_text
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.files.paths import check_readable
 from clinit.words import printable
 
-SCHEMA = pl.Schema(
-    [
-        ("member", pl.String),
-        ("position", pl.Int64),
-        ("size_bytes", pl.Int64),
-        *LABEL_SCHEMA.items(),
-    ]
-)
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
-_LABELS = ("cls", "json", "txt")
 _KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
-_MOST = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
-"""Bytes of a label; what is longer is none, but perhaps the description of an image."""
+_LABELS = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
+"""Extensions of labels and their most bytes; what is longer is none, but perhaps a description."""
 _BLOCK = 512
 _BUFFER = 4096
 """Network storage asks for blocks of a megabyte, and the images between the headers would come
@@ -61,20 +52,8 @@ _RECORD, _MOST_RECORD = 20 * _BLOCK, 2048 * _BLOCK
 """Tar files are filled up with zeros to records: `tar` and `tarfile` write these, `tar -b 2048`
 those. A library that fills up nothing writes the mark of the end alone."""
 _PACK_AGAIN = "Copy or pack the file again, then build the manifest again."
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TarIndex:
-    """The images of a tar file."""
-
-    table: pl.DataFrame
-    """Columns of `SCHEMA`, in the order of the file; `position` is that of the first byte."""
-    others: tuple[str, ...]
-    """Members that belong to no sample with an image."""
-    second: tuple[str, ...]
-    """Images of samples that have an earlier one."""
-    is_ended: bool
-    """Whether the file ends with the mark of an end, as it should."""
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"(\xb5/\xfd")
+"""How gzip, bzip2, xz and Zstandard begin."""
 
 
 @dataclass(slots=True)
@@ -84,7 +63,7 @@ class _Sample:
     extensions: set[str] = field(default_factory=set)
 
 
-def index_tar(path: Path) -> TarIndex:
+def index_tar(path: Path) -> Contents:
     """List the samples of an uncompressed tar file; image data are not read.
 
     Raises:
@@ -95,7 +74,8 @@ def index_tar(path: Path) -> TarIndex:
     check_readable(path, ManifestError)
     try:
         with _Reader(path) as file:
-            _refuse_compressed(path, file.read(6))
+            if file.read(6).startswith(_COMPRESSED):
+                raise compressed(path)
             file.seek(0)
             return _index(path, file)
     except tarfile.TarError as error:
@@ -103,9 +83,7 @@ def index_tar(path: Path) -> TarIndex:
     except (RecursionError, OverflowError, ValueError) as error:  # of numbers in a header
         raise _damaged(path, "a header is damaged") from error
     except OSError as error:
-        raise StorageError(
-            f"cannot read {printable(path)}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
-        ) from error
+        raise unreadable(printable(path), error) from error
 
 
 class _Reader(io.BufferedReader):
@@ -120,18 +98,13 @@ class _Reader(io.BufferedReader):
         return super().read(size)
 
 
-def member_name(name: str) -> str:
-    """Return the name of a member as manifests have it: `./` at its beginning means nothing."""
-    return name.removeprefix("./")
-
-
-def _index(path: Path, file: IO[bytes]) -> TarIndex:
+def _index(path: Path, file: IO[bytes]) -> Contents:
     samples: dict[str, _Sample] = {}
     others: list[str] = []
     second: list[str] = []
     with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
         for member in _members(tar, path):
-            name = member_name(member.name)
+            name = _name(member)
             key = _KEY.fullmatch(name)
             if key is None or not is_text(name) or not member.isreg() or member.issparse():
                 others.append(name)
@@ -141,7 +114,7 @@ def _index(path: Path, file: IO[bytes]) -> TarIndex:
                 raise _damaged(path, f"the member {name} occurs twice")
             sample.extensions.add(extension)
             if extension in _LABELS:
-                sample.told[extension] = _told(extension, _content(file, member, extension))
+                sample.told[extension] = _told(file, member, extension)
             elif extension not in _IMAGES:
                 continue  # what else is known of a sample: captions, boxes, masks
             elif sample.image is None:
@@ -151,11 +124,16 @@ def _index(path: Path, file: IO[bytes]) -> TarIndex:
         if not samples and not others:
             raise _damaged(path, "it has no members")
         is_ended = _has_end(path, file, tar.offset)
-    with_image = {key: sample for key, sample in samples.items() if sample.image is not None}
-    others += [key for key in samples if key not in with_image]
-    rows = list(map(_row, with_image.values()))
-    table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    return TarIndex(table.sort("position"), tuple(others), tuple(second), is_ended)
+    others += [key for key, sample in samples.items() if sample.image is None]
+    rows = [_row(sample, sample.image) for sample in samples.values() if sample.image is not None]
+    return Contents(
+        pl.DataFrame(rows, schema=CONTENT_SCHEMA, orient="row").sort("position"),
+        left_out={
+            "members left out, of no sample with an image": others,
+            "images left out, of samples with an earlier one": second,
+            "shards without the mark of their end, which may be cut off": [""] * (not is_ended),
+        },
+    )
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
@@ -170,15 +148,19 @@ def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
             yield member
 
 
-def _content(file: IO[bytes], member: tarfile.TarInfo, extension: str) -> bytes:
-    if member.size > _MOST[extension]:
-        return b""
-    file.seek(member.offset_data)
-    return file.read(member.size)
+def _name(member: tarfile.TarInfo) -> str:
+    """Return the name of a member as manifests have it: `./` at its beginning means nothing."""
+    return member.name.removeprefix("./")
 
 
-def _told(extension: str, content: bytes) -> tuple[int | None, str | None]:
+def _told(
+    file: IO[bytes], member: tarfile.TarInfo, extension: str
+) -> tuple[int | None, str | None]:
     """Return the number and the name of a class, as far as a label says them."""
+    if member.size > _LABELS[extension]:
+        return None, None
+    file.seek(member.offset_data)
+    content = file.read(member.size)
     if extension != "json":
         return _number_or_name(content.decode("utf-8", "replace"))
     try:
@@ -198,15 +180,14 @@ def _number_or_name(value: str | int) -> tuple[int | None, str | None]:
     return (int(text), None) if _NUMBER.fullmatch(text) else (None, text)
 
 
-def _row(sample: _Sample) -> tuple[str, int, int, int | None, str | None]:
-    image = sample.image
-    assert image is not None
+def _row(sample: _Sample, image: tarfile.TarInfo) -> tuple[str, int, int, int | None, str | None]:
+    nothing = None, None
     told = [sample.told[name] for name in _LABELS if name in sample.told]
-    index, name = next((each for each in told if each != (None, None)), (None, None))
-    described, called = sample.told.get("json", (None, None))
+    index, name = next((each for each in told if each != nothing), nothing)
+    described, called = sample.told.get("json", nothing)
     if name is None and described in (None, index):
         name = called
-    return member_name(image.name), image.offset_data, image.size, index, name
+    return _name(image), image.offset_data, image.size, index, name
 
 
 def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
@@ -225,35 +206,21 @@ def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
     rest = file.read(min(length - offset, _MOST_RECORD))
     if rest[:_BLOCK].strip(b"\0"):
         raise _damaged(path, f"the header at byte {offset:,} is damaged")
-    if rest.strip(b"\0"):
-        raise _damaged(
-            path,
-            f"more follows its end at byte {offset:,}, as where `cat` has joined archives",
-            remedy="Keep the archives as files of their own, or join them with `tar --concatenate`,"
-            " then build the manifest again.",
-        )
     record = min(max(_RECORD, length & -length), _MOST_RECORD)
-    if length - offset >= 2 * _BLOCK + record:
+    if rest.strip(b"\0") or length - offset >= 2 * _BLOCK + record:
         raise _damaged(
             path,
-            f"from byte {offset:,} on it holds {length - offset:,} zeros, and members may be lost",
-            remedy=f"{_PACK_AGAIN} If `tar --list` shows all members, its blocking factor is"
-            " unusual: pack it without `tar -b`.",
+            f"{length - offset:,} bytes follow its end at byte {offset:,}, and members may be lost",
+            remedy=f"{_PACK_AGAIN} Join archives with `tar --concatenate`, not with `cat`, and pack"
+            " without `tar -b`.",
         )
     return len(rest) >= _BLOCK
 
 
-def _refuse_compressed(path: Path, start: bytes) -> None:
-    known = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"(\xb5/\xfd": "Zstandard"}
-    for mark, name in known.items():
-        if start.startswith(mark):
-            raise compressed(path, name)
-
-
-def compressed(path: Path, how: str) -> ManifestError:
+def compressed(path: Path) -> ManifestError:
     """Return the error of a compressed tar file."""
     return ManifestError(
-        f"{printable(path)} is compressed ({how}): an image in it cannot be read by itself",
+        f"{printable(path)} is compressed: an image in it cannot be read by itself",
         remedy="Unpack its compression alone (`gunzip`, `bunzip2`, `unxz` or `unzstd`), so that a"
         " .tar file is left; images in it are compressed already.",
     )
@@ -263,13 +230,9 @@ def _damaged(path: Path, why: str, remedy: str = _PACK_AGAIN) -> ManifestError:
     return ManifestError(f"{printable(path)} is not a whole tar file: {why}", remedy=remedy)
 
 
-_SIZE = slice(124, 136)
-_CHECKSUM = slice(148, 156)
-_PREFIX = 345
-"""First byte of what may stand before a name."""
-_SHORT = 100
-"""Bytes of a name that every header can hold; a longer one, or one that is not ASCII, stands in
-another header."""
+_SHORT = 98
+"""Letters of a name that every header can hold, also with `./` before it; a longer one, or one that
+is not ASCII, stands in another header."""
 
 
 def read_member(container: Container, member: str, position: int, size: int) -> bytes:
@@ -286,60 +249,31 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
         ManifestError: If the file is not the one of the manifest.
         OSError: If it cannot be read.
     """
-    file = os.open(container.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        facts = os.fstat(file)
-        if not stat.S_ISREG(facts.st_mode):
-            raise _changed(container, member)
-        container.check_size(facts.st_size)
-        if not _BLOCK <= position <= facts.st_size - size:  # before anything is reserved
-            raise _changed(container, member)
-        content = os.pread(file, _BLOCK + size, position - _BLOCK)
-    finally:
-        os.close(file)
-    if len(content) != _BLOCK + size:
-        raise _changed(container, member)
-    header = content[:_BLOCK]
-    if not _is_header(header, member, size):
-        if _is_whole(header):
-            raise _changed(container, member)
-        raise ImageError(
-            "its header in the tar file is damaged",
-            remedy="Replace the tar file by a whole one and extract again with `--retry-invalid`,"
-            " or leave its row invalid.",
-        )
-    return content[_BLOCK:]
-
-
-def _is_header(block: bytes, member: str, size: int) -> bool:
-    """Compare size and name; `tarfile` takes longer for this than the system for the read."""
-    is_told = member.isascii() and len(member) < _SHORT - len("./") and not block[_PREFIX]
-    name = block[:_SHORT].split(b"\0", 1)[0].decode("utf-8", "replace")
-    return _number(block[_SIZE]) == size and (not is_told or member_name(name) == member)
-
-
-def _is_whole(block: bytes) -> bool:
-    """Return whether a header has the checksum that it says: the sum of its bytes."""
-    blanks = sum(b" " * 8)  # they stand for the checksum itself
-    found = sum(block) - sum(block[_CHECKSUM]) + blanks
-    return _number(block[_CHECKSUM]) == found
-
-
-def _number(field: bytes) -> int | None:
-    """Return a number of a header; None where it is none."""
-    value = int.from_bytes(field, "big")
-    top = 8 * len(field) - 1
-    if value >> top:  # GNU's form of what octal digits cannot say
-        return value & ((1 << top) - 1)
-    digits = field.strip(b" \0")
-    if not digits.isdigit() or b"8" in digits or b"9" in digits:
-        return None
-    return int(digits, 8)
-
-
-def _changed(container: Container, member: str) -> ManifestError:
-    return ManifestError(
+    changed = ManifestError(
         f"{container.path} does not hold {member} where the manifest says: it was changed or is"
         " damaged there",
         remedy=BUILD_AGAIN,
     )
+    file = os.open(container.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode):
+            raise changed
+        container.check_size(facts.st_size)
+        if not _BLOCK <= position <= facts.st_size - size:  # before anything is reserved
+            raise changed
+        content = os.pread(file, _BLOCK + size, position - _BLOCK)
+    finally:
+        os.close(file)
+    try:
+        found = tarfile.TarInfo.frombuf(content[:_BLOCK], "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        raise ImageError(
+            "its header in the tar file is damaged",
+            remedy="Replace the tar file by a whole one and extract again with `--retry-invalid`,"
+            " or leave its row invalid.",
+        ) from error
+    is_told = member.isascii() and len(member) < _SHORT
+    if len(content) != _BLOCK + size or found.size != size or (is_told and _name(found) != member):
+        raise changed
+    return content[_BLOCK:]

@@ -8,25 +8,16 @@ error otherwise, so that a manifest cannot be made to reach files that were not 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clinit.errors import ManifestError
 from clinit.words import printable
 
-IMAGE_SUFFIXES = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".gif",
-    ".bmp",
-    ".webp",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-)
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Endings, in any case, of the files that are taken."""
 
 UNTAKEN_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".jp2")
@@ -69,7 +60,7 @@ class Tree:
         Raises:
             ManifestError: If there is no folder at `root`.
         """
-        try:
+        with _reading(root):
             if not root.is_dir():
                 found = "a file" if root.exists() else "nothing"
                 raise ManifestError(
@@ -77,36 +68,23 @@ class Tree:
                     remedy="Give the folder that holds the images; check that it is mounted.",
                 )
             return cls(root, root.resolve())
-        except OSError as error:
-            raise _unreadable(root, error) from error
 
     def has_folder(self, relative: str) -> bool:
         """Return whether there is a folder at `relative`, following links under the root."""
         folder = self.root / relative
-        try:
-            if not folder.is_dir():
-                return False
-        except OSError as error:
-            raise _unreadable(folder, error) from error
-        self._resolve(folder)
-        return True
+        with _reading(folder):
+            return folder.is_dir() and bool(self._resolve(folder))
 
     def top(self) -> list[str]:
         """Return the visible names directly under the root, sorted; folders end with `/`."""
-        try:
-            with os.scandir(self.root) as entries:
-                names = [e.name + "/" * e.is_dir() for e in entries if e.name[0] != "."]
-        except OSError as error:
-            raise _unreadable(self.root, error) from error
-        return sorted(names)
+        with _reading(self.root), os.scandir(self.root) as entries:
+            return sorted(e.name + "/" * e.is_dir() for e in entries if e.name[0] != ".")
 
     def file(self, relative: str) -> Path | None:
         """Return the path of the file at `relative`, or None if there is none."""
         path = self.root / relative
-        try:
+        with _reading(path):
             return path if path.is_file() else None
-        except OSError as error:
-            raise _unreadable(path, error) from error
 
     def facts(self, relative: str) -> os.stat_result:
         """Return size and times of the file at `relative`.
@@ -115,19 +93,14 @@ class Tree:
             ManifestError: If there is none, or it cannot be looked at.
         """
         path = self.root / relative
-        try:
+        with _reading(path):
             return path.stat()
-        except OSError as error:
-            raise _unreadable(path, error) from error
 
     def folders(self, relative: str) -> list[str]:
         """Return the names of the visible sub-folders of `relative`, sorted."""
         folder = self.root / relative
-        try:
-            with os.scandir(folder) as entries:
-                found = [e for e in entries if e.name[0] != "." and e.is_dir()]
-        except OSError as error:
-            raise _unreadable(folder, error) from error
+        with _reading(folder), os.scandir(folder) as entries:
+            found = [e for e in entries if e.name[0] != "." and e.is_dir()]
         for entry in found:
             if entry.is_symlink():
                 self._resolve(Path(entry.path))
@@ -152,35 +125,31 @@ class Tree:
     def has_image(self, relative: str) -> bool:
         """Return whether an image lies directly in the folder `relative`."""
         folder = self.root / relative
-        try:
-            with os.scandir(folder) as entries:
-                return any(_is_image_name(entry.name) for entry in entries)
-        except OSError as error:
-            raise _unreadable(folder, error) from error
+        with _reading(folder), os.scandir(folder) as entries:
+            return any(e.name[0] != "." and _is_image_name(e.name) for e in entries)
 
     def _collect(self, relative: str, entered: frozenset[Path] | None, found: Images) -> None:
         """Add the files of `relative` to `found`; `entered`: real folders on the way, if deep."""
         prefix = "" if relative in ("", ".") else f"{relative}/"
         folder = self.root / relative
         below: list[tuple[str, os.DirEntry[str]]] = []
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if name[0] == ".":
-                        continue
-                    path = prefix + name
-                    if entry.is_symlink():
-                        self._collect_link(entry, path, below, found)
-                    elif entry.is_dir():
-                        below.append((path, entry))
-                    elif name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file():
-                        found.paths.append(path)
-                        found.sizes.append(entry.stat().st_size)
-                    else:
-                        found.others.append(path)
-        except OSError as error:
-            raise _unreadable(folder, error) from error
+        with _reading(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.name[0] == ".":
+                    continue
+                if entry.is_symlink():
+                    self._resolve(Path(entry.path))
+                if entry.is_dir():
+                    below.append((path, entry))
+                    continue
+                is_broken = entry.is_symlink() and not os.path.exists(entry.path)  # noqa: PTH110
+                if _is_image_name(entry.name) and (is_broken or entry.is_file()):
+                    found.paths.append(path)
+                    found.sizes.append(0 if is_broken else entry.stat().st_size)
+                    found.broken.extend([path] * is_broken)
+                else:
+                    found.others.append(path)
         if entered is None:
             found.folders.extend(path for path, _ in below)
             return
@@ -197,37 +166,9 @@ class Tree:
                 )
             self._collect(path, entered | {real}, found)
 
-    def _collect_link(
-        self,
-        entry: os.DirEntry[str],
-        path: str,
-        below: list[tuple[str, os.DirEntry[str]]],
-        found: Images,
-    ) -> None:
-        self._resolve(Path(entry.path))
-        image = _is_image_name(entry.name)
-        try:
-            size = entry.stat().st_size
-        except FileNotFoundError:
-            size = 0
-            if image:
-                found.broken.append(path)
-        else:
-            if entry.is_dir():
-                below.append((path, entry))
-                return
-            image = image and entry.is_file()
-        if image:
-            found.paths.append(path)
-            found.sizes.append(size)
-        else:
-            found.others.append(path)
-
     def _resolve(self, path: Path) -> Path:
-        try:
+        with _reading(path):
             real = path.resolve()
-        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
-            raise _unreadable(path, error) from error
         if not real.is_relative_to(self.real):
             raise ManifestError(
                 f"{printable(path)} is a link to {printable(real)}, outside of the root"
@@ -239,13 +180,17 @@ class Tree:
 
 
 def _is_image_name(name: str) -> bool:
-    return name[0] != "." and name.lower().endswith(IMAGE_SUFFIXES)
+    return name.lower().endswith(IMAGE_SUFFIXES)
 
 
-def _unreadable(path: Path, error: OSError | RuntimeError) -> ManifestError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ManifestError(
-        f"cannot read {printable(path)}: {reason}",
-        remedy="Check that the disk is mounted and that you may read this folder"
-        " (`ls -ld` shows its permissions), then run the same command again.",
-    )
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ManifestError(
+            f"cannot read {printable(path)}: {reason}",
+            remedy="Check that the disk is mounted and that you may read this folder"
+            " (`ls -ld` shows its permissions), then run the same command again.",
+        ) from error

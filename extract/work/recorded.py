@@ -1,30 +1,47 @@
 """The images, the network and the transform behind a feature cache, as it records them.
 
-The fingerprint says which they were; only the weights themselves are elsewhere. Whatever file
+The fingerprint contains which they were; only the weights themselves are elsewhere. Whatever file
 they come from, they count only if their hash is the one in the fingerprint.
+
+Digests show that the bytes are those that were written, not that the right images, in the right
+order, went through the right network. `recheck` measures that: it extracts a sample of rows again.
+The difference of a row is max |a - b| / max |b| over its features, a computed now, b stored. It is
+never quite zero: features are rounded when they are stored (float16: 2^-11 of a number), and sums
+of a forward pass are rounded in another order in a batch of another size, on another device or with
+other threads.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-import timm
+import numpy as np
+import torch
+from jaxtyping import Float, Int
 
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.cache.summary import RunFacts
-from clinit.extract.dataset.decode import decoder_version
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.model_args import read_model_args
 from clinit.extract.network.transform import Transform
+from clinit.extract.views import View
+from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.extract.work.run import Network
-from clinit.machine import choose_device
+from clinit.machine import choose_device, cpu_count
 from clinit.words import contrast_digests
 
+STORAGE = {"float16": 2.0**-11, "float32": 0.0}
+"""Largest relative error of rounding to the type of the features."""
+ARITHMETIC = {"off": 2.0**-9, "float16": 2.0**-6, "bfloat16": 2.0**-3}
+"""What another order of summation may change, by autocast. A float32 convolution or matrix product
+on a GPU may round its factors to TensorFloat-32, of 11 bits like float16."""
 _RIGHT_FILE = (
     "Give the file of the weights that the features were extracted with: `--weights FILE`."
 )
@@ -38,7 +55,7 @@ def reload(
     Args:
         split: A split of a cache.
         weights: The file of the weights; default: where they were at extraction, or timm's
-            pretrained weights where no file was given then.
+            pretrained weights if no file was given then.
         device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
@@ -54,22 +71,29 @@ def reload(
 def rebuild(
     fingerprint: Fingerprint, weights: Path | None, *, origin: str, device: str = "cpu"
 ) -> tuple[Backbone, Transform]:
-    """Return the backbone and the transform of a fingerprint.
+    """Return the backbone and the transform of a fingerprint; see `reload`.
 
     Args:
         fingerprint: That of a cache, or of a run record.
         weights: The file of the weights; None takes timm's pretrained weights.
         origin: What holds the fingerprint, for messages.
-        device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
-
-    Raises:
-        CacheError: If no network of ours computed the features, or these are other weights.
-        BackboneError: If the weights cannot be had or do not fit the network.
-        DeviceError: If the device is absent.
+        device: As in `reload`.
     """
-    expected = _extracted_weights(fingerprint, origin)
-    transform, config = _parse(fingerprint, origin)
-    config = replace(config, weights=weights, device=str(choose_device(device)))
+    fields, expected = fingerprint.fields, _extracted_weights(fingerprint, origin)
+    try:
+        transform = Transform.parse(fields["transform"])
+        config = BackboneConfig(
+            name=fields["backbone"],
+            weights=weights,
+            model_args=read_model_args(fields["model_args"]),
+            device=str(choose_device(device)),
+            autocast=fields.get("autocast", "off"),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CacheError(
+            f"the fingerprint of {origin} does not describe a network and a transform: {error}",
+            remedy="Run the `clinit extract` command of the cache into a new folder.",
+        ) from error
     try:
         backbone = load_backbone(config)
     except BackboneError as error:
@@ -94,7 +118,17 @@ def stored_weights(split: CacheSplit) -> Path | None:
         CacheError: If nobody knows, or the file is gone.
     """
     _extracted_weights(split.fingerprint, str(split.path))
-    return weights_file(split.path, None, split.summary.run)
+    found = split.summary.run.weights
+    if found is None:
+        return None
+    if not (isinstance(found, str) and Path(found).is_file()):
+        where = f"at {found}" if isinstance(found, str) else "in a place that it does not record"
+        raise CacheError(
+            f"the weights of the features in {split.path} were {where}",
+            remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
+            " cache again: it records the path and computes nothing.",
+        )
+    return Path(found)
 
 
 def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
@@ -105,145 +139,170 @@ def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
             f" {'elsewhere' if fingerprint.backbone is None else fingerprint.backbone!r}",
             remedy="Extract the images with `clinit extract` to have the network too.",
         )
-    return fingerprint.weights
+    return str(fingerprint.weights)
 
 
-def _parse(fingerprint: Fingerprint, origin: str) -> tuple[Transform, BackboneConfig]:
-    fields = fingerprint.fields
-    try:
-        transform = Transform.parse(fields["transform"])
-        config = BackboneConfig(
-            name=fields["backbone"],
-            model_args=read_model_args(fields["model_args"]),
-            autocast=fields.get("autocast", "off"),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise CacheError(
-            f"the fingerprint of {origin} does not describe a network and a transform: {error}",
-            remedy="Run the `clinit extract` command of the cache into a new folder.",
-        ) from error
-    return transform, config
-
-
-_DEVICES = ("auto", "cpu", "cuda")
-
-
-def rebuild_network(
-    plan: Plan, weights: Path | None, device: str | None, *, origin: str
-) -> Network:
-    """Return the network of a plan, and the fingerprint of what it computes here and now.
-
-    Args:
-        plan: That of a split.
-        weights: The file of the weights; None takes timm's pretrained weights.
-        device: `auto`, `cpu`, `cuda`, `cuda:<index>`; None takes the kind of the plan.
-        origin: What holds the plan, for messages.
+def rebuild_network(split: CacheSplit, weights: Path | None, device: str) -> Network:
+    """Return the network of a split, and the fingerprint of what it computes here and now.
 
     Raises:
-        CacheError: If no network of ours computed the features, these are other weights, or a
-            library has another version.
+        CacheError: As `reload`, or if a library has another version.
         ClinitError: If the backbone does not serve.
     """
-    told, device = plan.fingerprint, device or plan.device or "cpu"
-    if device not in _DEVICES and not device.startswith("cuda:"):
+    backbone, transform = reload(split, weights=weights, device=device)
+    network = Network.of(backbone, transform, split.plan.dtype)
+    for each in split.fingerprint.without_rows.differences(network.fingerprint):
         raise CacheError(
-            f"the features of {origin} were computed on {device}: they were merged",
-            remedy="Extract the images into a new folder with `clinit extract`.",
-        )
-    backbone, transform = rebuild(told, weights, origin=origin, device=device)
-    here = Fingerprint.of_network(
-        backbone=backbone.config.name,
-        weights=backbone.weights_sha256,
-        model_args=backbone.config.model_args,
-        timm=timm.__version__,
-        transform=transform.describe(),
-        decoder=decoder_version(),
-        dtype=plan.dtype,
-        autocast=backbone.config.autocast,
-    )
-    for each in told.without_rows.differences(here):
-        raise CacheError(
-            f"the features of {origin} were computed with {each.name} = {each.one}, here it is"
+            f"the features of {split.path} were computed with {each.name} = {each.one}, here it is"
             f" {each.other}: they would be others",
             remedy="Install that version, or run the `clinit extract` command of this cache into a"
             " new folder.",
         )
-    return Network(backbone, transform, here)
+    return network
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Networks:
-    """The networks of the splits of one cache, each loaded once."""
-
-    path: Path
-    """The cache."""
-    weights: Path | None
-    """The file of the weights, for all of them; None takes the one that is recorded."""
-    device: str | None
-    """As in `rebuild_network`."""
-    _loaded: dict[tuple[Path | None, str], Network] = field(default_factory=dict, init=False)
-    """By weights and the device of the plan: splits have the same more often than not."""
-
-    def of(self, plan: Plan, facts: RunFacts) -> Network:
-        """Return the network of a split.
-
-        Raises:
-            ClinitError: As `rebuild_network` and `weights_file`.
-        """
-        weights = weights_file(self.path, self.weights, facts)
-        if (weights, plan.device) not in self._loaded:
-            network = rebuild_network(plan, weights, self.device, origin=str(self.path))
-            self._loaded[weights, plan.device] = network
-        return self._loaded[weights, plan.device]
-
-
-def images_root(path: Path, given: Path | None, facts: RunFacts) -> Path:
-    """Return the folder of the images of the cache at `path`: the given one, or where it was.
+def images_root(split: CacheSplit, given: Path | None) -> Path:
+    """Return the folder of the images of a split: the given one, or where it was.
 
     Raises:
-        CacheError: If nobody knows, or nothing is there.
+        CacheError: If there is none.
     """
-    if given is not None:
-        if not given.is_dir():
-            raise CacheError(f"no folder at {given}", remedy="Give the folder of the images.")
-        return given
-    if facts.root is None:
+    found = str(given) if given is not None else split.summary.run.root
+    # Earlier versions recorded it as seen from a working folder that nobody knows any more.
+    if found is None or not Path(found).is_dir() or not (given or Path(found).is_absolute()):
         raise CacheError(
-            f"nothing whole in {path} says where its images were",
-            remedy="Say where they are with `--root DIR`.",
+            f"the images of {split.path} are not in {found or 'any folder that it records'}",
+            remedy="Give the folder of the images: `--root DIR`.",
         )
-    if not Path(facts.root).is_absolute():
-        raise CacheError(
-            f"the images of {path} were in {facts.root}, seen from a folder that an earlier version"
-            " of clinit has not recorded",
-            remedy="Say where they are with `--root DIR`, or run the `clinit extract` command of"
-            " this cache again: it records it.",
-        )
-    if not Path(facts.root).is_dir():
-        raise CacheError(
-            f"the images of {path} were in {facts.root}, where nothing is now",
-            remedy="Say where they are with `--root DIR`.",
-        )
-    return Path(facts.root)
+    return Path(found)
 
 
-def weights_file(path: Path, given: Path | None, facts: RunFacts) -> Path | None:
-    """Return the file of the weights of the cache at `path`; None for timm's own.
+@dataclass(frozen=True, slots=True)
+class Rechecked:
+    """A sample of one split or view."""
+
+    title: str
+    num_rows: int
+    largest: float
+    """Largest difference of a row, relative to its largest feature; 0 or more."""
+    path: str
+    """The image of that row."""
+    row: int
+    tolerance: float
+    unreadable: tuple[str, ...]
+    """Images that cannot be read now, each with its reason."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all rows could be computed and none differs by more than the tolerance."""
+        return not self.unreadable and self.largest <= self.tolerance
+
+
+def sample_rows(split: CacheSplit, size: int, seed: int) -> Int[np.ndarray, " sample"]:
+    """Return rows that hold features, drawn without replacement, in order."""
+    rows = np.flatnonzero(split.valid)
+    drawn = np.random.default_rng(seed).choice(rows, size=min(size, len(rows)), replace=False)
+    sample: np.ndarray = np.sort(drawn)
+    return sample
+
+
+def recheck(
+    split: CacheSplit,
+    network: Network,
+    root: Path,
+    rows: Int[np.ndarray, " sample"],
+    *,
+    workers: int | None = None,
+    on_rows: Callable[[str, int, int], None] = lambda title, done, total: None,
+) -> Rechecked:
+    """Extract rows of a split or view again and compare them with what is stored.
+
+    Args:
+        split: The split or view.
+        network: The network that its fingerprint names.
+        root: The folder of the images.
+        rows: At least one, all of them valid, in order.
+        workers: Threads that read and decode; None for one on each usable CPU.
+        on_rows: Called with the title, the number of finished rows, and that of all.
 
     Raises:
-        CacheError: If nobody knows, or nothing is there.
+        CacheError: If a shard is damaged, or the view is of no kind known here.
+        ClinitError: If the machine fails, or an image has another size than in the manifest.
     """
-    if given is not None:
-        return given
-    if isinstance(facts.weights, msgspec.UnsetType):
+    stored = _stored_rows(split, rows)
+    largest, worst, done = -1.0, int(rows[0]), 0
+    unreadable: list[str] = []
+    paths = split.manifest.table["path"]
+    for batch, features in _computed(split, network, root, rows, workers or cpu_count()):
+        unreadable += [f"{paths[row]}: {why}" for row, why in batch.reasons.items()]
+        for row, found, expected in zip(batch.rows, features, stored, strict=False):
+            difference = _difference(found, expected)
+            if row not in batch.reasons and difference > largest:
+                largest, worst = difference, row
+        done += len(batch.rows)
+        on_rows(split.plan.title, done, len(rows))
+    return Rechecked(
+        title=split.plan.title,
+        num_rows=len(rows),
+        largest=max(largest, 0.0),
+        path=paths[worst],
+        row=worst,
+        tolerance=STORAGE[split.plan.dtype] + ARITHMETIC[network.backbone.config.autocast],
+        unreadable=tuple(unreadable),
+    )
+
+
+def _difference(found: Float[np.ndarray, " dim"], stored: Float[np.ndarray, " dim"]) -> float:
+    scale = np.abs(stored).max()
+    difference = np.abs(found - stored).max()
+    relative = float(difference / scale) if scale > 0 else float(difference)
+    return math.inf if math.isnan(relative) else relative
+
+
+def _stored_rows(
+    split: CacheSplit, rows: Int[np.ndarray, " sample"]
+) -> Iterator[Float[np.ndarray, " dim"]]:
+    """Yield the stored features of rows, in float32; each shard is read once."""
+    shards = rows // split.plan.shard_rows
+    for index in np.unique(shards).tolist():
+        inside = rows[shards == index] - index * split.plan.shard_rows
+        yield from split.shard(index).features[inside].astype(np.float32)
+
+
+def _computed(
+    split: CacheSplit,
+    network: Network,
+    root: Path,
+    rows: Int[np.ndarray, " sample"],
+    workers: int,
+) -> Iterator[tuple[ImageBatch, Float[np.ndarray, "batch dim"]]]:
+    """Yield batches of rows with the features of all of them."""
+    device = network.backbone.config.device
+    normalise = network.transform.normaliser(torch.device(device))
+    size, numbers = split.plan.batch_size, rows.tolist()
+    batches = load_batches(
+        images_of(split.manifest.table, root),
+        [numbers[start : start + size] for start in range(0, len(numbers), size)],
+        network.transform,
+        workers=workers,
+        max_pixels=split.summary.run.max_pixels or MAX_PIXELS,
+        view=_view(split, network),
+    )
+    with closing(batches):
+        for batch in batches:
+            features = network.backbone.features(normalise(batch.pixels.to(device)))
+            yield batch, features.cpu().numpy()
+
+
+def _view(split: CacheSplit, network: Network) -> View | None:
+    told = split.fingerprint
+    if told.view is None:
+        return None
+    view = View.of(network.transform, seed=int(told.view_seed), number=int(told.view))
+    if view.describe() != told.augmentation:
         raise CacheError(
-            f"nothing in {path} says where the weights were",
-            remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
-            " cache again: it adds the path and computes nothing.",
+            f"{split.path} holds views with augmentation = {told.augmentation}, here it is"
+            f" {view.describe()}",
+            remedy="Extract the views again into a new folder, with `clinit extract --views`.",
         )
-    if facts.weights is not None and not Path(facts.weights).is_file():
-        raise CacheError(
-            f"the weights of the features in {path} were at {facts.weights}, where nothing is now",
-            remedy="Say where they are with `--weights FILE`.",
-        )
-    return None if facts.weights is None else Path(facts.weights)
+    return view

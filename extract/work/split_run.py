@@ -1,36 +1,182 @@
-"""Extract one split: find the shards that are missing, have them computed, write the summary."""
+"""Extract one split: find the shards that are missing, compute them, write the summary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
+from itertools import chain, islice
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-from clinit.errors import CacheError, ClinitError, ManifestError
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.cache.plan import FILE as PLAN_FILE
 from clinit.extract.cache.plan import WHOLE, Part, Plan, settle_plan, shard_name
-from clinit.extract.cache.read import (
-    HEAD_FILE,
-    CacheSplit,
-    open_split,
-    shard_problem,
-    verify_shard,
-)
-from clinit.extract.cache.shard import read_shard
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.shard import Shard, assemble, read_shard, write_shard
 from clinit.extract.cache.summary import FILE as SUMMARY_FILE
 from clinit.extract.cache.summary import UNKNOWN, RunFacts, names_sha256, write_summary
-from clinit.extract.dataset.manifest import read_manifest, write_manifest
+from clinit.extract.dataset.decode import MISSING
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.head_names import NAMED_EARLIER, HeadNames
-from clinit.extract.work.shard_work import Meter, Progress, ShardWork
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.transform import Transform
+from clinit.extract.views import View
+from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.extract.work.settings import Settings
 from clinit.files.commit import flush_folder
 from clinit.files.lock import claim_file, claimed_names
+from clinit.stopwatch import Stopwatch
 
 MANIFEST_FILE = "manifest.parquet"
+_SAMPLE = 200
+"""Images whose places are looked at before a folder is said to be the wrong one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the extraction of a split is."""
+
+    split: str
+    rows_done: int
+    """Rows in finished batches, those found in earlier shards included."""
+    rows_total: int
+    images_per_s: float
+    """Rate of this run."""
+    shares: Mapping[str, float]
+    """Share of each phase in the time, in [0, 1]."""
+
+
+@runtime_checkable
+class Extractor(Protocol):
+    """What is run over the images: a backbone, or its first part."""
+
+    @property
+    def config(self) -> BackboneConfig:
+        """Which network, and how it computes."""
+        ...
+
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return what is stored of normalised images, in float32."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ShardWork:
+    """What it takes to compute the shards of a plan."""
+
+    plan: Plan
+    manifest: Manifest
+    root: Path
+    folder: Path
+    backbone: Extractor
+    transform: Transform
+    view: View | None = None
+    """Random crops instead of what `transform` shows."""
+    settings: Settings
+    """Of them, what concerns images and shards."""
+    timing: Timing = field(default_factory=Timing)
+
+    def compute(
+        self, shards: Iterable[int], on_rows: Callable[[int], None]
+    ) -> Iterator[tuple[int, Shard]]:
+        """Compute shards; yield each one when all of its features are back.
+
+        Args:
+            shards: Which ones. The next is asked for when the images of the one before have been
+                handed to the decoders, so reading does not pause between two shards.
+            on_rows: Called with the number of rows of every finished batch.
+
+        Raises:
+            ClinitError: If the storage fails, or an image is bad and `settings.strict` is set.
+        """
+        is_first = True
+        with closing(self._images(shards)) as batches:
+            for first in batches:
+                index = first.rows[0] // self.plan.shard_rows
+                count = -(-len(self.plan.rows(index)) // self.plan.batch_size)
+                arrivals = chain([first], islice(batches, count - 1))
+                shard = self._compute_shard(self.plan.rows(index), arrivals, on_rows)
+                if is_first:
+                    self._refuse_wrong_root(self.plan.rows(index), shard.reasons)
+                    is_first = False
+                yield index, shard
+
+    def _compute_shard(
+        self, rows: range, batches: Iterable[ImageBatch], on_rows: Callable[[int], None]
+    ) -> Shard:
+        device = torch.device(self.backbone.config.device)
+        normalise = self.transform.normaliser(device)
+        features = np.zeros((len(rows), *(self.plan.shape or (self.plan.dim,))), dtype=np.float32)
+        reasons: dict[int, str] = {}
+        computed = features_of(
+            batches,
+            lambda pixels: self.backbone.features(normalise(pixels)),
+            device,
+            self.timing,
+        )
+        with closing(computed):
+            for batch, found in computed:
+                first = batch.rows[0] - rows.start
+                features[first : first + len(batch.rows)] = found.numpy()
+                reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
+                on_rows(len(batch.rows))
+        labels = self.manifest.table["label"][rows.start : rows.stop].to_numpy()
+        return assemble(features, labels, reasons, dtype=self.plan.dtype)
+
+    def _images(self, shards: Iterable[int]) -> Generator[ImageBatch]:
+        """Yield the images of `shards`; no batch crosses the border of a shard."""
+        size = self.plan.batch_size
+        loaded = load_batches(
+            images_of(self.manifest.table, self.root),
+            (
+                range(start, min(start + size, rows.stop))
+                for rows in map(self.plan.rows, shards)
+                for start in range(rows.start, rows.stop, size)
+            ),
+            self.transform,
+            workers=self.settings.threads,
+            max_pixels=self.settings.max_pixels,
+            pin_memory=self.backbone.config.device.startswith("cuda"),
+            view=self.view,
+        )
+        with closing(loaded) as batches:
+            while True:
+                waited = Stopwatch()
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                self.timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
+                if self.settings.strict and batch.reasons:
+                    row, reason = min(batch.reasons.items())
+                    raise ImageError(
+                        f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
+                        remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
+                    )
+                yield batch
+
+    def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
+        """Stop if not one file is in its place: then it is not the files that are wrong."""
+        if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
+            return
+        # Whichever shard it is, and whoever computes it: the same is refused.
+        paths = self.manifest.table["path"]
+        sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
+        if not any((self.root / paths[row]).exists() for row in sample):
+            raise ManifestError(
+                f"none of the {len(rows):,} images from {paths[rows.start]} on is in {self.root}",
+                remedy="Give the folder that the paths of the manifest start from with `--root`.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +189,21 @@ class SplitResult:
     part: Part = WHOLE
     """The part whose shards were looked at."""
     computed_rows: int = 0
-    """Rows extracted in this run; 0 where the part was complete."""
+    """Rows extracted in this run; 0 if the part was complete."""
     replaced_shards: tuple[str, ...] = ()
-    """Why a shard that was there has been computed again."""
+    """Why existing shards were computed again."""
     retried_rows: int | None = None
-    """Invalid rows whose images were read again; None where that was not asked for."""
+    """Invalid rows whose images were read again; None if that was not asked for."""
     shards_there: int
-    """Shards of all parts that are there."""
+    """Existing shards of all parts."""
     problem: str = ""
-    """What is wrong with a shard of another part, where all are there."""
+    """What is wrong with a shard of another part, if all exist."""
     run: RunFacts | None = None
-    """How this run has computed its rows; None where it computed none."""
+    """How this run has computed its rows; None if it computed none."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the split is there, of all parts."""
+        """Whether the split is complete, with all its parts."""
         return self.shards_there == self.plan.num_shards and not self.problem
 
     @cached_property
@@ -73,7 +219,7 @@ class SplitResult:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SplitRun:
-    """The extraction of one split: find the shards that are missing, have them computed."""
+    """The extraction of one split: find the shards that are missing, compute and write them."""
 
     work: ShardWork
     part: Part = WHOLE
@@ -82,12 +228,6 @@ class SplitRun:
     """The pretrained head, stored beside the split (not a view) and judged on it."""
     head_names: HeadNames
     """Its class names, and where they came from."""
-    names_given: bool
-    """Whether this command names the head's rows."""
-    retry_invalid: bool = False
-    """Whether shards with invalid rows are computed again."""
-    command: str | None = None
-    """The command line, for the summary."""
     on_progress: Callable[[Progress], None]
 
     def run(self) -> SplitResult:
@@ -97,47 +237,52 @@ class SplitRun:
             ClinitError: If another process extracts the same part, the folder belongs to another
                 extraction, or the storage fails.
         """
+        plan = self.plan
         with self._claimed():
             self._begin()
-            finished = self._finished()
-            missing, replaced = self._missing_shards(finished)
-            retried = self._invalid_rows(missing) if self.retry_invalid else {}
+            finished = None
+            with suppress(CacheError):
+                finished = open_split(self.folder)
+            missing = self._missing_shards(finished)
+            retried = self._invalid_rows(missing) if self.work.settings.retry_invalid else {}
             todo = sorted({*missing, *retried})
-            meter, started = Meter(self.work, self.part, todo, self.on_progress), datetime.now(UTC)
-            for _ in self.work.compute(
-                todo,
-                on_rows=meter.advance,
-                before_write=lambda shard: self._withdraw_summary() if shard in retried else None,
-            ):
-                pass
-            facts, problem = self._facts(meter.computed, started), ""
-            there = sum((self.folder / shard_name(n)).exists() for n in range(self.plan.num_shards))
-            if there == self.plan.num_shards:
-                if finished is not None and not todo:
-                    self._judge_again(finished)
-                else:
-                    problem = self._complete(facts)
+            started, computed = datetime.now(UTC), self._compute(todo, retried)
+            facts, problem = self._facts(computed, started), ""
+            there = sum((self.folder / shard_name(n)).exists() for n in range(plan.num_shards))
+            if there == plan.num_shards and finished is not None and not todo:
+                self._judge_again(finished)
+            elif there == plan.num_shards:
+                try:
+                    self._summarise(self.head_names.source, facts)
+                except CacheError as error:
+                    if self.part == WHOLE:
+                        raise
+                    problem = str(error)
         return SplitResult(
-            plan=self.plan,
+            plan=plan,
             path=self.folder,
             part=self.part,
-            computed_rows=meter.computed,
-            replaced_shards=tuple(replaced),
-            retried_rows=sum(retried.values()) if self.retry_invalid else None,
+            computed_rows=computed,
+            replaced_shards=tuple(why for why in missing.values() if why),
+            retried_rows=sum(retried.values()) if self.work.settings.retry_invalid else None,
             shards_there=there,
             problem=problem,
-            run=facts if meter.computed else None,
+            run=facts if computed else None,
         )
 
-    def _complete(self, facts: RunFacts) -> str:
-        """Write the summary; return what is wrong with a shard of another part."""
-        try:
-            self._summarise(self.head_names.source, facts)
-        except CacheError as error:
-            if self.part == WHOLE:
-                raise
-            return str(error)
-        return ""
+    @property
+    def plan(self) -> Plan:
+        """Which rows go to which shard."""
+        return self.work.plan
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the split."""
+        return self.work.folder
+
+    @property
+    def _shards(self) -> range:
+        return self.part.shards(self.plan.num_shards)
 
     @contextmanager
     def _claimed(self) -> Iterator[None]:
@@ -153,18 +298,8 @@ class SplitRun:
                     )
             yield
 
-    @property
-    def plan(self) -> Plan:
-        """Which rows go to which shard."""
-        return self.work.plan
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the split."""
-        return self.work.folder
-
     def _begin(self) -> None:
-        """Write what stands beside the shards, where it is not there."""
+        """Write plan, head and manifest, which stand beside the shards, unless they exist."""
         with _alone(self.folder / PLAN_FILE):
             settle_plan(self.plan, self.folder)
         if self.head is not None and self.work.view is None:
@@ -172,28 +307,64 @@ class SplitRun:
             if stored.class_names != self.head.class_names:
                 self.head = stored
                 self.head_names = HeadNames(stored.class_names, NAMED_EARLIER)
-        if not self._has_manifest():
-            with _alone(self.folder / MANIFEST_FILE):
-                write_manifest(self.work.manifest, self.folder / MANIFEST_FILE)
+        path = self.folder / MANIFEST_FILE
+        with suppress(ManifestError):
+            if read_manifest(path).digest == self.work.manifest.digest:
+                return
+        with _alone(path):
+            write_manifest(self.work.manifest, path)
 
-    def _has_manifest(self) -> bool:
-        try:
-            return read_manifest(self.folder / MANIFEST_FILE).digest == self.work.manifest.digest
-        except ManifestError:
-            return False
+    def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
+        """Return the shards to compute; of those that exist, why they do not count."""
+        missing = {}
+        for shard in self._shards:
+            path = self.folder / shard_name(shard)
+            if finished is not None:
+                problem = verify_shard(finished, shard)
+            else:
+                problem = shard_problem(path, self.plan, shard)
+            if problem is not None:
+                missing[shard] = problem if path.exists() else ""
+        return missing
 
     def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
-        """Return how many rows are invalid in each shard that is whole and has some."""
-        whole = [shard for shard in self._shards if shard not in missing]
+        """Return the number of invalid rows of each whole shard that has some."""
         found = {
             shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
-            for shard in whole
+            for shard in self._shards
+            if shard not in missing
         }
         return {shard: count for shard, count in found.items() if count}
 
-    @property
-    def _shards(self) -> range:
-        return self.part.shards(self.plan.num_shards)
+    def _compute(self, todo: list[int], retried: Collection[int]) -> int:
+        """Compute shards and write them; return the number of their rows."""
+        watch, done = Stopwatch(), 0
+        total = sum(len(self.plan.rows(shard)) for shard in self._shards)
+        found = total - sum(len(self.plan.rows(shard)) for shard in todo)
+
+        def advance(rows: int) -> None:
+            nonlocal done
+            done += rows
+            rate, shares = done / watch.total, self.work.timing.shares()
+            self.on_progress(Progress(self.plan.title, found + done, total, rate, shares))
+
+        for index, shard in self.work.compute(todo, advance):
+            with self.work.timing.phase("write"):
+                if index in retried:
+                    self._withdraw_summary()
+                path = self.folder / shard_name(index)
+                write_shard(shard, path, plan=self.plan, index=index)
+        return done
+
+    def _withdraw_summary(self) -> None:
+        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
+
+        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
+        """
+        path = self.folder / SUMMARY_FILE
+        if path.exists():
+            path.unlink()
+            flush_folder(self.folder)
 
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
         # One after the other: whoever has written a shard last also reads it last.
@@ -208,84 +379,49 @@ class SplitRun:
             )
 
     def _judge_again(self, finished: CacheSplit) -> None:
-        """Let the summary of a complete split be about this command's head and weights.
+        """Let the summary of a complete split be about this command's images, weights and head.
 
-        The head is judged again on what is stored where it or the names of its rows differ from
-        what was judged, and where this command names them; a summary of an earlier version does
-        not say all of that.
+        The head is judged again if it or the names of its rows differ from what was judged, or
+        if this command names them; a summary of an earlier version lacks some of that.
         """
         told = finished.summary
-        run = replace(told.run, weights=self._weights)
-        if run.root is not None and not Path(run.root).is_absolute():  # of an earlier version
-            run = replace(run, root=self._root)
+        run = replace(told.run, root=self._root, weights=self._weights)
         if self.head_names.source != NAMED_EARLIER:
             run = replace(run, head_classes=self.head_names.file)
         tensors = None if self.head is None else tensors_sha256(self.head)
         names = None if self.head is None else self.head.class_names
         is_judged = (tensors, names_sha256(names)) == (told.head.tensors, told.head.names)
-        if self.names_given or not is_judged or run != told.run:
+        if self.work.settings.head_classes is not None or not is_judged or run != told.run:
             self._summarise(UNKNOWN if names is None else self.head_names.source, run)
 
     @property
     def _root(self) -> str:
-        """Where the images are, from any working folder."""
         return str(self.work.root.absolute())
 
     @property
     def _weights(self) -> str | None:
-        """Where the file of the weights is; None for timm's own."""
+        """The file of the weights; None for timm's own."""
         path = self.work.backbone.config.weights
         return None if path is None else str(path.absolute())
 
-    def _finished(self) -> CacheSplit | None:
-        try:
-            return open_split(self.folder)
-        except CacheError:
-            return None
-
-    def _missing_shards(self, finished: CacheSplit | None) -> tuple[list[int], list[str]]:
-        """Return the shards to compute, and why those of them that exist do not count."""
-        missing, replaced = [], []
-        for shard in self._shards:
-            path = self.folder / shard_name(shard)
-            if finished is not None:
-                problem = verify_shard(finished, shard)
-            else:
-                problem = shard_problem(path, self.plan, shard)
-            if problem is not None:
-                missing.append(shard)
-                if path.exists():
-                    replaced.append(problem)
-        return missing, replaced
-
-    def _withdraw_summary(self) -> None:
-        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
-
-        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
-        """
-        path = self.folder / SUMMARY_FILE
-        if path.exists():
-            path.unlink()
-            flush_folder(self.folder)
-
     def _facts(self, computed: int, started: datetime) -> RunFacts:
         """Return how the features came about, as far as this process has computed them."""
-        seconds = self.work.timing.busy
+        timing = self.work.timing
         return RunFacts(
             root=self._root,
             weights=self._weights,
             head_classes=self.head_names.file,
             started=started.isoformat(timespec="seconds"),
             device=self.work.backbone.config.device,
-            workers=self.work.workers,
-            max_pixels=self.work.max_pixels,
+            workers=self.work.settings.threads,
+            max_pixels=self.work.settings.max_pixels,
             computed_rows=computed,
-            images_per_s=computed / seconds if seconds else None,
-            seconds=dict(self.work.timing.seconds),
-            shares=self.work.timing.shares(),
-            bound=self.work.timing.bound,
+            images_per_s=computed / timing.busy if timing.busy else None,
+            seconds=dict(timing.seconds),
+            shares=timing.shares(),
+            bound=timing.bound,
             versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
-            command=self.command,
+            command=self.work.settings.command,
         )
 
 

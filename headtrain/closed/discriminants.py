@@ -40,29 +40,32 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.headtrain.array import beside, float64_of, namespace
-from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead, linear_scores
-from clinit.headtrain.closed.moments import ClassMoments, FeatureMap, median_gamma
+from clinit.headtrain.closed.interface import (
+    Arrival,
+    ClosedForm,
+    Solution,
+    StoredHead,
+    linear_scores,
+)
+from clinit.headtrain.closed.moments import ClassMoments, FeatureMap, grown, median_gamma
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import discriminants_of, towards_identity
 from clinit.headtrain.start.task_start import rule_out
 from clinit.headtrain.statistics.moments import add_by_class, add_products, cut, symmetric
-from clinit.headtrain.study import KldaConfig, SldaConfig
+from clinit.headtrain.study.methods import KldaConfig, SldaConfig
 
 
-class Slda:
+class Slda(ClosedForm):
     """Running class means and a running covariance; memory O(d^2 + C d)."""
 
-    block_values = 0
-
     def __init__(self, config: SldaConfig, zeros: Float[Any, " dim"]) -> None:
-        """Begin with no class; `zeros` says the library, the device and the width."""
+        super().__init__(zeros)
         dim = zeros.shape[0]
         self._shrinkage = config.shrinkage
         self._counts = np.zeros(0, dtype=np.int64)
-        self._means = zeros[None, :][:0, :]
+        self._means = self._rows.weight
         self._lower = beside(zeros, np.zeros((dim, dim))).T
         """t S; on the CPU its lower half."""
-        self._rows = Rows(self._means, zeros[:0])
 
     @property
     def covariance(self) -> Float[Any, "dim dim"]:
@@ -72,32 +75,17 @@ class Slda:
     def learn(self, arrival: Arrival) -> Solution:
         """Go through the rows in their order; those of the base as a whole."""
         with arrival.watch.phase("statistics"):
-            self._grow(arrival.num_classes)
+            self._means = grown(self._means, arrival.num_classes)
+            self._counts = grown(self._counts, arrival.num_classes)
             if arrival.task == 0:
                 self._begin(arrival)
-            else:
-                for rows, labels in cut(arrival.features, arrival.labels):
-                    self._stream(float64_of(rows), labels)
-        if arrival.task == 0:
-            return Solution()
+                return Solution()
+            for rows, labels in cut(arrival.features, arrival.labels):
+                self._stream(float64_of(rows), labels)
         with arrival.watch.phase("solve"):
             system = towards_identity(self.covariance, self._shrinkage)
             self._rows = rule_out(discriminants_of(self._means, system), self._counts > 0)
         return Solution()
-
-    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return the discriminants."""
-        return linear_scores(self._rows, features)
-
-    def head(self) -> StoredHead:
-        """Return the discriminants as a linear head."""
-        return StoredHead(self._rows)
-
-    def _grow(self, num_classes: int) -> None:
-        more = num_classes - len(self._counts)
-        place = beside(self._means, np.zeros((more, self._means.shape[1])))
-        self._means = namespace(place).concat([self._means, place])
-        self._counts = np.concatenate([self._counts, np.zeros(more, dtype=np.int64)])
 
     def _begin(self, arrival: Arrival) -> None:
         """Learn the base: class means, and the covariance about them with shrinkage."""
@@ -107,7 +95,8 @@ class Slda:
         counts = np.maximum(self._counts, 1).astype(np.float64)
         self._means = self._means / beside(self._means, counts)[:, None]
         for rows, labels in cut(arrival.features, arrival.labels):
-            centred = float64_of(rows) - self._of_class(labels)
+            of_class = beside(self._means, labels)
+            centred = float64_of(rows) - namespace(rows).take(self._means, of_class, axis=0)
             self._lower = add_products(self._lower, centred)
         if total := len(arrival.labels):
             covariance = symmetric(self._lower) / total
@@ -136,9 +125,6 @@ class Slda:
         scale = beside(rows, np.sqrt(np.concatenate(weights)))[:, None]
         self._lower = add_products(self._lower, xp.concat(residuals) * scale)
 
-    def _of_class(self, labels: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
-        return namespace(self._means).take(self._means, beside(self._means, labels), axis=0)
-
 
 def oracle_weight(covariance: Float[Any, "dim dim"], rows: int) -> float:
     """Return how far oracle approximating shrinkage goes towards the mean variance (Eq. 23 there).
@@ -158,18 +144,18 @@ def mean_variance(covariance: Float[Any, "dim dim"]) -> float:
     return float(namespace(covariance).linalg.trace(covariance)) / int(covariance.shape[0])
 
 
-class Klda:
+class Klda(ClosedForm):
     """For each map the class means and one covariance; memory O(E (D^2 + C D))."""
 
     def __init__(self, config: KldaConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
-        """Begin with no class; `zeros` says the library, the device and the width."""
+        super().__init__(zeros)
         self._config, self._zeros, self._seed = config, zeros, seed
         self._maps: tuple[FeatureMap, ...] = ()
         """Drawn when the first rows come: they set the width of the kernel."""
         self._moments = tuple(
             ClassMoments(beside(zeros, np.zeros(config.width))) for _ in range(config.members)
         )
-        self._rows: tuple[Rows, ...] = ()
+        self._members: tuple[Rows, ...] = ()
         self.block_values = config.width
 
     def learn(self, arrival: Arrival) -> Solution:
@@ -185,27 +171,27 @@ class Klda:
             return Solution()
         with arrival.watch.phase("solve"):
             arrival.progress("solving for the head", 0, 1)
-            self._rows = tuple(self._discriminants(moments) for moments in self._moments)
+            self._members = tuple(self._discriminants(moments) for moments in self._moments)
         return Solution()
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
         """Return the discriminants; of several maps the log of the mean probability."""
         members = [
             linear_scores(rows, feature_map(features))
-            for feature_map, rows in zip(self._maps, self._rows, strict=True)
+            for feature_map, rows in zip(self._maps, self._members, strict=True)
         ]
         if len(members) == 1:
             return members[0]
-        xp = namespace(members[0])
         total = sum(_softmax(member) for member in members)
         # A class that no member gives any probability must not become a logarithm of zero.
-        return xp.log(total / len(members) + float(np.finfo(np.float32).tiny))
+        tiny = float(np.finfo(np.float32).tiny)
+        return namespace(total).log(total / len(members) + tiny)
 
     def head(self) -> StoredHead | None:
         """Return the discriminants of the random features; None of several maps."""
-        if len(self._rows) != 1:
+        if len(self._members) != 1:
             return None
-        return StoredHead(self._rows[0], self._maps[0].description)
+        return StoredHead(self._members[0], self._maps[0].description)
 
     def _drawn(self, arrival: Arrival) -> tuple[FeatureMap, ...]:
         gamma = self._config.gamma
@@ -224,7 +210,7 @@ class Klda:
             weight = oracle_weight(covariance, int(moments.counts.sum()))
         # If no row differs from its class mean, any multiple of I is the same.
         system = towards_identity(covariance, weight, mean_variance(covariance) or 1.0)
-        return rule_out(discriminants_of(moments.means, system), moments.present)
+        return rule_out(discriminants_of(moments.means, system), moments.counts > 0)
 
 
 def _softmax(logits: Float[Any, "rows classes"]) -> Float[Any, "rows classes"]:

@@ -22,60 +22,41 @@ of its authors: alpha = (1, 1) for networks that end in ReLU, (1, 0) for transfo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import Cholesky, beside, namespace, take, widen
-from clinit.headtrain.closed.interface import Arrival, Solution
+from clinit.headtrain.array import Cholesky, as_type, beside, namespace, take
+from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
+from clinit.headtrain.closed.moments import grown
+from clinit.headtrain.groups import by_class
 from clinit.headtrain.rows import NEVER
 from clinit.headtrain.statistics.moments import add_products, symmetric
-from clinit.headtrain.study import FecamConfig
+from clinit.headtrain.study.methods import FecamConfig
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
-    """A distance from some classes: |whitening (x - m)|^2."""
-
-    whitening: Float[Any, "dim dim"]
-    """L^-1, where P = L L^T; in float32: it is all that is kept of a class's covariance."""
-
-    def distances(
-        self, rows: Float[Any, "rows dim"], means: Float[Any, "classes dim"]
-    ) -> Float[Any, "rows classes"]:
-        """Return squared distances, O(rows dim (dim + classes))."""
-        xp = namespace(rows)
-        if means.shape[0] == 1:
-            apart = (rows - means) @ self.whitening.T
-            return xp.sum(apart**2, axis=1)[:, None]
-        white, centres = rows @ self.whitening.T, means @ self.whitening.T
-        squares = xp.sum(white**2, axis=1)[:, None] + xp.sum(centres**2, axis=1)
-        return squares - 2 * (white @ centres.T)
-
-
-class Fecam:
+class Fecam(ClosedForm):
     """A mean and a matrix for each class; memory O(C d^2)."""
 
     def __init__(self, config: FecamConfig, zeros: Float[Any, " dim"]) -> None:
-        """Begin with no class; `zeros` says the library, the device and the width."""
-        dim = zeros.shape[0]
+        super().__init__(zeros)
+        dim, xp = zeros.shape[0], namespace(zeros)
         self._config = config
-        self._zeros = zeros
         self._is_after_relu: bool | None = None
         """Whether the first rows are nowhere negative; None before them."""
-        self._means = namespace(zeros).astype(zeros[None, :][:0, :], namespace(zeros).float32)
-        self._metrics: dict[int, Metric] = {}
-        """Metrics of the classes that have a covariance of their own."""
+        self._means = xp.astype(self._rows.weight, xp.float32)
+        self._whitenings: dict[int, Float[Any, "dim dim"]] = {}
+        """L^-1 with P = L L^T of the classes that have a covariance of their own; in float32."""
         self._pooled = beside(zeros, np.zeros((dim, dim))).T
         """Scatter about class means, added up over classes; on the CPU its lower half."""
         self._degrees = 0
         """Rows less classes of it."""
         self._shared_by: list[int] = []
         """Classes with rows, but without a covariance."""
-        self._shared = Metric(beside(zeros, np.eye(dim, dtype=np.float32)))
+        self._shared = beside(zeros, np.eye(dim, dtype=np.float32))
+        """L^-1 of these classes."""
         self.block_values = 4 * dim
 
     @property
@@ -94,44 +75,43 @@ class Fecam:
         """
         alone: list[int] = []
         with arrival.watch.phase("statistics"):
-            self._grow(arrival.num_classes)
-            labels, order = np.unique(arrival.labels), np.argsort(arrival.labels, kind="stable")
-            ends = np.cumsum(np.bincount(arrival.labels, minlength=arrival.num_classes))
-            for number, label in enumerate(labels.tolist(), start=1):
-                first = ends[label - 1] if label else 0
-                if not self._add(label, take(arrival.features, order[first : ends[label]])):
+            self._means = grown(self._means, arrival.num_classes)
+            classes = by_class(arrival.labels)
+            for number, rows in enumerate(classes, start=1):
+                label = int(arrival.labels[rows[0]])
+                if not self._add(label, take(arrival.features, rows)):
                     alone.append(label)
-                arrival.progress("covariances of classes", number, len(labels))
+                arrival.progress("covariances of classes", number, len(classes))
         self._shared_by += alone
-        if arrival.task == 0:
-            return Solution(notes=_alone(0, alone))
-        with arrival.watch.phase("solve"):
-            if self._shared_by and self._degrees:
-                self._shared = self._metric(symmetric(self._pooled) / self._degrees)
-        return Solution(notes=_alone(arrival.task, alone))
+        if arrival.task and self._shared_by and self._degrees:
+            with arrival.watch.phase("solve"):
+                self._shared = self._whitening(symmetric(self._pooled) / self._degrees)
+        if not alone:
+            return Solution()
+        where = f"task {arrival.task}" if arrival.task else "the base"
+        note = (
+            f"{len(alone):,} classes of {where} have one image, or equal ones, and so no"
+            " covariance: they take the one pooled over all classes seen that have one"
+        )
+        return Solution(notes=(note,))
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
         """Return minus the squared distances."""
         rows = _unit(self._powers(features))
         xp = namespace(rows)
         found = beside(rows, np.full((rows.shape[0], self._means.shape[0]), NEVER, np.float32))
-        for label, metric in self._metrics.items():
+        for label, whitening in self._whitenings.items():
             means = self._means[label : label + 1, :]
-            found[:, label] = -metric.distances(rows, means)[:, 0]
+            found[:, label] = -_distances(whitening, rows, means)[:, 0]
         if self._shared_by:
-            shared = beside(rows, np.array(self._shared_by))
-            distances = self._shared.distances(rows, xp.take(self._means, shared, axis=0))
+            means = xp.take(self._means, beside(rows, np.array(self._shared_by)), axis=0)
+            distances = _distances(self._shared, rows, means)
             for column, label in enumerate(self._shared_by):
                 found[:, label] = -distances[:, column]
         return found
 
     def head(self) -> None:
         """Return None: the distances are quadratic in the features."""
-
-    def _grow(self, num_classes: int) -> None:
-        more = num_classes - self._means.shape[0]
-        place = beside(self._means, np.zeros((more, self._means.shape[1]), np.float32))
-        self._means = namespace(place).concat([self._means, place])
 
     def _add(self, label: int, features: Float[Any, "rows dim"]) -> bool:
         """Learn a class; return whether it has a covariance."""
@@ -140,7 +120,7 @@ class Fecam:
             self._is_after_relu = bool(xp.min(features) >= 0)
         rows = xp.astype(self._powers(features), xp.float64)
         if self._is_after_relu:
-            whole = xp.mean(xp.astype(widen(features), xp.float64), axis=0, keepdims=True)
+            whole = xp.mean(as_type(features, xp.float64), axis=0, keepdims=True)
             mean = _unit(self._powers(whole))[0, :]
         else:
             rows = _unit(rows)
@@ -154,22 +134,24 @@ class Fecam:
             return False
         self._pooled += scatter
         self._degrees += degrees
-        self._metrics[label] = self._metric(symmetric(scatter) / degrees)
+        self._whitenings[label] = self._whitening(symmetric(scatter) / degrees)
         return True
 
     def _powers(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
         """Return the rows in float32, to the Tukey power if they come after ReLU."""
         xp = namespace(features)
-        rows = xp.astype(widen(features), xp.float32)
+        rows = as_type(features, xp.float32)
         if not self._is_after_relu or self._config.beta == 1:
             return rows
         # The sign is for what comes later: a power of a negative number is none.
         return xp.sign(rows) * xp.abs(rows) ** self._config.beta
 
-    def _metric(self, covariance: Float[Any, "dim dim"]) -> Metric:
+    def _whitening(self, covariance: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
+        xp = namespace(covariance)
         for _ in range(2 if self._is_after_relu else 1):
             covariance = shrink(covariance, *self.alphas)
-        correlation = correlation_of(covariance)
+        roots = xp.sqrt(xp.linalg.diagonal(covariance))
+        correlation = covariance / roots[:, None] / roots
         try:
             factor = Cholesky.of(correlation)
         except np.linalg.LinAlgError as error:
@@ -178,9 +160,8 @@ class Fecam:
                 f" {self.alphas[0]:g} and {self.alphas[1]:g}",
                 remedy="Give a larger --fecam-alpha1.",
             ) from error
-        xp = namespace(correlation)
         whitening = factor.half(beside(correlation, np.eye(correlation.shape[0])))
-        return Metric(xp.astype(whitening, xp.float32))
+        return xp.astype(whitening, xp.float32)
 
 
 def shrink(
@@ -206,17 +187,20 @@ def _unit(rows: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
     return rows / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def correlation_of(covariance: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
-    """Return S_ij / sqrt(S_ii S_jj)."""
-    roots = namespace(covariance).sqrt(namespace(covariance).linalg.diagonal(covariance))
-    return covariance / roots[:, None] / roots
+def _unit(rows: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+    """Return each row, divided by its length."""
+    xp = namespace(rows)
+    norms = xp.sqrt(xp.sum(rows**2, axis=1))[:, None]
+    return rows / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def _alone(task: int, classes: list[int]) -> tuple[str, ...]:
-    if not classes:
-        return ()
-    where = f"task {task}" if task else "the base"
-    return (
-        f"{len(classes):,} classes of {where} have one image, or equal ones, and so no covariance:"
-        " they take the one pooled over all classes seen that have one",
-    )
+def _distances(
+    whitening: Float[Any, "dim dim"], rows: Float[Any, "rows dim"], means: Float[Any, "classes dim"]
+) -> Float[Any, "rows classes"]:
+    """Return |whitening (x - m)|^2, O(rows dim (dim + classes))."""
+    xp = namespace(rows)
+    if means.shape[0] == 1:
+        return xp.sum(((rows - means) @ whitening.T) ** 2, axis=1)[:, None]
+    white, centres = rows @ whitening.T, means @ whitening.T
+    squares = xp.sum(white**2, axis=1)[:, None] + xp.sum(centres**2, axis=1)
+    return squares - 2 * (white @ centres.T)

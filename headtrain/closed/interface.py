@@ -1,33 +1,26 @@
-"""What closed forms over the stream offer.
+"""What closed forms over the stream offer, and which test rows they label right.
 
-Scores of a linear layer, in the float32 that a head file stores it in.
-
-Which test rows a closed form labels right; scores exist for a block of rows at a time.
+Scores of a linear layer are in the float32 that a head file stores it in; they exist for a block of
+rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from clinit.headtrain.array import FeatureRows, namespace, take, to_numpy, widen
+from clinit.headtrain.array import FeatureRows, as_type, namespace, slices, take, to_numpy
+from clinit.headtrain.closed.moments import FeatureMap, Progress
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
-from clinit.headtrain.train.evaluate import Mistakes
+from clinit.headtrain.train.evaluate import Evaluation
 from clinit.headtrain.train.losses import loss_named
 from clinit.stopwatch import Stopwatch
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is done, how far it is, and how far it goes."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +36,7 @@ class Arrival:
     """Head rows once the task is learnt, those of classes without data included."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Adds up seconds by what they are spent on: statistics, lambda, solve."""
-    progress: Progress = silent
+    progress: Progress = lambda what, done, total: None
     groups: Int[np.ndarray, " rows"] | None = None
     """Equal for rows that repeat each other; None: no row repeats another."""
 
@@ -64,50 +57,42 @@ class StoredHead:
 
     rows: Rows
     feature_map: Mapping[str, Any] | None = None
-    """Description of the map; None where the rows read the features themselves."""
+    """Description of the map; None if the rows read the features themselves."""
 
 
-@runtime_checkable
-class ClosedForm(Protocol):
-    """Statistics of all rows seen, and the classifier that follows from them."""
+class ClosedForm:
+    """Statistics of all rows seen, and the classifier that follows from them: here a linear one."""
 
-    @property
-    def block_values(self) -> int:
-        """Numbers that scoring holds for each row, so that callers can choose their blocks."""
-        ...
+    block_values = 0
+    """Numbers that scoring holds for each row, so that callers can choose their blocks."""
+
+    def __init__(self, zeros: Float[Any, " dim"], feature_map: FeatureMap | None = None) -> None:
+        """Begin with no class; `zeros` has the library, the device and the width of a feature."""
+        self._rows = Rows(zeros[None, :][:0, :], zeros[:0])
+        self._map = feature_map
 
     def learn(self, arrival: Arrival) -> Solution:
         """Add the rows of classes that arrive, and solve unless they are those of the base."""
-        ...
+        raise NotImplementedError
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return what each class scores; the largest wins. Rows of classes learnt so far."""
-        ...
+        """Return what each class seen so far scores; the largest wins."""
+        return linear_scores(self._rows, features if self._map is None else self._map(features))
 
     def head(self) -> StoredHead | None:
-        """Return the linear layer that the scores are of; None where there is none."""
-        ...
+        """Return the linear layer that the scores are of; None if there is none."""
+        return StoredHead(self._rows, None if self._map is None else self._map.description)
 
 
 def linear_scores(rows: Rows, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
     """Return weight @ features + bias, as the stored head would give them."""
     xp = namespace(rows.weight)
     weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
-    return xp.astype(widen(features), xp.float32) @ weight.T + bias
+    return as_type(features, xp.float32) @ weight.T + bias
 
 
 BLOCK_VALUES = 2**23
 """Numbers that scoring a block holds: 32 MB in float32."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """What a closed form labels right, by class, and what it takes the other rows for."""
-
-    correct: Int[np.ndarray, " classes"]
-    correct_in_task: Int[np.ndarray, " classes"]
-    """Where only the classes that arrived together with that of the row are asked about."""
-    mistakes: Mistakes
 
 
 def evaluate(
@@ -116,8 +101,8 @@ def evaluate(
     labels: Int[np.ndarray, " rows"],
     ends: Sequence[int],
     num_classes: int,
-) -> Found:
-    """Label rows, sorted by class; the first of equal scores wins.
+) -> Evaluation:
+    """Label rows, sorted by class, as a bank of one head would; the first of equal scores wins.
 
     Args:
         form: A method that has learnt all their classes.
@@ -138,14 +123,12 @@ def evaluate(
             best = scores[here, start:stop].argmax(axis=1) + start
             in_task[block][here] = best == labels[block][here]
     right = predicted == labels
-    wrong = np.flatnonzero(~right)
-    first = np.searchsorted(labels, labels)  # of the same class
-    told = np.stack([labels, np.arange(len(labels)) - first, predicted])[:, wrong]
-    return Found(
-        _counts(labels, right, num_classes),
-        _counts(labels, in_task, num_classes),
-        told.astype(np.int32),
+    number = np.arange(len(labels)) - np.searchsorted(labels, labels)  # among those of its class
+    mistakes = np.stack([labels, number, predicted])[:, ~right].astype(np.int32)
+    correct, correct_in_task = (
+        np.bincount(labels[hits], minlength=num_classes)[None, :] for hits in (right, in_task)
     )
+    return Evaluation(correct, correct_in_task, (mistakes,))
 
 
 def mean_loss(
@@ -162,15 +145,6 @@ def mean_loss(
 def _scored(
     form: ClosedForm, features: FeatureRows, num_classes: int
 ) -> Iterator[tuple[slice, Float[np.ndarray, "block classes"]]]:
-    values = max(1, form.block_values + num_classes)
-    rows = max(64, BLOCK_VALUES // values)
-    for start in range(0, features.shape[0], rows):
-        block = slice(start, min(start + rows, features.shape[0]))
-        scores: Any = to_numpy(form.scores(take(features, block)))
-        yield block, scores
-
-
-def _counts(
-    labels: Int[np.ndarray, " rows"], right: Bool[np.ndarray, " rows"], num_classes: int
-) -> Int[np.ndarray, " classes"]:
-    return np.bincount(labels[right], minlength=num_classes)
+    rows = max(64, BLOCK_VALUES // max(1, form.block_values + num_classes))
+    for block in slices(features.shape[0], rows):
+        yield block, to_numpy(form.scores(take(features, block)))

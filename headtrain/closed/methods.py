@@ -18,67 +18,43 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import MachineError
-from clinit.headtrain.array import beside, namespace, widen
+from clinit.headtrain.array import float64_of, namespace
 from clinit.headtrain.closed.discriminants import Klda, Slda
 from clinit.headtrain.closed.fecam import Fecam
-from clinit.headtrain.closed.interface import (
-    Arrival,
-    ClosedForm,
-    Solution,
-    StoredHead,
-    linear_scores,
-)
+from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
+from clinit.headtrain.closed.moments import grown
 from clinit.headtrain.closed.ranpac import Ranpac
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.task_start import rule_out
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.stream.scenario import Scenario
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.machine import choose_device, free_memory
 from clinit.words import size_text
 
 
-class SimpleCil:
+class SimpleCil(ClosedForm):
     """Sums of the rows of each class; memory O(C d)."""
 
-    block_values = 0
-
     def __init__(self, zeros: Float[Any, " dim"]) -> None:
-        """Begin with no class; `zeros` says the library, the device and the width."""
-        self._sums = zeros[None, :][:0, :]
+        super().__init__(zeros)
+        self._sums = self._rows.weight
         self._has_data = np.zeros(0, dtype=bool)
-        self._rows = Rows(self._sums, zeros[:0])
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Add the sums of the classes that arrive."""
-        xp = namespace(self._sums)
+        """Add the sums of the classes that arrive, and scale all to length one."""
         with arrival.watch.phase("statistics"):
-            more = arrival.num_classes - len(self._has_data)
-            place = beside(self._sums, np.zeros((more, self._sums.shape[1])))
-            self._sums = xp.concat([self._sums, place])
-            self._has_data = np.concatenate([self._has_data, np.zeros(more, dtype=bool)])
+            self._sums = grown(self._sums, arrival.num_classes)
+            self._has_data = grown(self._has_data, arrival.num_classes)
             for rows, labels in cut(arrival.features, arrival.labels):
-                add_by_class(self._sums, xp.astype(widen(rows), xp.float64), labels)
+                add_by_class(self._sums, float64_of(rows), labels)
                 self._has_data[labels] = True
         with arrival.watch.phase("solve"):
-            self._rows = self._unit_means()
+            xp = namespace(self._sums)
+            norms = xp.sqrt(xp.sum(self._sums**2, axis=1))
+            units = self._sums / xp.where(norms > 0, norms, 1.0)[:, None]
+            self._rows = rule_out(Rows(units, xp.zeros_like(norms)), self._has_data)
         return Solution()
-
-    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return |h| times the cosine with each class mean."""
-        return linear_scores(self._rows, features)
-
-    def head(self) -> StoredHead:
-        """Return the unit class means."""
-        return StoredHead(self._rows)
-
-    def _unit_means(self) -> Rows:
-        """Return the sums, which point where the means do, scaled to length one."""
-        xp = namespace(self._sums)
-        norms = xp.sqrt(xp.sum(self._sums**2, axis=1))
-        unit = self._sums / xp.where(norms > 0, norms, 1.0)[:, None]
-        bias = beside(unit, np.zeros(len(self._has_data)))
-        return rule_out(Rows(unit, bias), self._has_data)
 
 
 LINEAR = frozenset({"slda", "simplecil"})
@@ -90,7 +66,7 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
 
     Args:
         study: With one of the methods `CLOSED_METHODS`.
-        zeros: As wide as a feature, in float64; it says the library and the device.
+        zeros: As wide as a feature, in float64; it has the library and the device.
     """
     closed, seed = study.closed, study.stream.seed
     match study.stream.method:
@@ -102,9 +78,7 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
             return Fecam(closed.fecam, zeros)
         case "klda":
             return Klda(closed.klda, zeros, seed=seed)
-        case "ranpac":
-            return Ranpac(closed.ranpac, zeros, seed=seed)
-    raise ValueError(f"{study.stream.method!r} is no closed form")
+    return Ranpac(closed.ranpac, zeros, seed=seed)
 
 
 _GRAM_COPIES = 5
@@ -138,15 +112,14 @@ def needed(scenario: Scenario, study: Study, dim: int) -> tuple[int, str, str]:
             most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
             if closed.ranpac.lam == "auto" and most > width:
                 copies += _PATH_COPIES
-            size = 8 * (copies * width**2 + 2 * scenario.num_classes * width)
-            what = f"sums and solves of {width:,} random features"
-            return size, what, "a smaller --ranpac-width"
+            numbers = copies * width**2 + 2 * scenario.num_classes * width
+            return 8 * numbers, f"{width:,} random features", "a smaller --ranpac-width"
         case "klda":
             width, members = closed.klda.width, closed.klda.members
-            own = members * (width**2 + 2 * scenario.num_classes * width)
-            what = f"sums and solves of {members:,} times {width:,} random features"
+            numbers = members * (width**2 + 2 * scenario.num_classes * width)
+            what = f"{members:,} times {width:,} random features"
             remedy = "a smaller --klda-width or fewer --klda-members"
-            return 8 * (own + _GRAM_COPIES * width**2), what, remedy
+            return 8 * (numbers + _GRAM_COPIES * width**2), what, remedy
         case "fecam":
             classes = int((counts[: scenario.learnt[-1].stop] > 1).sum())  # with a covariance
             what = f"the matrices of {classes:,} classes, {dim:,} x {dim:,} each,"

@@ -18,17 +18,20 @@ projections and pre-trained models for continual learning", NeurIPS 2023; A. Rah
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import array_api_compat
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from clinit.headtrain.array import FeatureRows, beside, namespace, take, to_numpy, widen
-from clinit.headtrain.closed.interface import Progress, silent
-from clinit.headtrain.statistics.moments import MomentSums
+from clinit.headtrain.array import FeatureRows, as_type, beside, namespace, slices, take, to_numpy
+from clinit.headtrain.statistics.moments import MomentSums, symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
 
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, how far it is, and how far it goes."""
 _DIAGONAL_BLOCK = 512
 
 
@@ -36,22 +39,13 @@ class ClassMoments:
     """n_c, S_c = sum of h over class c, and G = sum of h h^T over all rows, in float64."""
 
     def __init__(self, zeros: Float[Any, " dim"]) -> None:
-        """Begin with no class and no row.
-
-        Args:
-            zeros: A vector of zeros, in the library and on the device of the rows.
-        """
+        """Begin with no class and no row; `zeros` has the library and the device of the rows."""
         self._sums = MomentSums.zeros(np.zeros(0), zeros)
 
     @property
     def counts(self) -> Int[np.ndarray, " classes"]:
         """Rows of each class."""
         return self._sums.counts
-
-    @property
-    def present(self) -> Bool[np.ndarray, " classes"]:
-        """Classes that have rows."""
-        return self.counts > 0
 
     @property
     def sums(self) -> Float[Any, "classes dim"]:
@@ -73,30 +67,26 @@ class ClassMoments:
     def within_covariance(self) -> Float[Any, "dim dim"]:
         """Mean over all rows of (h - mu_c)(h - mu_c)^T."""
         counts = beside(self.sums, self.counts.astype(np.float64))
-        scatter = self._sums.symmetric_gram()
+        scatter = symmetric(self.lower)
         scatter -= (self.means * counts[:, None]).T @ self.means
         scatter /= max(1, int(self.counts.sum()))
         return scatter
 
     def grow(self, num_classes: int) -> None:
         """Make place for classes that arrive."""
-        more = num_classes - len(self.counts)
-        xp = namespace(self.sums)
-        place = beside(self.sums, np.zeros((more, self.sums.shape[1])))
-        self._sums.counts = np.concatenate([self.counts, np.zeros(more, dtype=np.int64)])
+        self._sums.counts = grown(self.counts, num_classes)
         self._sums.weights = np.ones(num_classes)
-        self._sums.sums = xp.concat([self.sums, place])
+        self._sums.sums = grown(self.sums, num_classes)
 
     def add(
         self,
         features: FeatureRows,
         labels: Int[np.ndarray, " rows"],
         mapped: FeatureMap,
-        progress: Progress = silent,
+        progress: Progress = lambda what, done, total: None,
     ) -> None:
         """Add rows, mapped block by block."""
-        for start in range(0, len(labels), mapped.block_rows):
-            block = slice(start, min(start + mapped.block_rows, len(labels)))
+        for block in slices(len(labels), mapped.block_rows):
             self._sums.add(mapped(take(features, block)), labels[block])
             progress("summing up rows", block.stop, len(labels))
 
@@ -107,11 +97,17 @@ class ClassMoments:
         self._sums.lower += other.lower
 
 
+def grown(values: Any, num_classes: int) -> Any:
+    """Append zeros for classes that arrive to an array with a row for each class."""
+    xp, shape = namespace(values), (num_classes - values.shape[0], *values.shape[1:])
+    more = xp.zeros(shape, dtype=values.dtype, device=array_api_compat.device(values))
+    return xp.concat([values, more])
+
+
 def plus_diagonal(matrix: Float[Any, "dim dim"], value: float) -> Float[Any, "dim dim"]:
     """Return matrix + value I: one copy of a matrix that may be of a gigabyte, and not three."""
     system = matrix + 0.0
-    for start in range(0, system.shape[0], _DIAGONAL_BLOCK):
-        part = slice(start, min(start + _DIAGONAL_BLOCK, system.shape[0]))
+    for part in slices(system.shape[0], _DIAGONAL_BLOCK):
         system[part, part] += beside(system, value * np.eye(part.stop - part.start))
     return system
 
@@ -157,11 +153,6 @@ class FeatureMap:
         return replace(self, weight=beside(array, self.weight), phase=phase)
 
     @property
-    def dim(self) -> int:
-        """Width of the features that it reads."""
-        return int(self.weight.shape[0])
-
-    @property
     def width(self) -> int:
         """Number of random features."""
         return int(self.weight.shape[1])
@@ -176,8 +167,7 @@ class FeatureMap:
     ) -> Float[Any, "rows width"]:
         """Return the random features, or some columns of them, of rows that are where it is."""
         xp = namespace(features)
-        read = xp.astype(widen(features), xp.float32)
-        projected = read @ self.weight[:, columns]
+        projected = as_type(features, xp.float32) @ self.weight[:, columns]
         if self.phase is None:
             return xp.maximum(projected, beside(projected, np.float32(0)))
         return xp.cos(projected + self.phase[columns]) * float(np.sqrt(2 / self.width))
@@ -185,13 +175,13 @@ class FeatureMap:
     @property
     def description(self) -> dict[str, Any]:
         """What a file says about it: enough to draw it again, and to see that it is the same."""
-        digest = hashlib.sha256(np.ascontiguousarray(to_numpy(self.weight), "<f4").tobytes())
-        if self.phase is not None:
-            digest.update(np.ascontiguousarray(to_numpy(self.phase), "<f4").tobytes())
+        digest = hashlib.sha256()
+        for drawn in (self.weight, *([] if self.phase is None else [self.phase])):
+            digest.update(np.ascontiguousarray(to_numpy(drawn), "<f4").tobytes())
         found = {
             "kind": self.kind,
             "width": self.width,
-            "input_dim": self.dim,
+            "input_dim": int(self.weight.shape[0]),
             "seed": self.seed,
             "member": self.member,
             "sha256": digest.hexdigest(),

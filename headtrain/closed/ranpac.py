@@ -5,9 +5,9 @@
 with W ~ N(0, 1), one-hot y and no bias. After each task lambda is chosen from its rows alone, as
 the authors do: four fifths of them are regressed on, and the least squared error on the last fifth
 decides (the rows come in a seeded order; theirs are shuffled by the loader), which holds whole
-groups of rows that repeat each other. Lambdas that would
-leave G + lam I singular in double precision are not chosen. The adapter that RanPAC may train on
-its first task changes the backbone, and is left out: features are frozen here.
+groups of rows that repeat each other. Lambdas that would leave G + lam I singular in double
+precision are not chosen. The adapter that RanPAC may train on its first task changes the backbone,
+and is left out: features are frozen here.
 
 Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
@@ -24,7 +24,7 @@ is summed over blocks of columns, and rows are fewer than columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,25 +33,26 @@ from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import (
-    FeatureRows,
+    Cholesky,
     beside,
     namespace,
     select,
-    solve_positive_definite,
+    slices,
     take,
     to_numpy,
 )
-from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead, linear_scores
+from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
 from clinit.headtrain.closed.moments import BLOCK_VALUES, ClassMoments, FeatureMap, plus_diagonal
 from clinit.headtrain.groups import in_whole_groups
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.statistics.moments import symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import RanpacConfig
+from clinit.headtrain.study.methods import RanpacConfig
 
 LAMBDAS = tuple(float(f"1e{decade}") for decade in range(-8, 9))
 """The grid of RanPAC."""
+HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +63,7 @@ class RidgePath:
     """Blocks of the rows that are judged, in their order; made as they are asked for."""
     right: Float[Any, "rank classes"]
     eigenvalues: Float[Any, " rank"]
+    """Rounding may leave tiny negative ones."""
 
     @classmethod
     def of_moments(
@@ -77,8 +79,7 @@ class RidgePath:
         xp = namespace(moments.lower)
         eigenvalues, basis = xp.linalg.eigh(symmetric(moments.lower))
         right = (moments.sums[start:, :] @ basis).T
-        left = (xp.astype(block, xp.float64) @ basis for block in judged)
-        return cls(left, right, _not_negative(eigenvalues))
+        return cls((xp.astype(block, xp.float64) @ basis for block in judged), right, eigenvalues)
 
     @classmethod
     def of_rows(
@@ -92,92 +93,70 @@ class RidgePath:
         xp = namespace(fitted)
         step = max(1, BLOCK_VALUES // (fitted.shape[0] + judged.shape[0]))
         products, cross = 0.0, 0.0
-        for first in range(0, feature_map.width, step):
-            columns = slice(first, min(first + step, feature_map.width))
+        for columns in slices(feature_map.width, step):
             one, other = (
                 xp.astype(feature_map(rows, columns), xp.float64) for rows in (fitted, judged)
             )
             products = products + one @ one.T
             cross = cross + other @ one.T
         eigenvalues, basis = xp.linalg.eigh(products)
-        return cls([cross @ basis], basis.T @ targets, _not_negative(eigenvalues))
+        return cls([cross @ basis], basis.T @ targets, eigenvalues)
 
-    def curve(
-        self, columns: Int[np.ndarray, " judged"], lams: Sequence[float] = LAMBDAS
-    ) -> LambdaCurve:
+    def curve(self, columns: Int[np.ndarray, " judged"]) -> LambdaCurve:
         """Return half the mean squared error, and the accuracy, at each lambda; this can be once.
 
         Args:
             columns: Class of each row that is judged, as a column of the answers.
-            lams: Ascending.
         """
-        squares, hits, judged = np.zeros(len(lams)), np.zeros(len(lams), dtype=np.int64), 0
+        eigenvalues = namespace(self.right).maximum(self.eigenvalues, beside(self.right, 0.0))
+        squares, hits = np.zeros(len(LAMBDAS)), np.zeros(len(LAMBDAS), dtype=np.int64)
+        judged = 0
         for left in self.left:
             here = columns[judged : judged + left.shape[0]]
             judged += left.shape[0]
             targets = here[:, None] == np.arange(self.right.shape[1])
-            for index, lam in enumerate(lams):
-                answers = to_numpy(left @ (self.right / (self.eigenvalues + lam)[:, None]))
+            for index, lam in enumerate(LAMBDAS):
+                answers = to_numpy(left @ (self.right / (eigenvalues + lam)[:, None]))
                 hits[index] += (answers.argmax(axis=1) == here).sum()
                 squares[index] += ((answers - targets) ** 2).sum()
-        errors, accuracies = squares / (2 * judged), hits / judged
-        return LambdaCurve(
-            tuple(lams), tuple(errors.tolist()), accuracies=tuple(accuracies.tolist())
-        )
+        errors, accuracies = (squares / (2 * judged)).tolist(), (hits / judged).tolist()
+        return LambdaCurve(LAMBDAS, tuple(errors), accuracies=tuple(accuracies))
 
 
-def _not_negative(eigenvalues: Float[Any, " rank"]) -> Float[Any, " rank"]:
-    """Set to zero what rounding has made negative."""
-    return namespace(eigenvalues).maximum(eigenvalues, beside(eigenvalues, 0.0))
-
-
-HELD_OUT = 0.2
-
-
-class Ranpac:
+class Ranpac(ClosedForm):
     """The Gram matrix of the random features and their sums by class; memory O(M^2 + C M)."""
 
     def __init__(self, config: RanpacConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
-        """Draw the features; `zeros` says the library, the device and the width."""
-        self._lam = config.lam
-        self._seed = seed
-        self._map = FeatureMap.relu(zeros.shape[0], config.width, seed=seed).beside(zeros)
-        self._moments = self._empty(zeros)
-        self._rows = Rows(self._moments.sums, zeros[:0])
+        drawn = FeatureMap.relu(zeros.shape[0], config.width, seed=seed).beside(zeros)
+        super().__init__(zeros, drawn)
+        self._lam, self._seed, self._drawn = config.lam, seed, drawn
+        self._moments = self._empty()
         self.block_values = config.width
 
     def learn(self, arrival: Arrival) -> Solution:
         """Add the rows; choose lambda and solve, unless they are those of the base."""
         self._moments.grow(arrival.num_classes)
-        if arrival.task == 0 or self._lam != "auto":
-            with arrival.watch.phase("statistics"):
-                self._moments.add(arrival.features, arrival.labels, self._map, arrival.progress)
         curve = None
         if arrival.task > 0 and self._lam == "auto":
             curve = self._add_and_judge(arrival)
+        else:
+            with arrival.watch.phase("statistics"):
+                self._moments.add(arrival.features, arrival.labels, self._drawn, arrival.progress)
         if arrival.task == 0:
             return Solution()
-        lam, notes = self._choice(arrival.task, curve)
+        lam, note = self._choice(arrival.task, curve)
         with arrival.watch.phase("solve"):
             arrival.progress("solving for the head", 0, 1)
             self._rows = self._solved(lam)
-        return Solution(lam, curve, notes)
+        return Solution(lam, curve, (note,) if note else ())
 
-    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return the answers of the regression."""
-        return linear_scores(self._rows, self._map(features))
-
-    def head(self) -> StoredHead:
-        """Return the rows, which read the random features."""
-        return StoredHead(self._rows, self._map.description)
-
-    def _empty(self, like: Float[Any, ...]) -> ClassMoments:
-        return ClassMoments(beside(like, np.zeros(self._map.width)))
+    def _empty(self) -> ClassMoments:
+        return ClassMoments(beside(self._rows.bias, np.zeros(self._drawn.width)))
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
         """Add the rows of a task; return what each lambda answers for the last fifth of them.
 
-        None where the task has a single row.
+        None if the task has a single row.
         """
         labels, start = arrival.labels, int(arrival.labels.min(initial=arrival.num_classes))
         order = generator(self._seed, Draw.RIDGE, arrival.task).permutation(len(labels))
@@ -190,83 +169,78 @@ class Ranpac:
         held = in_whole_groups(groups, choose)[order]
         fitted, judged = order[~held], order[held]
         of_fitted, of_judged = (select(arrival.features, rows) for rows in (fitted, judged))
-        by_gram = len(fitted) > self._map.width
+        by_gram = len(fitted) > self._drawn.width
         with arrival.watch.phase("statistics"):
             part = self._moments
             if by_gram:  # the statistics of the rows to fit, before those of all others come in
-                part = self._empty(self._moments.sums)
+                part = self._empty()
                 part.grow(arrival.num_classes)
-            part.add(of_fitted, labels[fitted], self._map, arrival.progress)
+            part.add(of_fitted, labels[fitted], self._drawn, arrival.progress)
         curve = None
         if len(fitted) and len(judged):
             with arrival.watch.phase("lambda"):
                 arrival.progress("choosing lambda", 0, 1)
                 if by_gram:
-                    path = RidgePath.of_moments(part, start, self._mapped(of_judged))
+                    blocks = slices(len(judged), self._drawn.block_rows)
+                    mapped = (self._drawn(take(of_judged, block)) for block in blocks)
+                    path = RidgePath.of_moments(part, start, mapped)
                 else:  # rows are few: not many more than random features
                     rows = take(of_judged, slice(None))
                     targets = np.eye(arrival.num_classes - start)[labels[fitted] - start]
                     path = RidgePath.of_rows(
-                        self._map, take(of_fitted, slice(None)), beside(rows, targets), rows
+                        self._drawn, take(of_fitted, slice(None)), beside(rows, targets), rows
                     )
                 curve = path.curve(labels[judged] - start)
         with arrival.watch.phase("statistics"):
             if by_gram:
                 self._moments.merge(part)
-            self._moments.add(of_judged, labels[judged], self._map, arrival.progress)
+            self._moments.add(of_judged, labels[judged], self._drawn, arrival.progress)
         return curve
 
-    def _mapped(self, features: FeatureRows) -> Iterator[Float[Any, "_ width"]]:
-        count, step = features.shape[0], self._map.block_rows
-        for start in range(0, count, step):
-            yield self._map(take(features, slice(start, min(start + step, count))))
-
-    def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, tuple[str, ...]]:
-        """Return lambda, and what is to be said about it."""
+    def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, str]:
+        """Return lambda, and what the user should know of it."""
         if self._lam != "auto":
-            return self._lam, ()
+            return self._lam, ""
         least = self._resolution()
         if curve is None:
-            return max(1.0, least), (
-                f"task {task} has too few rows to hold any out: lambda is {max(1.0, least):g}",
-            )
-        allowed = [
-            (error, lam) for lam, error in zip(curve.lams, curve.errors, strict=True) if lam > least
-        ]
+            lam = max(1.0, least)
+            return lam, f"task {task} has too few rows to hold any out: lambda is {lam:g}"
+        errors = zip(curve.errors, curve.lams, strict=True)
+        allowed = [(error, lam) for error, lam in errors if lam > least]
         if not allowed:
             raise self._singular(curve.lams[-1])
         lam = min(allowed)[1]
-        if lam in (curve.lams[0], curve.lams[-1]):
+        if lam in (LAMBDAS[0], LAMBDAS[-1]):
             return lam, (
                 f"task {task}: lambda {lam:g} is at the edge of the grid; give one with"
-                " --ranpac-lambda to look beyond",
+                " --ranpac-lambda to look beyond"
             )
         if curve.best != lam:
             return lam, (
                 f"task {task}: lambda {curve.best:g} has the least held-out error, but the Gram"
-                f" matrix plus so little is singular in double precision: {lam:g} is taken",
+                f" matrix plus so little is singular in double precision: {lam:g} is taken"
             )
-        return lam, ()
+        return lam, ""
 
     def _solved(self, lam: float) -> Rows:
-        system = plus_diagonal(self._moments.lower, lam)
         try:
             if lam <= self._resolution():
                 raise np.linalg.LinAlgError
-            weight = solve_positive_definite(system, self._moments.sums.T).T
+            system = Cholesky.of(plus_diagonal(self._moments.lower, lam))
         except np.linalg.LinAlgError as error:
             raise self._singular(lam) from error
+        weight = system.solve(self._moments.sums.T).T
         return Rows(weight, beside(weight, np.zeros(weight.shape[0])))
 
     def _resolution(self) -> float:
         """Return the size below which an eigenvalue of G is rounding only."""
         lower = self._moments.lower
         size = float(namespace(lower).linalg.trace(lower))
-        return float(np.sqrt(self._map.width) * np.finfo(np.float64).eps) * size
+        return float(np.sqrt(self._drawn.width) * np.finfo(np.float64).eps) * size
 
     def _singular(self, lam: float) -> StatisticsError:
         return StatisticsError(
-            f"the Gram matrix of {self._map.width:,} random features is singular at lambda ="
+            f"the Gram matrix of {self._drawn.width:,} random features is singular at lambda ="
             f" {lam:g}, with {int(self._moments.counts.sum()):,} rows",
             remedy="Give a larger one with --ranpac-lambda, or leave it out: it is then chosen.",
         )

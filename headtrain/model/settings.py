@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from clinit.headtrain.setting import Part, Setting
+from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import LOSS, MAX_SEED, Init, Loss
 
 
@@ -14,22 +14,18 @@ class RememberConfig(Part):
     """What a model in use keeps of images."""
 
     panel: ClassVar[str] = "What is kept"
-    hold_out: Annotated[
-        float,
-        Setting(
-            "Share of the images of each class of five or more that is kept aside to measure the"
-            " model on; a folder val takes its place.",
-            least=0,
-            most=0.9,
-        ),
-    ] = 0.2
-    keep: Annotated[
-        int, Setting("Training rows per class that the model keeps for later.", least=0)
-    ] = 0
-    variances: Annotated[
-        bool, Setting("Remember the variances of each class too, not its mean alone.")
-    ] = False
-    seed: Annotated[int, Setting("Seed of everything random.", least=0, most=MAX_SEED)] = 0
+    hold_out: float = setting(
+        0.2,
+        "Share of the images of each class of five or more that is kept aside to measure the"
+        " model on; a folder val takes its place.",
+        least=0,
+        most=0.9,
+    )
+    keep: int = setting(0, "Training rows per class that the model keeps for later.", least=0)
+    variances: bool = setting(
+        False, "Remember the variances of each class too, not its mean alone."
+    )
+    seed: int = setting(0, "Seed of everything random.", least=0, most=MAX_SEED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,26 +33,16 @@ class AddConfig(RememberConfig):
     """How classes are added to a model in use."""
 
     panel: ClassVar[str] = "How classes are added"
-    init: Annotated[
-        Init,
-        # Before any training, fitted rows know 5 to 12 points more of classes of 20 images or more.
-        Setting("Initialisation of the rows of added classes."),
-    ] = "fitted"
-    iterations: Annotated[
-        int, Setting("Updates of the whole head; 0 takes the rows as computed.", least=0)
-    ] = 0
-    lr: Annotated[float, Setting("Learning rate of AdamW.", above=0)] = 1e-3
-    loss: Annotated[Loss, LOSS] = "ce"
-    old_rows: Annotated[
-        Literal["auto", "kept", "pseudo", "head", "none"],
-        Setting(
-            "What stands for images of old classes: real rows (kept by the model, or of --old),"
-            " rows drawn from the statistics that it remembers (pseudo), rows drawn from what its"
-            " head says of them (head), or nothing; auto: the first of these that there is."
-        ),
-    ] = "auto"
-
-    @property
-    def recognises_nothing(self) -> bool:
-        """Whether the added rows have seen no image: random or zero ones that are not trained."""
-        return self.init in ("random", "zero") and not self.iterations
+    # Before any training, fitted rows know 5 to 12 points more of classes of 20 images or more.
+    init: Init = setting("fitted", "Initialisation of the rows of added classes.")
+    iterations: int = setting(
+        0, "Updates of the whole head; 0 takes the rows as computed.", least=0
+    )
+    lr: float = setting(1e-3, "Learning rate of AdamW.", above=0)
+    loss: Loss = setting("ce", LOSS)
+    old_rows: Literal["auto", "kept", "pseudo", "head", "none"] = setting(
+        "auto",
+        "What stands for images of old classes: real rows (kept by the model, or of --old),"
+        " rows drawn from the statistics that it remembers (pseudo), rows drawn from what its"
+        " head says of them (head), or nothing; auto: the first of these that there is.",
+    )

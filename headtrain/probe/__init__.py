@@ -3,7 +3,6 @@
 settings   how they are trained, and what is tried
 fit        heads of a grid: by AdamW in a bank, or by L-BFGS one after the other
 protocol   split, grid, choice, refit, measurement: `probe` does all of it
-result     accuracies, and what comes out
 fit_head   the head of a cache that came without one
 align      a base head, trained on with another loss
 """

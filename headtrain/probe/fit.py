@@ -1,19 +1,16 @@
-"""Features of mean 0 and deviation 1, and heads on them as heads on the features as stored.
+"""Heads of a grid, one for each of its points, trained on the same rows.
 
-(h - m) / s . w + b = h . (w / s) + (b - m . (w / s))
-
-Multinomial logistic regression by L-BFGS, on rows of any number.
+AdamW trains them side by side in a bank. L-BFGS searches for one after the other: multinomial
+logistic regression on rows of any number,
 
     minimise  1/n sum_i CE(W h_i + b, y_i) + |W|^2 / (2 C n)
 
 which is scikit-learn's objective divided by C n; the bias has no penalty. Rows pass block by block,
-widened to float64 one block at a time: beside the features as stored it takes a block of logits and
-some twenty copies of the head, where scikit-learn takes all features and all logits in float64.
+widened to float64 one block at a time: next to the features as stored it takes a block of logits
+and some twenty copies of the head, where scikit-learn takes all features and all logits in float64.
 
 Source: D. C. Liu, J. Nocedal, "On the limited memory BFGS method for large scale optimization",
 Mathematical Programming 45, 1989; here SciPy's L-BFGS-B without bounds.
-
-Heads of a grid: one for each of its points, trained on the same rows.
 """
 
 from __future__ import annotations
@@ -30,41 +27,63 @@ from torch import Tensor
 
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.loop import train_epochs, unchanged
+from clinit.headtrain.train.loop import train_epochs
 from clinit.headtrain.train.rows import LabelledRows
 
 BLOCK_ROWS = 8192
+BLOCK_VALUES = 2**22
+"""Logits computed at a time: 32 MB in float64."""
+GRADIENT = 1e-4
+"""Stop when no entry of the gradient of the mean loss is larger, as scikit-learn does."""
+
+Point = Mapping[str, float]
+"""Values of the settings that are tried, by name."""
+Progress = Callable[[int, int], None]
+"""Called with the units of work that are done, and with all there are: epochs or searches."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """A head that was trained with the settings of one point."""
+
+    rows: Rows
+    """On the features as stored."""
+    loss: float
+    """Mean cross entropy of its training rows: over the last epoch, or at the end."""
+    iterations: int | None = None
+    """Of L-BFGS; None for batches."""
+    converged: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standard:
-    """Mean and deviation of each feature, on the device of the heads."""
+    """Mean m and deviation s of each feature, in float64 on the device of the heads.
+
+    (h - m) / s . w + b = h . (w / s) + (b - m . (w / s))
+    """
 
     mean: Float[Tensor, " dim"]
-    """float64."""
     deviation: Float[Tensor, " dim"]
-    """float64; 1 for a feature that is constant."""
+    """1 for a feature that is constant."""
 
     @classmethod
-    def of(cls, rows: LabelledRows) -> Standard:
-        """Return those of the rows: one pass for the means, one for the deviations."""
+    def of(cls, rows: LabelledRows, *, standardise: bool = True) -> Standard:
+        """Return the mean and deviation of the rows; 0 and 1, which change nothing, if not asked.
+
+        One pass is for the means, one for the deviations.
+        """
         device, dim, total = rows.labels.device, rows.features.shape[1], len(rows)
-        mean = torch.zeros(dim, dtype=torch.float64, device=device)
-        for block in blocks(total):
+        mean, variance = torch.zeros(2, dim, dtype=torch.float64, device=device)
+        if not standardise:
+            return cls(mean, torch.ones_like(mean))
+        for block in _blocks(total, BLOCK_ROWS):
             mean += rows.widened(block).double().sum(0) / total
-        variance = torch.zeros_like(mean)
-        for block in blocks(total):
+        for block in _blocks(total, BLOCK_ROWS):
             variance += (rows.widened(block).double() - mean).square().sum(0) / total
         deviation = variance.sqrt()
         return cls(mean, deviation.where(deviation > 1e-12, torch.ones_like(mean)))
-
-    @classmethod
-    def none(cls, rows: LabelledRows) -> Standard:
-        """Return the one that changes nothing."""
-        zeros = torch.zeros(rows.features.shape[1], dtype=torch.float64, device=rows.labels.device)
-        return cls(zeros, torch.ones_like(zeros))
 
     def apply(self, features: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
         """Return standardised features, in float64."""
@@ -77,32 +96,13 @@ class Standard:
         return Rows(own.cpu().numpy(), shifted.cpu().numpy())
 
 
-def blocks(rows: int, size: int = BLOCK_ROWS) -> list[slice]:
-    """Cut row numbers into blocks."""
+def _blocks(rows: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-
-
-GRADIENT = 1e-4
-"""Stop when no entry of the gradient of the mean loss is larger, as scikit-learn does."""
-BLOCK_VALUES = 2**22
-"""Logits computed at a time: 32 MB in float64."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Minimum:
-    """Where the search ended."""
-
-    parameters: Float[np.ndarray, " parameters"]
-    """Weights, then biases, in float64."""
-    loss: float
-    """Mean cross entropy, without the penalty."""
-    iterations: int
-    converged: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogisticRegression:
-    """The objective for one set of rows."""
+    """The objective for one set of rows; its parameters are weights, then biases, in float64."""
 
     rows: LabelledRows
     num_classes: int
@@ -128,7 +128,7 @@ class LogisticRegression:
         weight, bias = self.split(parameters)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         total = torch.zeros((), dtype=torch.float64, device=weight.device)
-        for part in blocks(len(self.rows), max(1, BLOCK_VALUES // self.num_classes)):
+        for part in _blocks(len(self.rows), max(1, BLOCK_VALUES // self.num_classes)):
             features = self.standard.apply(self.rows.widened(part))
             label = self.rows.labels[part, None]
             logits = torch.addmm(bias, features, weight.T)
@@ -146,14 +146,14 @@ class LogisticRegression:
         c: float,
         start: Float[np.ndarray, " parameters"] | None = None,
         *,
-        max_iterations: int = 1000,
-    ) -> Minimum:
-        """Search from `start`, or from zeros.
+        most: int = 1000,
+    ) -> tuple[Fitted, Float[np.ndarray, " parameters"]]:
+        """Search from `start`, or from zeros; return the head and its parameters.
 
         Args:
             c: Inverse strength of the penalty; it counts against the sum over rows.
             start: Where to begin; the minimum of a smaller `c` saves iterations.
-            max_iterations: Iterations after which the search ends wherever it is.
+            most: Iterations after which the search ends wherever it is.
         """
         penalised = self.size - self.num_classes
         strength = 1 / (c * len(self.rows))
@@ -164,40 +164,17 @@ class LogisticRegression:
             gradient[:penalised] += strength * weight
             return value + strength / 2 * float(weight @ weight), gradient
 
+        precision = {"gtol": GRADIENT, "ftol": 64 * np.finfo(float).eps}
         found = minimize(
             objective,
             np.zeros(self.size) if start is None else start,
             jac=True,
             method="L-BFGS-B",
-            options={
-                "maxiter": max_iterations,
-                "maxfun": 2 * max_iterations,
-                "maxls": 50,
-                "gtol": GRADIENT,
-                "ftol": 64 * np.finfo(float).eps,
-            },
+            options={"maxiter": most, "maxfun": 2 * most, "maxls": 50, **precision},
         )
         loss = float(found.fun) - strength / 2 * float(np.sum(found.x[:penalised] ** 2))
-        return Minimum(found.x, loss, int(found.nit), bool(found.success))
-
-
-Point = Mapping[str, float]
-"""Values of the settings that are tried, by name."""
-Progress = Callable[[int, int], None]
-"""Called with the units of work that are done, and with all there are: epochs or searches."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
-    """A head that was trained with the settings of one point."""
-
-    rows: Rows
-    """On the features as stored."""
-    loss: float
-    """Mean cross entropy of its training rows: over the last epoch, or at the end."""
-    iterations: int | None = None
-    """Of L-BFGS; None for batches."""
-    converged: bool = True
+        rows = self.standard.folded(*self.split(found.x))
+        return Fitted(rows, loss, int(found.nit), bool(found.success)), found.x
 
 
 def fit(
@@ -212,14 +189,23 @@ def fit(
     Args:
         train: Rows, labelled 0 to `num_classes` - 1, each of which has one.
         num_classes: Rows of a head.
-        points: Points of one grid, in its order.
+        points: Points of one grid, in its order: a search of L-BFGS begins where the last one,
+            more penalised, ended.
         config: How to train; resolved.
         progress: Called with what is done of it.
     """
-    standard = Standard.of(train) if config.standardise else Standard.none(train)
-    if config.by == "lbfgs":
-        return _by_lbfgs(train, num_classes, points, config, standard, progress)
-    return _by_adamw(train, num_classes, points, config, standard, progress)
+    standard = Standard.of(train, standardise=config.standardise)
+    if config.by == "adamw":
+        return _by_adamw(train, num_classes, points, config, standard, progress)
+    assert config.max_iterations is not None
+    regression = LogisticRegression(train, num_classes, standard)
+    fitted: list[Fitted] = []
+    start = None
+    for point in points:
+        found, start = regression.minimum(point["c"], start, most=config.max_iterations)
+        fitted.append(found)
+        progress(len(fitted), len(points))
+    return fitted
 
 
 @torch.no_grad()
@@ -234,9 +220,10 @@ def _by_adamw(
     """Train a bank from zeros, where the loss is convex and every direction open."""
     assert config.epochs is not None
     assert config.batch_size is not None
-    epochs, dim = config.epochs, train.features.shape[1]
-    zeros = Rows(np.zeros((num_classes, dim)), np.zeros(num_classes))
-    bank = Bank(zeros, [_training(point) for point in points], train.labels.device)
+    epochs = config.epochs
+    zeros = Rows(np.zeros((num_classes, train.features.shape[1])), np.zeros(num_classes))
+    trainings = [Training(loss="ce", lr=p["lr"], weight_decay=p["weight_decay"]) for p in points]
+    bank = Bank(zeros, trainings, train.labels.device)
     losses = train_epochs(
         bank,
         repeat(train, epochs),
@@ -244,35 +231,9 @@ def _by_adamw(
         batch_size=min(config.batch_size, len(train)),
         seed=config.seed,
         on_epoch=lambda done, _: progress(done, epochs),
-        prepare=standard.apply if config.standardise else unchanged,
+        prepare=standard.apply if config.standardise else None,
     )
     return [
         Fitted(standard.folded(bank.weight[head], bank.bias[head]), float(losses[-1, head]))
         for head in range(bank.num_heads)
     ]
-
-
-def _training(point: Point) -> Training:
-    return Training(loss="ce", lr=point["lr"], weight_decay=point["weight_decay"])
-
-
-def _by_lbfgs(
-    train: LabelledRows,
-    num_classes: int,
-    points: Sequence[Point],
-    config: ProbeConfig,
-    standard: Standard,
-    progress: Progress,
-) -> list[Fitted]:
-    """Search point after point; each search begins where the last one, more penalised, ended."""
-    assert config.max_iterations is not None
-    regression = LogisticRegression(train, num_classes, standard)
-    fitted: list[Fitted] = []
-    start = None
-    for point in points:
-        found = regression.minimum(point["c"], start, max_iterations=config.max_iterations)
-        start = found.parameters
-        rows = standard.folded(*regression.split(start))
-        fitted.append(Fitted(rows, found.loss, found.iterations, found.converged))
-        progress(len(fitted), len(points))
-    return fitted

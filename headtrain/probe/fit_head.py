@@ -5,7 +5,7 @@
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
     lda        linear discriminants with shrinkage (`clinit.headtrain.start.new_rows`)
 
-New rows start beside the logits of such a head, and training goes on with cross entropy, so that
+New rows start next to the logits of such a head, and training goes on with cross entropy, so that
 their scale counts. The penalty of a logistic regression sets it: many penalties label the held-out
 rows equally well, and of these the strongest leaves probabilities that are nearly equal. Least
 squares and discriminants are scores on a scale of their own: they are divided by the temperature of
@@ -16,7 +16,7 @@ a head that is fitted without a fifth of the rows of each class, on these, with 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -47,19 +47,9 @@ Progress = Callable[[str, int, int], None]
 """Called with the stage, what is done of it, and all there is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FittedHead:
-    """A head that was fitted to the training rows of a cache."""
-
-    head: Head
-    """With a row per class that has training rows; its origin says how it was fitted."""
-    notes: tuple[str, ...]
-    """What the user should know of the scale of its logits."""
-
-
 def fit_head(
     source: Source, by: HeadFit, *, progress: Progress = lambda stage, done, total: None
-) -> FittedHead:
+) -> tuple[Head, tuple[str, ...]]:
     """Fit a head to the training rows of a cache, with a row per class that has some.
 
     Args:
@@ -67,25 +57,36 @@ def fit_head(
         by: How.
         progress: Called with the searches of `logistic`.
 
+    Returns:
+        The head, whose origin contains how it was fitted, and what the user should know of the
+        scale of its logits.
+
     Raises:
         CacheError: If fewer than two classes have rows, `logistic` can hold nothing out, or the
             features are too large for the shrinkage of `lda`.
     """
     if by == "logistic":
         return _logistic(source, progress)
-    rows, groups = _present(source), groups_of(source.train)
+    present, place = present_classes(source)
+    names = tuple(source.class_names[label] for label in present)
+    rows = FeatureSet(source.train.features, place[source.train.labels], names)
+    groups = groups_of(source.train)
     held = held_out_rows(rows.labels, groups, HELD_OUT, generator(0, Draw.HELD_OUT))
+    head, facts = _solved(rows, by, None, repeating(groups))
+    temperature = _temperature(rows, held, by, facts.get("lam"))
+    if temperature is None:
+        note = (
+            f"{held.sum():,} held-out rows give no temperature to divide the head by: its"
+            " probabilities mean little"
+        )
+        return _named(head, source, by, facts), (note,)
     count = int(held.sum())
-    solved, told = _solved(rows, by, None, repeating(groups))
-    value = _temperature(rows, held, by, told.get("lam"))
-    if value is None:
-        return FittedHead(_named(solved, source, by, told), (_no_temperature(count),))
-    divided = Temperature(value=value, fitted_rows=count, measured_rows=0).divided(solved)
-    told |= {"temperature": value, "temperature_rows": count}
-    return FittedHead(_named(divided, source, by, told), _few(count, "the temperature"))
+    head = Temperature(value=temperature, fitted_rows=count, measured_rows=0).divided(head)
+    facts |= {"temperature": temperature, "temperature_rows": count}
+    return _named(head, source, by, facts), _few(count)
 
 
-def _logistic(source: Source, progress: Progress) -> FittedHead:
+def _logistic(source: Source, progress: Progress) -> tuple[Head, tuple[str, ...]]:
     if source.train.counts().max() < 2:
         raise CacheError(
             "every class has a single training row: nothing can be held out to choose the"
@@ -94,9 +95,8 @@ def _logistic(source: Source, progress: Progress) -> FittedHead:
         )
     config = ProbeConfig(by="lbfgs", c=C, standardise=True, held_out=HELD_OUT)
     found = probe(source, config, choose_by="loss", progress=progress)
-    told: dict[str, Any] = {**found.chosen, "converged": all(p.converged for p in found.grid)}
-    notes = _few(found.held_out_rows, "the penalty")
-    return FittedHead(_named(found.head, source, "logistic", told), notes)
+    facts = {**found.chosen, "converged": all(point.converged for point in found.grid)}
+    return _named(found.head, source, "logistic", facts), _few(found.held_out_rows)
 
 
 def _temperature(
@@ -105,47 +105,21 @@ def _temperature(
     """Fit the temperature of a head of the other rows to those that are held out."""
     if not held.any():
         return None
-    without, _ = _solved(_read(rows.part(~held)), by, lam)
-    aside = _read(rows.part(held))
-    logits = logits_of(without, aside, np.arange(len(aside.labels)))
+    others, aside = (
+        replace(part, features=part.features[:]) for part in (rows.part(~held), rows.part(held))
+    )
+    logits = logits_of(_solved(others, by, lam)[0], aside, np.arange(len(aside.labels)))
     return fit_temperature(logits, aside.labels, smoothed=True)
 
 
-def _no_temperature(held: int) -> str:
-    why = (
-        f"its logits tell nothing of {held:,} held-out rows"
-        if held
-        else "every class has a single training row, so that none can be held out"
-    )
-    return f"{why}: the head is not divided by a temperature, and its probabilities mean little"
+def _few(held: int) -> tuple[str, ...]:
+    text = f"the scale of the logits is fitted to {held:,} held-out rows alone: a rough guess"
+    return (text,) if held < FEW_ROWS else ()
 
 
-def _few(held: int, what: str) -> tuple[str, ...]:
-    if held >= FEW_ROWS:
-        return ()
-    rows = "1 row is" if held == 1 else f"{held:,} rows are"
-    return (
-        f"{rows} held out to fit {what} to: how sure the head is of its answers is a rough guess",
-    )
-
-
-def _read(rows: FeatureSet) -> FeatureSet:
-    """Return rows with their features in memory."""
-    return replace(rows, features=rows.features[:])
-
-
-def _named(head: Head, source: Source, by: str, told: dict[str, Any]) -> Head:
-    origin = {"fitted": by, **told, "rows": len(source.train.labels)}
-    fingerprint = source.fingerprint.backbone_identifier
-    return replace(head, origin=origin, fingerprint=fingerprint)
-
-
-def _present(source: Source) -> FeatureSet:
-    """Return the rows with labels among the classes that have some."""
-    present, place = present_classes(source)
-    names = tuple(source.class_names[label] for label in present)
-    train = source.train
-    return FeatureSet(train.features, place[train.labels], names)
+def _named(head: Head, source: Source, by: str, facts: dict[str, Any]) -> Head:
+    origin = {"fitted": by, **facts, "rows": len(source.train.labels)}
+    return replace(head, origin=origin, fingerprint=source.fingerprint.backbone_identifier)
 
 
 def _solved(

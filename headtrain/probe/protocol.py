@@ -1,4 +1,4 @@
-"""The protocol of a linear probe.
+"""The protocol of a linear probe, and what comes out of it.
 
 Each combination of a grid trains a head on a part of the training rows, the best one by top-1 on
 the held-out part (for a head that training starts from: by its mean loss there) is trained anew on
@@ -16,33 +16,151 @@ Sources: A. Radford et al., "Learning transferable visual models from natural la
 supervision", ICML 2021, Appendix A; M. Caron et al., "Emerging properties in self-supervised vision
 transformers", ICCV 2021; M. Oquab et al., "DINOv2: learning robust visual features without
 supervision", TMLR 2024.
-
-What the user of a linear probe should know about its data, its grid and its searches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError, HeadError
+from clinit.extract.cache.head import Head
 from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.probe.fit import Fitted, Point, Progress, fit
-from clinit.headtrain.probe.result import Choice, GridPoint, Probe, bank_of, measure
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.info import provenance
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.train.evaluate import count_correct, mean_losses
+from clinit.headtrain.study.parts import Training
+from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of, mean_losses
+from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.rows import LabelledRows
 from clinit.machine import choose_device, device_name
 from clinit.stopwatch import Stopwatch
 from clinit.words import examples
+
+TOP = 5
+Choice = Literal["top1", "loss"]
+"""What the best point of a grid has on the held-out rows: the largest top-1, or the least loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Accuracies in percent; rows of a class that the head does not know count as wrong."""
+
+    rows: int
+    top1: float
+    top5: float | None
+    """None if there are no more than five classes."""
+    per_class: float
+    """Mean over the classes that have rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """One combination of settings that was tried."""
+
+    settings: Point
+    top1: float
+    """On the held-out rows, in percent."""
+    held_out_loss: float
+    """Mean cross entropy on these."""
+    loss: float
+    """Mean cross entropy of the rows that it was trained on; not finite if it has diverged."""
+    iterations: int | None = None
+    """Of L-BFGS."""
+    converged: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """A linear probe: the head, its accuracy, and the grid that it was chosen from."""
+
+    config: ProbeConfig
+    """Resolved."""
+    chosen_by: Choice
+    grid: tuple[GridPoint, ...]
+    """In the order of `config.grid`; empty if there was a single point, hence no choice."""
+    chosen: Point
+    """The settings of the head."""
+    held_out_rows: int
+    """Training rows that the choice was made by; 0 without one."""
+    train_rows: int
+    """Rows that the head was trained on, the held-out ones included."""
+    classes: int
+    head: Head
+    loss: float
+    """Mean cross entropy of the training rows of the head."""
+    val: Accuracy | None
+    """On the validation rows; None if there is none."""
+    notes: tuple[str, ...]
+    """What the user should know about the data, the grid and the result."""
+    seconds: Mapping[str, float]
+    """Seconds of the grid, of the last training, and of all."""
+    facts: Mapping[str, Any]
+    """The data and the versions."""
+
+    def __repr__(self) -> str:
+        top1 = "not measured" if self.top1 is None else f"{self.top1:.2f} %"
+        chosen = ", ".join(f"{name} {value:g}" for name, value in self.chosen.items())
+        return f"<Probe: top-1 {top1}, {self.classes:,} classes, {self.config.by} with {chosen}>"
+
+    @property
+    def held_out_top1(self) -> float | None:
+        """Top-1 of the chosen point on the rows it was chosen by; an upper estimate."""
+        return next((point.top1 for point in self.grid if point.settings == self.chosen), None)
+
+    @property
+    def top1(self) -> float | None:
+        """Top-1 on the validation rows, or else on the held-out ones."""
+        return self.val.top1 if self.val is not None else self.held_out_top1
+
+    @property
+    def protocol(self) -> str:
+        """How the number came about, in a paragraph."""
+        config = self.config
+        how = (
+            f"cross entropy, AdamW, {config.epochs:,} epochs of batches of {config.batch_size:,},"
+            " learning rate on a cosine to zero, weights from zero"
+            if config.by == "adamw"
+            else "multinomial logistic regression with an L2 penalty, by L-BFGS (at most"
+            f" {config.max_iterations:,} iterations)"
+        )
+        features = "standardised" if config.standardise else "as stored, not normalised"
+        choice = "a single setting, hence no choice"
+        if self.grid:
+            by = {"top1": "top-1", "loss": "loss"}[self.chosen_by]
+            choice = (
+                f"the best of {len(self.grid)} settings by {by} on {self.held_out_rows:,} held-out"
+                f" training rows ({100 * config.held_out:g} % of each class, seed {config.seed})"
+            )
+        return (
+            f"{how}; features {features}, without augmentation; {choice}, trained on all"
+            f" {self.train_rows:,} rows of {self.classes:,} classes"
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return plain values, all but the head."""
+        names = ("chosen", "loss", "train_rows", "held_out_rows", "classes", "notes", "seconds")
+        return {
+            "top1": self.top1,
+            "measured_on": "val" if self.val is not None else "held-out training rows",
+            "val": None if self.val is None else asdict(self.val),
+            "held_out_top1": self.held_out_top1,
+            "grid": [asdict(point) for point in self.grid],
+            "config": asdict(self.config),
+            "protocol": self.protocol,
+            **{name: getattr(self, name) for name in names},
+            **self.facts,
+        }
 
 
 def probe(
@@ -91,6 +209,7 @@ def probe(
         test = LabelledRows.on(device, source.val.features, source.val.labels)
         val = measure(fitted.rows, test, row_of_class)
     names = tuple(source.class_names[label] for label in present)
+    facts = {"cache": source.description, "device": device_name(device), "started": started}
     return Probe(
         config=config,
         chosen_by=choose_by,
@@ -104,12 +223,7 @@ def probe(
         val=val,
         notes=tuple(_notes(source, grid, fitted, chosen)),
         seconds={**watch.seconds, "total": source.load_s + watch.total},
-        facts={
-            "cache": source.description,
-            "device": device_name(device),
-            "started": started,
-            **provenance(),
-        },
+        facts=facts | provenance(),
     )
 
 
@@ -131,7 +245,7 @@ def present_classes(
 
 def _tried(
     train: LabelledRows,
-    held: np.ndarray,
+    held: Bool[np.ndarray, " rows"],
     num_classes: int,
     config: ProbeConfig,
     progress: Progress,
@@ -145,7 +259,7 @@ def _tried(
     part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
     fitted = fit(part, num_classes, config.grid, config, progress)
     with torch.no_grad():
-        bank = bank_of([each.rows for each in fitted], train.labels.device)
+        bank = _bank([each.rows for each in fitted], train.labels.device)
         right, losses = count_correct(bank, aside).sum(1), mean_losses(bank, aside)
     return tuple(
         GridPoint(
@@ -161,45 +275,82 @@ def _tried(
 
 
 def _best(grid: Sequence[GridPoint], by: Choice) -> dict[str, float]:
-    """Return the settings of the first of the best points."""
-    finite = [point for point in grid if np.isfinite(point.loss)]
-    if not finite:
-        raise HeadError(
-            "every head of the grid has diverged: no loss is a number", remedy="Use a smaller --lr."
-        )
+    """Return the settings of the first of the best points; of any if all have diverged."""
+    finite = [point for point in grid if np.isfinite(point.loss)] or grid
     if by == "loss":
         return dict(min(finite, key=lambda point: point.held_out_loss).settings)
     return dict(max(finite, key=lambda point: point.top1).settings)
 
 
-def _notes(source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Point) -> list[str]:
-    """Return what the data lack, and what another grid or search may find."""
-    notes, counts = [*source.notes], source.train.counts()
-    if empty := [source.class_names[label] for label in np.flatnonzero(counts == 0)]:
-        notes.append(
+def _bank(heads: Sequence[Rows], device: torch.device) -> Bank:
+    bank = Bank(heads[0], [Training()] * len(heads), device)
+    for index, rows in enumerate(heads):
+        bank.write(index, 0, rows)
+    return bank
+
+
+def measure(
+    head: Rows, test: LabelledRows, row_of_class: Int[np.ndarray, " classes"]
+) -> Accuracy | None:
+    """Measure one head; None if there is no row.
+
+    Args:
+        head: The head.
+        test: Rows, labelled by class.
+        row_of_class: The row of the head for each class, -1 if it has none.
+    """
+    if not len(test):
+        return None
+    totals = np.bincount(test.labels.cpu().numpy(), minlength=len(row_of_class))
+    head_rows = torch.from_numpy(row_of_class).to(test.labels.device)[test.labels]
+    known = (head_rows >= 0).nonzero()[:, 0]
+    rows = LabelledRows(test.subset(known).features, head_rows[known])
+    bank = _bank([head], test.labels.device)
+    correct = count_correct(bank, rows)[0]
+    tested = totals > 0
+    per_class = np.where(row_of_class >= 0, correct[row_of_class], 0)[tested] / totals[tested]
+    return Accuracy(
+        rows=len(test),
+        top1=100 * int(correct.sum()) / len(test),
+        top5=100 * _count_in_top(bank, rows) / len(test) if bank.num_classes > TOP else None,
+        per_class=100 * float(per_class.mean()),
+    )
+
+
+def _count_in_top(bank: Bank, test: LabelledRows) -> int:
+    """Count the rows whose label is among the largest logits; of equal ones the first are."""
+    found = torch.zeros((), dtype=torch.int64, device=bank.device)
+    column = torch.arange(bank.num_classes, device=bank.device)
+    for part, _ in blocks_of(bank, len(test)):
+        label = test.labels[part, None]
+        logits = logits_of(bank, test.widened(part), slice(0, 1))[:, 0]
+        own = logits.gather(1, label)
+        before = (logits > own) | ((logits == own) & (column < label))
+        found += (before.sum(1) < TOP).sum()
+    return int(found)
+
+
+def _notes(
+    source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Point
+) -> Iterator[str]:
+    """Yield what the data lack, and what another grid or search may find."""
+    yield from source.notes
+    if empty := [source.class_names[label] for label in np.flatnonzero(source.train.counts() == 0)]:
+        yield (
             f"{len(empty):,} classes have no training image ({examples(empty)}): the head has no"
             " row for them, and their validation images count as wrong"
         )
     if not len(source.val.labels):
-        notes.append(
-            "there is no validation row: the accuracy is that of the chosen settings on the rows"
-            " that they were chosen by, an upper estimate"
-            if grid
-            else "there is no validation row, and no grid to choose from: nothing is measured"
+        yield (
+            "there is no validation row: the accuracy on the rows that settings were chosen by, if"
+            " any were, is an upper estimate"
         )
     for name, value in chosen.items():
         tried = sorted({point.settings[name] for point in grid})
         if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
-            end = "smallest" if value == tried[0] else "largest"
-            notes.append(
-                f"the best --{name.replace('_', '-')}, {value:g}, is the {end} one that was tried:"
-                " one beyond may be better still"
+            yield (
+                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of those that were"
+                " tried: one beyond may be better still"
             )
-    if diverged := sum(not np.isfinite(point.loss) for point in grid):
-        notes.append(f"{diverged:,} of {len(grid):,} heads of the grid have diverged")
-    if short := [point.converged for point in grid].count(False) + (not fitted.converged):
-        notes.append(
-            f"{short:,} of {len(grid) + 1:,} searches ended before the minimum:"
-            " more --max-iterations go on"
-        )
-    return notes
+    if not all(each.converged for each in (*grid, fitted)):
+        yield "searches ended before the minimum: give more --max-iterations"

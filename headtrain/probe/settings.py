@@ -1,15 +1,12 @@
-"""The settings of a linear probe. Nothing here imports PyTorch or NumPy.
-
-The settings of `clinit align`. Nothing here imports PyTorch or NumPy.
-"""
+"""The settings of a linear probe and of `clinit align`. Nothing here imports PyTorch or NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from clinit.headtrain.setting import Part, Setting
+from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
 
 
@@ -18,64 +15,52 @@ class ProbeConfig(Part):
     """A linear probe: how its heads are trained, and what is tried."""
 
     panel: ClassVar[str] = "Probe"
-    by: Annotated[
-        Literal["adamw", "lbfgs"],
-        Setting(
-            "Training: batches with AdamW and a cosine, all values of the grid side by side; or"
-            " L-BFGS on all rows at once, to the minimum."
-        ),
-    ] = "adamw"
-    lr: Annotated[
-        tuple[float, ...] | None,
-        Setting(
-            "adamw: learning rates to try.", above=0, otherwise="1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2"
-        ),
-    ] = None
-    weight_decay: Annotated[
-        tuple[float, ...] | None,
-        Setting("adamw: decoupled weight decays to try.", least=0, otherwise="0, 0.1, 1, 10"),
-    ] = None
-    epochs: Annotated[
-        int | None, Setting("adamw: passes over the training rows.", least=1, otherwise="30")
-    ] = None
-    batch_size: Annotated[
-        int | None,
-        Setting(
-            "adamw: rows per batch; more than there are means all. Rows that do not fill a batch"
-            " are left out of the epoch.",
-            least=1,
-            most=100_000_000,
-            otherwise="256",
-        ),
-    ] = None
-    c: Annotated[
-        tuple[float, ...] | None,
-        Setting(
-            "lbfgs: inverse strengths of the L2 penalty to try, as in scikit-learn.",
-            above=0,
-            otherwise="1e-6, 1e-5, …, 1e4",
-        ),
-    ] = None
-    max_iterations: Annotated[
-        int | None, Setting("lbfgs: most iterations per value of c.", least=1, otherwise="1000")
-    ] = None
-    held_out: Annotated[
-        float,
-        Setting(
-            "Fraction of the training rows of each class that the values are chosen by; the chosen"
-            " ones then train on all rows.",
-            above=0,
-            most=0.9,
-        ),
-    ] = 0.2
-    standardise: Annotated[
-        bool,
-        Setting("Give each feature mean 0 and deviation 1 over the training rows; else as stored."),
-    ] = False
-    seed: Annotated[
-        int, Setting("Seed of the held-out rows and of the batches.", least=0, most=MAX_SEED)
-    ] = 0
-    device: Annotated[Device, DEVICE] = "auto"
+    by: Literal["adamw", "lbfgs"] = setting(
+        "adamw",
+        "Training: batches with AdamW and a cosine, all values of the grid side by side; or"
+        " L-BFGS on all rows at once, to the minimum.",
+    )
+    lr: tuple[float, ...] | None = setting(
+        None,
+        "adamw: learning rates to try.",
+        above=0,
+        otherwise="1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2",
+    )
+    weight_decay: tuple[float, ...] | None = setting(
+        None, "adamw: decoupled weight decays to try.", least=0, otherwise="0, 0.1, 1, 10"
+    )
+    epochs: int | None = setting(
+        None, "adamw: passes over the training rows.", least=1, otherwise="30"
+    )
+    batch_size: int | None = setting(
+        None,
+        "adamw: rows per batch; more than there are means all. Rows that do not fill a batch"
+        " are left out of the epoch.",
+        least=1,
+        most=100_000_000,
+        otherwise="256",
+    )
+    c: tuple[float, ...] | None = setting(
+        None,
+        "lbfgs: inverse strengths of the L2 penalty to try, as in scikit-learn.",
+        above=0,
+        otherwise="1e-6, 1e-5, …, 1e4",
+    )
+    max_iterations: int | None = setting(
+        None, "lbfgs: most iterations per value of c.", least=1, otherwise="1000"
+    )
+    held_out: float = setting(
+        0.2,
+        "Fraction of the training rows of each class that the values are chosen by; the chosen"
+        " ones then train on all rows.",
+        above=0,
+        most=0.9,
+    )
+    standardise: bool = setting(
+        False, "Give each feature mean 0 and deviation 1 over the training rows; else as stored."
+    )
+    seed: int = setting(0, "Seed of the held-out rows and of the batches.", least=0, most=MAX_SEED)
+    device: Device = setting("auto", DEVICE)
 
     def __post_init__(self) -> None:
         """Check every field, and that none belongs to the other training.
@@ -129,21 +114,17 @@ class AlignConfig(Part):
     """The fine-tuning of a base head with another loss; the defaults are the paper's."""
 
     panel: ClassVar[str] = "Training"
-    loss: Annotated[Loss, LOSS] = "mse"
-    epochs: Annotated[int, Setting("Passes over the training rows.", least=1)] = 50
-    batch_size: Annotated[
-        int,
-        Setting(
-            "Rows per batch; more than there are means all. Rows that do not fill a batch are left"
-            " out of the epoch.",
-            least=1,
-            most=100_000_000,
-        ),
-    ] = 512
-    lr: Annotated[
-        float, Setting("Initial learning rate of AdamW; a cosine takes it to zero.", above=0)
-    ] = 1e-3
-    weight_decay: Annotated[float, Setting("Decoupled weight decay of the head.", least=0)] = 0.05
-    seed: Annotated[int, Setting("Seed of the batches.", least=0, most=MAX_SEED)] = 0
-    device: Annotated[Device, DEVICE] = "auto"
-    precision: Annotated[Precision, PRECISION] = "float32"
+    loss: Loss = setting("mse", LOSS)
+    epochs: int = setting(50, "Passes over the training rows.", least=1)
+    batch_size: int = setting(
+        512,
+        "Rows per batch; more than there are means all. Rows that do not fill a batch are left"
+        " out of the epoch.",
+        least=1,
+        most=100_000_000,
+    )
+    lr: float = setting(1e-3, "Initial learning rate of AdamW; a cosine takes it to zero.", above=0)
+    weight_decay: float = setting(0.05, "Decoupled weight decay of the head.", least=0)
+    seed: int = setting(0, "Seed of the batches.", least=0, most=MAX_SEED)
+    device: Device = setting("auto", DEVICE)
+    precision: Precision = setting("float32", PRECISION)

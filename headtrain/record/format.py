@@ -24,7 +24,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -47,7 +48,8 @@ from clinit.headtrain.record.tables import (
     parse_table,
     table_file,
 )
-from clinit.headtrain.study import Study, settings_of
+from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.study.study import Study
 
 INFO = "run.json"
 HEAD = "head.safetensors"
@@ -141,16 +143,14 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
         _write_files(record, draft)
         take_place(draft, folder, overwrite=bool(overwrite))
     except (OSError, ClinitError, SafetensorError) as error:  # ClinitError: has a cause
-        shutil.rmtree(draft, ignore_errors=True)
         cause = error if isinstance(error, OSError) else error.__cause__
         raise RecordError(
             f"cannot write the record {folder}: {getattr(cause, 'strerror', None) or error}",
             remedy="Free space or choose a folder you can write with --out, then run the same"
             " command again.",
         ) from error
-    except BaseException:
+    finally:
         shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def write_records(
@@ -221,12 +221,11 @@ def read_record(folder: Path) -> RunRecord:
     """
     info, digests = _read_info(folder)
     strangers = _strangers(folder, digests)
-    tables: dict[str, Any] = {}
-    for name in TABLES:
-        if name in LATER_TABLES and table_file(name) not in (digests or ()):
-            continue
-        content = _content(folder, table_file(name), digests)
-        tables[name] = parse_table(name, content, folder / table_file(name))
+    tables: dict[str, Any] = {
+        name: parse_table(name, _content(folder, table_file(name), digests), folder)
+        for name in TABLES
+        if name not in LATER_TABLES or table_file(name) in (digests or ())
+    }
     check_tables(tables, info, folder)
     return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
 
@@ -261,9 +260,9 @@ def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ..
         RecordError: If the record lacks a file, or one of its own names is not of it.
     """
     named = _TABLE_FILES | {HEAD, TOP}
-    own = named if digests is None else digests.keys()
+    own, needed = (named, _EARLIER_FILES) if digests is None else (digests.keys(),) * 2
     found = {name for name in _names(folder) if not name.startswith(".")} - {INFO}
-    if missing := sorted((_EARLIER_FILES if digests is None else digests.keys()) - found):
+    if missing := sorted(needed - found):
         raise damaged(folder, f"it lacks {', '.join(missing)}")
     strangers = sorted(found - own)
     if foreign := [name for name in strangers if name in named]:
@@ -271,18 +270,20 @@ def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ..
     return tuple(strangers)
 
 
-def _names(folder: Path) -> list[str]:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        return [path.name for path in folder.iterdir()]
+        yield
     except OSError as error:
-        raise _unreadable(folder, error) from error
+        raise RecordError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="Look at its rights and at the disk, then run the same command again.",
+        ) from error
 
 
-def _unreadable(path: Path, error: OSError) -> RecordError:
-    return RecordError(
-        f"cannot read {path}: {error.strerror or error}",
-        remedy="Look at its rights and at the disk, then run the same command again.",
-    )
+def _names(folder: Path) -> list[str]:
+    with _reading(folder):
+        return [path.name for path in folder.iterdir()]
 
 
 def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
@@ -290,10 +291,8 @@ def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> byte
     path = folder / name
     if path.exists():
         check_readable(path, RecordError)  # a pipe would be waited for
-    try:
+    with _reading(path):
         content = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
     if digests is not None and digests.get(name) != _sha256(content):
         raise damaged(path, "it has changed since it was written")
     return content
@@ -396,37 +395,16 @@ def study_toml(study: Study) -> str:
     """
     top = study.top is not None
     command = "train-top" if top else "train-head"
-    idle = study.idle("method")
+    idle, order = study.idle("method"), study.stream.class_order
     lines = [
-        f"{field.key} = {_text(study.value(name))}"
-        for name, field in settings_of(top=top).items()
-        if name not in idle and study.value(name) is not None and not field.setting.file
+        "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
+        f"# `clinit {command} --config` with this file trains the same on other caches.",
+        # The option takes a file of its own.
+        *([f"# class order: {', '.join(map(json.dumps, order))}"] if order else []),
+        f"\n[{command}]",
     ]
-    return "\n".join(
-        [
-            "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
-            f"# `clinit {command} --config` with this file trains the same on other caches.",
-            *_order(study),
-            "",
-            f"[{command}]",
-            *lines,
-            "",
-        ]
-    )
-
-
-def _order(study: Study) -> list[str]:
-    """Return the class order as a comment: the option takes a file of its own."""
-    order = study.stream.class_order
-    return [f"# class order: {', '.join(map(_text, order))}"] if order else []
-
-
-def _text(value: Any) -> str:
-    """Return a value as TOML; a JSON string is one, with its control characters escaped."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, float):
-        return repr(value)
-    return str(value)
+    for name, setting in settings_of(top=top).items():
+        value = study.value(name)
+        if name not in idle and value is not None and not setting.file:
+            lines.append(f"{setting.key} = {json.dumps(value)}")  # which is TOML, too
+    return "\n".join([*lines, ""])

@@ -8,21 +8,20 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from msgspec import Meta
 
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
-from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
-from clinit.headtrain.study import PER_HEAD, Study, as_of_today
+from clinit.headtrain.study.study import Study, as_of_today
 
 if TYPE_CHECKING:
-    from clinit.headtrain.stream.source import Source
+    pass
 
 
 MOST_IN_BANK = 100
@@ -209,62 +208,6 @@ class RunInfo(TypedDict, total=False):
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
 
 
-def run_info(
-    study: Study,
-    *,
-    name: str,
-    base: Source,
-    new: Source,
-    head: Mapping[str, Any],
-    notes: Sequence[str],
-    seconds: float,
-    timings_s: Mapping[str, float],
-    optimizer: Mapping[str, Any],
-    bank: Sequence[Study],
-    device: str,
-    started: str,
-    command: Sequence[str],
-) -> RunInfo:
-    """Return what run.json says of a run, but for its tasks.
-
-    Args:
-        study: What the run was asked to do, resolved.
-        name: Of the run.
-        base: Features of the classes of the pretrained head.
-        new: Features of the classes that arrived.
-        head: What is known about the pretrained head.
-        notes: What the user should know.
-        seconds: Of the run alone.
-        timings_s: Of each phase, of the whole bank.
-        optimizer: Its name and what of it is no setting.
-        bank: The studies that were trained together, this one among them.
-        device: Name of what it was trained on.
-        started: Time, in ISO format.
-        command: What the user typed.
-    """
-    info: RunInfo = {
-        "id": name,
-        "config": cast(Settings, study.settings()),
-        "seconds": seconds,
-        "base": cast(SideInfo, base.description),
-        "new": cast(SideInfo, new.description),
-        "head": cast(BaseHead, dict(head)),
-        "notes": list(notes),
-        "timings_s": dict(timings_s),
-        "bank_size": len(bank),
-        "optimizer": dict(optimizer),
-        "loss_sample_rows": LOSS_SAMPLE_ROWS,
-        **provenance(),  # type: ignore[typeddict-item]
-        "device": device,
-        "started": started,
-        "command": list(command),
-        "tasks": [],
-    }
-    if 1 < len(bank) <= MOST_IN_BANK:
-        info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
-    return info
-
-
 def check_info(info: Mapping[str, Any], origin: str) -> None:
     """Check that the fields of run.json are of the types that their readers expect.
 
@@ -315,18 +258,8 @@ CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
 
 
-class Provenance(TypedDict):
-    """What else but settings and data the bits of a result depend on."""
-
-    versions: dict[str, Any]
-    """Of Python and of the libraries that are installed."""
-    git_commit: str | None
-    cpu: dict[str, Any]
-    """The kernels that PyTorch and BLAS chose for this CPU, and their threads."""
-
-
-def provenance() -> Provenance:
-    """Return which code, libraries and kernels compute in this process."""
+def provenance() -> dict[str, Any]:
+    """Return what else but settings and data bits depend on: code, libraries and kernels."""
     return {"versions": dict(_versions()), "git_commit": _git_commit(), "cpu": _cpu()}
 
 
@@ -367,19 +300,15 @@ def _git_commit() -> str | None:
     it, so that repository's commit is not taken for ours.
     """
     source = Path(__file__).resolve()
-    if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
-        return None
-    return _git(source.parent, "rev-parse", "HEAD")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
+    git = ["git", "-C", str(source.parent)]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        for words in (["ls-files", "--error-unmatch", source.name], ["rev-parse", "HEAD"]):
+            done = subprocess.run(
+                [*git, *words], capture_output=True, text=True, timeout=10, check=True
+            )
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip()
 
 
 _HELD_OUT = re.compile(r"held-out:(\d+(?:\.\d+)?(?:e-\d+)?):\d+")

@@ -10,15 +10,12 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 
-from clinit.extract.cache.head import Head
-from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import RunInfo, TaskInfo
+from clinit.headtrain.record.info import TaskInfo
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study import Study
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,45 +155,6 @@ class TaskEntry:
             loss_new=np.array([point.loss_new[head] for point in self.points]),
             elapsed_s=np.array([point.elapsed_s[head] for point in self.points]),
         )
-
-
-def run_record(
-    scenario: Scenario,
-    entries: Sequence[TaskEntry],
-    index: int,
-    info: RunInfo,
-    *,
-    head: Head | None,
-    top: Mapping[str, np.ndarray] | None = None,
-    study: Study | None = None,
-) -> RunRecord:
-    """Put together the record of one head.
-
-    Args:
-        scenario: The stream that it learnt.
-        entries: What was written down, one entry per task.
-        index: Index of the head.
-        info: What run.json says, but for the tasks.
-        head: As it is after the last task; None where it is no linear layer.
-        top: The backbone's parameters that training has changed, by name.
-        study: What the run was asked to do, resolved.
-    """
-    totals = scenario.val_counts
-    seen = [totals[: task.stop] for task in scenario.learnt]
-    return RunRecord(
-        path=None,
-        info={**info, "tasks": [entry.description(index) for entry in entries]},
-        classes=class_table(scenario),
-        steps=pl.concat(entry.steps(index) for entry in entries),
-        evaluations=pl.concat(
-            entry.evaluations(index, tested) for entry, tested in zip(entries, seen, strict=True)
-        ),
-        points=pl.concat(entry.point_table(index) for entry in entries),
-        mistakes=pl.concat(entry.mistake_table(index) for entry in entries),
-        head=head,
-        top=top,
-        study=study,
-    )
 
 
 def class_table(scenario: Scenario) -> pl.DataFrame:

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.groups import find_groups, in_whole_groups, repeating, water_level
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import Stream
+from clinit.headtrain.study.parts import Stream
 
 TAKEN_AT_ONCE = 8192
 """Rows that are read at a time to be copied: 6 MB of 384 numbers in float16."""

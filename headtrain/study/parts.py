@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from clinit.headtrain.setting import Part, Setting
+from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.methods import Closed, Top
 
 ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
@@ -31,20 +31,13 @@ SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 MAX_SEED = 2**32 - 1
 
-SEED = Setting(
-    "Seed of everything random: class order, buffer, batches, random rows, low-rank factors.",
-    least=0,
-    most=MAX_SEED,
-)
-LOSS = Setting("Training loss: cross entropy, squared error or squentropy.")
-PRECISION = Setting(
+LOSS = "Training loss: cross entropy, squared error or squentropy."
+DEVICE = "Device to compute on; auto takes CUDA where there is one."
+PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
-    " float32.",
-    top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
+    " float32."
 )
-DEVICE = Setting("Device to compute on; auto takes CUDA where there is one.")
-
-
+TOP_PRECISION = "Arithmetic of an update: float32 or bf16. Weights are always float32."
 AUTO_EVERY = 50
 """Updates between two evaluations by default, as in the paper."""
 EARLY_POINTS = (1, 2, 5, 10, 20)
@@ -56,87 +49,73 @@ class Stream(Part):
     """Which classes arrive when, what is kept of earlier ones, and how long each task is learnt."""
 
     panel: ClassVar[str] = "Stream"
-    method: Annotated[
-        Method,
-        Setting(
-            "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
-            " (naive), or with all rows of all classes seen (joint); or by solving the whole head"
-            " from the rows of joint (nearest class mean, ridge, LDA); or by statistics alone, each"
-            " row seen once (slda, simplecil, fecam, klda, ranpac).",
-            top_help="How earlier classes are kept: with a buffer of old rows (rehearsal), not at"
-            " all (naive), with all rows of all classes seen (joint), by EWC, without old rows, or"
-            " by DER++, with a buffer.",
-        ),
-    ] = "rehearsal"
-    tasks: Annotated[int, Setting("Number of tasks in which the new classes arrive.", least=1)] = 5
-    stop_after: Annotated[
-        int | None,
-        Setting("Learn the first tasks only, of as many as are planned.", least=1, otherwise="all"),
-    ] = None
-    iterations: Annotated[
-        int,
-        Setting(
-            "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
-        ),
-    ] = 600
-    buffer: Annotated[
-        int | None,
-        Setting("Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"),
-    ] = None
-    buffer_per_class: Annotated[
-        int | None, Setting("Rows kept per earlier class, instead of a total.", least=0)
-    ] = None
-    buffer_split: Annotated[
-        Literal["balanced", "sgm"],
-        Setting(
-            "Share the buffer equally among all classes seen, or keep 22.5 % (20 % from 192,000"
-            " rows on) for the classes after the base, as SGM does."
-        ),
-    ] = "balanced"
-    mix: Annotated[
-        Literal["text", "sgm"],
-        Setting(
-            "Batches: half new, half old rows, as in the paper's text; or sgm: the same in task 1,"
-            " then 3/8 new, 1/2 base, 1/8 earlier new classes."
-        ),
-    ] = "text"
-    batch_size: Annotated[
-        int | None,
-        Setting(
-            "Rows per batch.",
-            panel="Training",
-            least=2,
-            most=1_000_000,
-            otherwise="256",
-            top_otherwise="256; ewc: 128",
-        ),
-    ] = None
-    shots: Annotated[
-        int | None,
-        Setting(
-            "Training rows per new class, drawn by the seed: few-shot learning.",
-            least=1,
-            otherwise="all",
-        ),
-    ] = None
-    eval_every: Annotated[
-        int | Literal["auto"],
-        Setting(
-            "Updates between two evaluations; auto: 50, and at 1, 2, 5, 10 and 20 too, where new"
-            " rows change most. Averages are over every 50.",
-            least=1,
-            panel="Evaluation",
-        ),
-    ] = "auto"
-    seed: Annotated[int, SEED] = 0
-    class_order: Annotated[
-        tuple[str, ...] | None,
-        Setting(
-            "File with the name of every new class, one per line, in the order of arrival;"
-            " replaces the order drawn by the seed.",
-            file=True,
-        ),
-    ] = None
+    method: Method = setting(
+        "rehearsal",
+        "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
+        " (naive), or with all rows of all classes seen (joint); or by solving the whole head"
+        " from the rows of joint (nearest class mean, ridge, LDA); or by statistics alone, each"
+        " row seen once (slda, simplecil, fecam, klda, ranpac).",
+        top_help="How earlier classes are kept: with a buffer of old rows (rehearsal), not at"
+        " all (naive), with all rows of all classes seen (joint), by EWC, without old rows, or"
+        " by DER++, with a buffer.",
+    )
+    tasks: int = setting(5, "Number of tasks in which the new classes arrive.", least=1)
+    stop_after: int | None = setting(
+        None, "Learn the first tasks only, of as many as are planned.", least=1, otherwise="all"
+    )
+    iterations: int = setting(
+        600, "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
+    )
+    buffer: int | None = setting(
+        None, "Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"
+    )
+    buffer_per_class: int | None = setting(
+        None, "Rows kept per earlier class, instead of a total.", least=0
+    )
+    buffer_split: Literal["balanced", "sgm"] = setting(
+        "balanced",
+        "Share the buffer equally among all classes seen, or keep 22.5 % (20 % from 192,000"
+        " rows on) for the classes after the base, as SGM does.",
+    )
+    mix: Literal["text", "sgm"] = setting(
+        "text",
+        "Batches: half new, half old rows, as in the paper's text; or sgm: the same in task 1,"
+        " then 3/8 new, 1/2 base, 1/8 earlier new classes.",
+    )
+    batch_size: int | None = setting(
+        None,
+        "Rows per batch.",
+        panel="Training",
+        least=2,
+        most=1_000_000,
+        otherwise="256",
+        top_otherwise="256; ewc: 128",
+    )
+    shots: int | None = setting(
+        None,
+        "Training rows per new class, drawn by the seed: few-shot learning.",
+        least=1,
+        otherwise="all",
+    )
+    eval_every: int | Literal["auto"] = setting(
+        "auto",
+        "Updates between two evaluations; auto: 50, and at 1, 2, 5, 10 and 20 too, where new"
+        " rows change most. Averages are over every 50.",
+        least=1,
+        panel="Evaluation",
+    )
+    seed: int = setting(
+        0,
+        "Seed of everything random: class order, buffer, batches, random rows, low-rank factors.",
+        least=0,
+        most=MAX_SEED,
+    )
+    class_order: tuple[str, ...] | None = setting(
+        None,
+        "File with the name of every new class, one per line, in the order of arrival;"
+        " replaces the order drawn by the seed.",
+        file=True,
+    )
 
     @property
     def rows_per_batch(self) -> int:
@@ -168,79 +147,61 @@ class Start(Part):
     """How the rows of new classes start."""
 
     panel: ClassVar[str] = "Start"
-    init: Annotated[Init, Setting("Initialisation of the rows of new classes.")] = "least-square"
-    scale: Annotated[
-        Scale,
-        # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
-        # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
-        Setting(
-            "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
-            " (norm), a factor per row (row-norm), or the factor and shift of the least loss on"
-            " leave-one-out logits (calibrated). Random rows have none."
-        ),
-    ] = "calibrated"
-    lam: Annotated[
-        float | Literal["auto", "held-out"],
-        Setting(
-            "Ridge parameter of least squares, as in Eq. 1; auto: by the leave-one-out loss of"
-            " calibrated rows; held-out: by the squared error on a fifth of the rows, as auto does"
-            " for a solved head. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
-            least=0,
-            option="lambda",
-        ),
-    ] = "auto"
-    calibration: Annotated[
-        Literal["leave-one-out", "in-sample"],
-        Setting(
-            "Logits that `calibrated` looks at: those that an image gets from rows computed without"
-            " it, or those of the rows themselves."
-        ),
-    ] = "leave-one-out"
-    fit_ridge: Annotated[
-        float,
-        # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
-        # per class; before the first one, weaker ones do better with many rows.
-        Setting(
-            "Fitted rows: strength of the ridge towards the rows they start from, counted in"
-            " training rows.",
-            least=0,
-        ),
-    ] = 60.0
-    weighting: Annotated[
-        Weighting,
-        # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
-        Setting(
-            "Averages in least squares and LDA: over classes, of the average of each, or over all"
-            " rows."
-        ),
-    ] = "class"
-    class_mean: Annotated[
-        Literal["raw", "unit"],
-        Setting(
-            "Class mean of the features (the paper's), or of the features scaled to unit length."
-        ),
-    ] = "raw"
-    bias: Annotated[
-        Literal["write", "keep"],
-        Setting("Bias of a new row: written by the initialisation, or kept random."),
-    ] = "write"
-    init_rows: Annotated[
-        Literal["buffer", "new"] | None,
-        Setting(
-            "Rows that initialisation sees: the old ones of the buffer too, as in the paper (naive"
-            " keeps a buffer for this alone), or new rows alone.",
-            otherwise="buffer; naive: new",
-            top_help="Rows that initialisation sees: the old ones of the buffer too, as in the"
-            " paper (naive and ewc keep a buffer for this alone), or new rows alone.",
-        ),
-    ] = None
-    head_width: Annotated[
-        Literal["grow", "full"],
-        Setting(
-            "Add rows when their classes arrive, or have all from the start, where those of later"
-            " classes are negatives."
-        ),
-    ] = "grow"
+    init: Init = setting("least-square", "Initialisation of the rows of new classes.")
+    # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
+    # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
+    scale: Scale = setting(
+        "calibrated",
+        "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
+        " (norm), a factor per row (row-norm), or the factor and shift of the least loss on"
+        " leave-one-out logits (calibrated). Random rows have none.",
+    )
+    lam: float | Literal["auto", "held-out"] = setting(
+        "auto",
+        "Ridge parameter of least squares, as in Eq. 1; auto: by the leave-one-out loss of"
+        " calibrated rows; held-out: by the squared error on a fifth of the rows, as auto does"
+        " for a solved head. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
+        least=0,
+        alias="lambda",
+    )
+    calibration: Literal["leave-one-out", "in-sample"] = setting(
+        "leave-one-out",
+        "Logits that `calibrated` looks at: those that an image gets from rows computed without"
+        " it, or those of the rows themselves.",
+    )
+    # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
+    # per class; before the first one, weaker ones do better with many rows.
+    fit_ridge: float = setting(
+        60.0,
+        "Fitted rows: strength of the ridge towards the rows they start from, counted in"
+        " training rows.",
+        least=0,
+    )
+    # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
+    weighting: Weighting = setting(
+        "class",
+        "Averages in least squares and LDA: over classes, of the average of each, or over all"
+        " rows.",
+    )
+    class_mean: Literal["raw", "unit"] = setting(
+        "raw", "Class mean of the features (the paper's), or of the features scaled to unit length."
+    )
+    bias: Literal["write", "keep"] = setting(
+        "write", "Bias of a new row: written by the initialisation, or kept random."
+    )
+    init_rows: Literal["buffer", "new"] | None = setting(
+        None,
+        "Rows that initialisation sees: the old ones of the buffer too, as in the paper (naive"
+        " keeps a buffer for this alone), or new rows alone.",
+        otherwise="buffer; naive: new",
+        top_help="Rows that initialisation sees: the old ones of the buffer too, as in the"
+        " paper (naive and ewc keep a buffer for this alone), or new rows alone.",
+    )
+    head_width: Literal["grow", "full"] = setting(
+        "grow",
+        "Add rows when their classes arrive, or have all from the start, where those of later"
+        " classes are negatives.",
+    )
 
     @property
     def reads_lambda(self) -> bool:
@@ -285,37 +246,35 @@ class Training(Part):
     """Loss, optimizer, arithmetic, and what is corrected afterwards."""
 
     panel: ClassVar[str] = "Training"
-    loss: Annotated[Loss, LOSS] = "ce"
-    lr: Annotated[
-        float | None,
-        Setting(
-            "Learning rate of AdamW; it is constant.",
-            above=0,
-            otherwise="1e-3",
-            top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
-            top_otherwise="1.5e-3; ewc: 8e-4",
-        ),
-    ] = None
-    weight_decay: Annotated[
-        float,
-        Setting(
-            "Decoupled weight decay of the head.",
-            least=0,
-            top_help="Decoupled weight decay of the head and of matrices; norms and biases of"
-            " blocks have none.",
-        ),
-    ] = 0.05
-    correct: Annotated[
-        Correct,
-        Setting(
-            "Correction of new rows after the training of a task: none; wa: one factor that gives"
-            " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
-            " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
-            of_heads=True,
-        ),
-    ] = "none"
-    precision: Annotated[Precision, PRECISION] = "float32"
-    device: Annotated[Device, DEVICE] = "auto"
+    loss: Loss = setting("ce", LOSS)
+    lr: float | None = setting(
+        None,
+        "Learning rate of AdamW; it is constant.",
+        above=0,
+        otherwise="1e-3",
+        top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
+        top_otherwise="1.5e-3; ewc: 8e-4",
+    )
+    weight_decay: float = setting(
+        0.05,
+        "Decoupled weight decay of the head.",
+        least=0,
+        top_help="Decoupled weight decay of the head and of matrices; norms and biases of"
+        " blocks have none.",
+    )
+    correct: Correct = setting(
+        "none",
+        "Correction of new rows after the training of a task: none; wa: one factor that gives"
+        " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
+        " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
+        of_heads=True,
+    )
+    precision: Precision = setting(
+        "float32",
+        PRECISION,
+        top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
+    )
+    device: Device = setting("auto", DEVICE)
 
     @property
     def rate(self) -> float:

@@ -5,21 +5,13 @@ Refusals, records, identities and reports ask the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
-from clinit.headtrain.setting import Field, fields_of
-from clinit.headtrain.study.methods import (
-    Closed,
-    DerppConfig,
-    EwcConfig,
-    FecamConfig,
-    KldaConfig,
-    RanpacConfig,
-    SldaConfig,
-)
+from clinit.headtrain.setting import Setting, fields_of
+from clinit.headtrain.study.methods import Closed, DerppConfig, EwcConfig
 from clinit.headtrain.study.parts import (
     CLOSED_METHODS,
     HEAD_METHODS,
@@ -53,21 +45,17 @@ CLOSED = tuple(fields_of(Closed))
 
 
 @cache
-def settings_of(*, top: bool = False) -> Mapping[str, Field]:
+def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
     """Return the settings of a study by name, those of top blocks included where asked for.
 
     Their paths start with the part: `("stream", "seed")`.
     """
     parts = {name: part for name, part in PARTS.items() if name != ("closed" if top else "top")}
     return {
-        name: replace(
-            each,
-            path=(part, *each.path),
-            setting=each.setting.of_top if top else each.setting,
-        )
+        name: replace(each.of_top if top else each, path=(part, *each.path))
         for part, owner in parts.items()
         for name, each in fields_of(owner).items()
-        if not (top and each.setting.of_heads)
+        if not (top and each.of_heads)
     }
 
 
@@ -76,162 +64,74 @@ _OF_TRAINED_HEADS = (
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
 )
 
-
 By = Literal["method", "start"]
 """What makes settings mean nothing: the method, or the start of new rows."""
+Rules = Iterator[tuple[tuple[str, ...], str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Settings that mean nothing to some runs."""
+def _idle_by_method(study: Parts) -> Rules:
+    """Yield settings that the method makes idle, and why; the more specific reason first."""
+    method, top = study.stream.method, study.top
+    named = f"--method {method}"
+    for closed in ("slda", "fecam", "klda", "ranpac"):
+        if method != closed:
+            own = tuple(name for name in CLOSED if name.startswith(closed))
+            yield own, f"{named}: it is a setting of {closed}"
+    if method == "ranpac":
+        yield ("lam",), f"{named}: its lambda is --ranpac-lambda"
+    if method in ("ncm", "lda", *CLOSED_METHODS):
+        yield ("lam",), f"{named}: its head has no lambda"
+    if method == "ncm":
+        yield ("weighting",), f"{named}: its head is of class means alone"
+    if study.is_closed:
+        yield ("weighting",), f"{named}: every row counts the same in its sums"
+        yield BUFFER, f"{named}: it keeps statistics, not rows"
+    if study.is_solved:
+        yield _OF_TRAINED_HEADS, f"{named}: its head is solved, not trained"
+    if method in ("naive", "ewc") and not study.keeps_buffer:
+        new_alone = "it trains on new rows alone; with --init-rows buffer, one is kept for"
+        yield BUFFER, f"{named}: {new_alone} initialisation"
+    if method in ("joint", *SOLVED_METHODS):
+        yield BUFFER, f"{named}: it reads all rows of all classes seen"
+    if not study.rehearses:
+        yield ("mix",), f"{named}: its batches hold no rows of a buffer"
+    if method == "naive" and study.training.correct == "bic":
+        yield ("correct",), f"{named}: it keeps no old rows aside to correct by"
+    if study.stream.iterations == 0:
+        yield ("correct",), "--iterations 0: there is no training to correct"
+    if method == "ewc":
+        yield LOW_RANK, f"{named}: it trains the blocks themselves"
+    if top is not None and top.full_rank:
+        yield LOW_RANK, "--full-rank: the blocks themselves are trained"
+    if method != "ewc":
+        yield EWC, f"{named}: it does not hold parameters by springs"
+    if top is not None and top.ewc.mode == "task":
+        yield ("ewc_gamma",), "--ewc-mode task: each task keeps its own anchor"
+    if method != "derpp":
+        yield DERPP, f"{named}: it keeps no former logits"
 
-    names: tuple[str, ...]
-    holds: Callable[[Parts], bool]
-    """Whether they mean nothing to a run."""
-    why: str
-    """The reason; `{method}` stands for the name of the method."""
-    by: By = "method"
-    """What makes them idle. A user who gives those that the method makes idle is refused."""
 
-
-def _method(*methods: str) -> Callable[[Parts], bool]:
-    return lambda study: study.stream.method in methods
-
-
-def _not_of(method: str, config: type) -> Rule:
-    return Rule(
-        tuple(f"{method}_{name}" for name in fields_of(config)),
-        lambda study: study.stream.method != method,
-        f"--method {{method}}: it is a setting of {method}",
-    )
-
-
-RULES = (
-    _not_of("slda", SldaConfig),
-    _not_of("fecam", FecamConfig),
-    _not_of("klda", KldaConfig),
-    _not_of("ranpac", RanpacConfig),
-    Rule(("lam",), _method("ranpac"), "--method ranpac: its lambda is --ranpac-lambda"),
-    Rule(
-        ("lam",),
-        _method("ncm", "lda", *CLOSED_METHODS),
-        "--method {method}: its head has no lambda",
-    ),
-    Rule(("weighting",), _method("ncm"), "--method {method}: its head is of class means alone"),
-    Rule(
-        ("weighting",),
-        _method(*CLOSED_METHODS),
-        "--method {method}: every row counts the same in its sums",
-    ),
-    Rule(
-        _OF_TRAINED_HEADS,
-        _method(*SOLVED_METHODS, *CLOSED_METHODS),
-        "--method {method}: its head is solved, not trained",
-    ),
-    Rule(
-        BUFFER,
-        lambda study: not study.keeps_buffer and study.stream.method in ("naive", "ewc"),
-        "--method {method}: it trains on new rows alone; with --init-rows buffer, one is kept for"
-        " initialisation",
-    ),
-    Rule(
-        BUFFER,
-        lambda study: study.stream.method in ("joint", *SOLVED_METHODS),
-        "--method {method}: it reads all rows of all classes seen",
-    ),
-    Rule(BUFFER, _method(*CLOSED_METHODS), "--method {method}: it keeps statistics, not rows"),
-    Rule(
-        ("mix",),
-        lambda study: not study.rehearses,
-        "--method {method}: its batches hold no rows of a buffer",
-    ),
-    Rule(
-        ("correct",),
-        lambda study: study.stream.method == "naive" and study.training.correct == "bic",
-        "--method {method}: it trains on new rows alone, and keeps no old ones aside to correct by",
-    ),
-    Rule(
-        ("correct",),
-        lambda study: study.stream.iterations == 0,
-        "--iterations 0: there is no training to correct",
-    ),
-    Rule(LOW_RANK, _method("ewc"), "--method {method}: it trains the blocks themselves"),
-    Rule(
-        LOW_RANK,
-        lambda study: study.top is not None and study.top.full_rank,
-        "--full-rank: the blocks themselves are trained",
-    ),
-    Rule(
-        EWC,
-        lambda study: study.stream.method != "ewc",
-        "--method {method}: it does not hold parameters by springs",
-    ),
-    Rule(
-        ("ewc_gamma",),
-        lambda study: study.top is not None and study.top.ewc.mode == "task",
-        "--ewc-mode task: each task keeps its own anchor",
-    ),
-    Rule(
-        DERPP,
-        lambda study: study.stream.method != "derpp",
-        "--method {method}: it keeps no former logits",
-    ),
-    Rule(
-        ("scale", "bias", "init_rows"),
-        lambda study: study.start.init == "random",
-        "--init random: it looks at nothing",
-        by="start",
-    ),
-    Rule(
-        ("scale",),
-        lambda study: study.start.init == "fitted",
-        "--init fitted: its rows start from calibrated ones",
-        by="start",
-    ),
-    Rule(
-        ("calibration",),
-        lambda study: study.start.init in ("random", "zero"),
-        "--init: random rows and zeros were computed from no image",
-        by="start",
-    ),
-    Rule(
-        ("calibration",),
-        lambda study: not study.start.is_calibrated,
-        "--scale: only calibrated rows look at logits",
-        by="start",
-    ),
-    Rule(
-        ("fit_ridge",),
-        lambda study: study.start.init != "fitted",
-        "--init: only fitted rows are held by a ridge",
-        by="start",
-    ),
-    Rule(
-        ("lam",),
-        lambda study: not study.is_solved and not study.start.reads_lambda,
-        "--init: only least-square rows have a lambda",
-        by="start",
-    ),
-    Rule(
-        ("weighting",),
-        lambda study: not study.is_solved and not study.start.reads_weighting,
-        "--init: only least squares and LDA average over classes",
-        by="start",
-    ),
-    Rule(
-        ("class_mean",),
-        lambda study: study.start.init != "class-mean",
-        "--init: only class means are means of features",
-        by="start",
-    ),
-    Rule(
-        ("lr", "weight_decay", "precision"),
-        lambda study: study.stream.iterations == 0,
-        "--iterations 0: nothing is trained",
-        by="start",
-    ),
-)
-"""Which settings mean nothing to which run; the more specific reason comes first."""
+def _idle_by_start(study: Parts) -> Rules:
+    """Yield settings that the start of new rows makes idle, and why."""
+    start, init = study.start, study.start.init
+    if init == "random":
+        yield ("scale", "bias", "init_rows"), "--init random: it looks at nothing"
+    if init == "fitted":
+        yield ("scale",), "--init fitted: its rows start from calibrated ones"
+    if init in ("random", "zero"):
+        yield ("calibration",), "--init: random rows and zeros were computed from no image"
+    if not start.is_calibrated:
+        yield ("calibration",), "--scale: only calibrated rows look at logits"
+    if init != "fitted":
+        yield ("fit_ridge",), "--init: only fitted rows are held by a ridge"
+    if not study.is_solved and not start.reads_lambda:
+        yield ("lam",), "--init: only least-square rows have a lambda"
+    if not study.is_solved and not start.reads_weighting:
+        yield ("weighting",), "--init: only least squares and LDA average over classes"
+    if init != "class-mean":
+        yield ("class_mean",), "--init: only class means are means of features"
+    if study.stream.iterations == 0:
+        yield ("lr", "weight_decay", "precision"), "--iterations 0: nothing is trained"
 
 
 def idle(study: Parts, *by: By) -> dict[str, str]:
@@ -242,13 +142,12 @@ def idle(study: Parts, *by: By) -> dict[str, str]:
         by: Only settings that the method makes idle, or the start of new rows; default: both.
     """
     every = settings_of(top=study.top is not None)
-    return {
-        name: rule.why.format(method=study.stream.method)
-        for rule in reversed(RULES)
-        if rule.by in (by or get_args(By)) and rule.holds(study)
-        for name in rule.names
-        if name in every
-    }
+    rules = {"method": _idle_by_method, "start": _idle_by_start}
+    found: dict[str, str] = {}
+    for each in by or rules:
+        for names, why in rules[each](study):
+            found |= {name: why for name in names if name in every and name not in found}
+    return found
 
 
 def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
@@ -289,29 +188,24 @@ def check(study: Parts) -> None:
     Raises:
         ValueError: If some do.
     """
-    method, stream = study.stream.method, study.stream
+    method, stream, training = study.stream.method, study.stream, study.training
     methods = HEAD_METHODS if study.top is None else TOP_METHODS
     if method not in methods:
-        raise ValueError(
-            f"method must be one of {listed(methods, 'or')}, got {method!r}"
-            + did_you_mean(method, methods, lead=". ")
-        )
+        near = did_you_mean(method, methods, lead=". ")
+        raise ValueError(f"method must be one of {listed(methods, 'or')}, got {method!r}{near}")
     if stream.stop_after is not None and stream.stop_after > stream.tasks:
-        raise ValueError(
-            f"stop_after must be at most the number of tasks, {stream.tasks}, got"
-            f" {stream.stop_after}"
-        )
+        most = f"the number of tasks, {stream.tasks}"
+        raise ValueError(f"stop_after must be at most {most}, got {stream.stop_after}")
     if stream.buffer_per_class is not None:
         if stream.buffer is not None:
             raise ValueError("buffer and buffer_per_class exclude each other: give one")
         if stream.buffer_split != "balanced":
-            raise ValueError(
-                f"buffer_split {stream.buffer_split!r} needs a total buffer, not buffer_per_class"
-            )
-    if study.top is not None and study.training.correct != "none":
-        raise ValueError(f"correct must be none for top blocks, got {study.training.correct!r}")
+            split = f"buffer_split {stream.buffer_split!r}"
+            raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
+    if study.top is not None and training.correct != "none":
+        raise ValueError(f"correct must be none for top blocks, got {training.correct!r}")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
-    if study.training.correct == "bic" and study.rehearses and none_kept:
+    if training.correct == "bic" and study.rehearses and none_kept:
         raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
-    if study.top is not None and study.training.precision == "tf32":
+    if study.top is not None and training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.setting import Field
-from clinit.headtrain.study import RIVALS, settings_of
+from clinit.headtrain.setting import Setting
+from clinit.headtrain.study.rules import RIVALS, refusals, settings_of
+from clinit.headtrain.study.study import Study
 from clinit.words import did_you_mean, nearest
 
 Value = bool | int | float | str | None
@@ -67,12 +69,12 @@ are not named keep their default."""
 
 
 @cache
-def fields(*, top: bool = False) -> Mapping[str, Field]:
+def fields(*, top: bool = False) -> Mapping[str, Setting]:
     """Return the settings that a sweep can vary, by name: those of one value each."""
-    return {name: field for name, field in settings_of(top=top).items() if not field.is_list}
+    return {name: field for name, field in settings_of(top=top).items() if not field.items}
 
 
-def field_named(name: str, *, top: bool = False) -> Field:
+def field_named(name: str, *, top: bool = False) -> Setting:
     """Return a setting by its name or its option, with dashes or underscores.
 
     Raises:
@@ -87,7 +89,7 @@ def field_named(name: str, *, top: bool = False) -> Field:
             f"a sweep of {'train-top' if top else 'train-head'} has no field {name!r}",
             remedy=nearest(name, dict.fromkeys([*fields(top=top), *by_option])),
         )
-    if found.is_list:
+    if found.items:
         raise ExperimentError(
             f"{found.name} cannot be varied: each of its values is a list",
             remedy="Vary seed, which draws class orders, or use `clinit train-head`.",
@@ -95,7 +97,7 @@ def field_named(name: str, *, top: bool = False) -> Field:
     return found
 
 
-def parse(field: Field, text: str) -> Value:
+def parse(field: Setting, text: str) -> Value:
     """Return the value that `text` stands for.
 
     Raises:
@@ -151,7 +153,7 @@ def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]
     return grid
 
 
-def values_of(field: Field, text: str) -> tuple[Value, ...]:
+def values_of(field: Setting, text: str) -> tuple[Value, ...]:
     """Return the values that the part of a word behind `field=` lists, such as `0:3,7`.
 
     Raises:
@@ -200,7 +202,7 @@ def _parts(content: Any, comma: str) -> list[str]:
     return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
 
 
-def _choice(field: Field, parts: Sequence[str]) -> Interval | tuple[Value, ...]:
+def _choice(field: Setting, parts: Sequence[str]) -> Interval | tuple[Value, ...]:
     values: list[Value] = []
     for part in (part.strip() for part in parts):
         if field.is_number and (found := _NUMBERS.fullmatch(part)):
@@ -220,7 +222,7 @@ def _choice(field: Field, parts: Sequence[str]) -> Interval | tuple[Value, ...]:
     return tuple(dict.fromkeys(values)) or (parse(field, ""),)
 
 
-def _interval(field: Field, part: str, low: str, high: str, scale: str) -> Interval:
+def _interval(field: Setting, part: str, low: str, high: str, scale: str) -> Interval:
     ends = parse(field, low), parse(field, high)
     if not all(isinstance(end, int | float) and math.isfinite(end) for end in ends):
         raise _not_a_range(field, part, "it needs two numbers")
@@ -230,7 +232,7 @@ def _interval(field: Field, part: str, low: str, high: str, scale: str) -> Inter
     return Interval(first, last, scale == "log")
 
 
-def _spread(field: Field, interval: Interval, part: str, count: int) -> list[Value]:
+def _spread(field: Setting, interval: Interval, part: str, count: int) -> list[Value]:
     import numpy as np  # a shell that completes a word does not wait for it
 
     if not 2 <= count <= LIMIT:
@@ -242,7 +244,7 @@ def _spread(field: Field, interval: Interval, part: str, count: int) -> list[Val
     return [float(f"{value:.{_DIGITS}g}") for value in values]
 
 
-def _not_a_range(field: Field, part: str, why: str) -> ExperimentError:
+def _not_a_range(field: Setting, part: str, why: str) -> ExperimentError:
     return ExperimentError(
         f"{field.name}={part} is not a range: {why}",
         remedy="Write a:b for whole numbers below b, or a..b:lin5 or a..b:log5 for five of them.",
@@ -316,3 +318,79 @@ def check_size(grids: Sequence[Grid]) -> None:
             remedy="Give fewer values, split the grid into several sweeps, or let"
             " `--search optuna` choose among them.",
         )
+
+
+def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:
+    """Return the run with these settings; all others, and those without effect, have defaults.
+
+    Raises:
+        ExperimentError: If a value is not one that its setting takes, or settings exclude each
+            other.
+    """
+    try:
+        return Study.of(settings, top=top).reduced()
+    except ValueError as error:
+        command = "train-top" if top else "train-head"
+        raise ExperimentError(
+            str(error), remedy=f"See `clinit {command} --help` for what each option takes."
+        ) from error
+
+
+def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
+    """Yield the run of every combination of values, the last field varying fastest.
+
+    Raises:
+        ExperimentError: If a field takes a range without a count, or a value is not one that
+            its field takes.
+    """
+    for settings in _combinations(grid):
+        yield run_of(settings, top=top)
+
+
+def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
+    choices: list[list[dict[str, Value]]] = []
+    for name, choice in grid.items():
+        if isinstance(choice, Interval):
+            raise ExperimentError(
+                f"{name}={choice} does not say how many values",
+                remedy=f"Write {name}={choice}5 for five values, or search with --search optuna.",
+            )
+        if isinstance(choice, Together):
+            rows = [dict(zip(choice.names, row, strict=True)) for row in choice.rows]
+            choices.append(rows)
+        else:
+            choices.append([{name: value} for value in choice])
+    for parts in product(*choices):
+        yield {name: value for part in parts for name, value in part.items()}
+
+
+def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = False) -> None:
+    """Check that some run of some grid reads each of the fields.
+
+    Args:
+        grids: With the fields that decide what is read: method, init_rows, full_rank.
+        asked: Names of the fields to check.
+        top: Whether the runs are of top blocks.
+
+    Raises:
+        ExperimentError: If the method of every run ignores one of them.
+    """
+    studies: list[Study] = []
+    try:
+        for grid in grids:
+            deciding = {
+                name: values
+                for name in ("method", "init_rows", "full_rank", "ewc_mode")
+                if (values := values_in(grid, name)) is not None
+            }
+            studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
+        found = refusals(asked, studies)
+    except ValueError:  # a wrong value, which is refused when its run is made
+        return
+    if found:
+        raise ExperimentError(found[0], remedy="Leave it out of the grid.")
+
+
+def distinct(runs: Iterable[Study]) -> list[Study]:
+    """Return the runs without those that are the same as an earlier one."""
+    return list({run.identity: run for run in reversed(list(runs))}.values())[::-1]

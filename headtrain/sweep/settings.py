@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from clinit.headtrain.setting import Part, Setting
+from clinit.headtrain.setting import Part, setting
 
 LESS_IS_BETTER = ("forgetting", "loss_new")
 
@@ -15,40 +15,32 @@ class SearchConfig(Part):
     """How many trials a search makes, and what they are judged by."""
 
     panel: ClassVar[str] = "Search"
-    trials: Annotated[int, Setting("Trials of the search.", least=1)] = 50
-    objective: Annotated[
-        Literal[
-            "acc_all",
-            "acc_new",
-            "acc_old",
-            "acc_pre",
-            "average_incremental_accuracy",
-            "forgetting",
-            "loss_new",
-        ],
-        Setting("What the search improves."),
-    ] = "acc_all"
-    direction: Annotated[
-        Literal["maximize", "minimize"] | None,
-        Setting("Which direction is better.", otherwise="that of the objective"),
-    ] = None
-    held_out: Annotated[
-        float,
-        Setting(
-            "Share of the training rows of each class that the search judges by.",
-            least=0.001,
-            most=0.9,
-        ),
-    ] = 0.1
-    seed: Annotated[
-        int,
-        Setting(
-            "Seed of the proposals and of the held-out rows.",
-            least=0,
-            most=2**32 - 1,
-            option="search-seed",
-        ),
-    ] = 0
+    trials: int = setting(50, "Trials of the search.", least=1)
+    objective: Literal[
+        "acc_all",
+        "acc_new",
+        "acc_old",
+        "acc_pre",
+        "average_incremental_accuracy",
+        "forgetting",
+        "loss_new",
+    ] = setting("acc_all", "What the search improves.")
+    direction: Literal["maximize", "minimize"] | None = setting(
+        None, "Which direction is better.", otherwise="that of the objective"
+    )
+    held_out: float = setting(
+        0.1,
+        "Share of the training rows of each class that the search judges by.",
+        least=0.001,
+        most=0.9,
+    )
+    seed: int = setting(
+        0,
+        "Seed of the proposals and of the held-out rows.",
+        least=0,
+        most=2**32 - 1,
+        alias="search-seed",
+    )
 
     @property
     def maximises(self) -> bool:

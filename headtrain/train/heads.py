@@ -23,7 +23,7 @@ from torch import Tensor
 from clinit.errors import DeviceError
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.machine import CPU_WITH_BF16, cpu_has_bf16
 
 _AMPERE = (8, 0)

@@ -22,7 +22,7 @@ from clinit.headtrain.ram import STEPS_AT_ONCE
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study import Stream
+from clinit.headtrain.study.parts import Stream
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.rows import Feed, LabelledRows, feed_of
 from clinit.headtrain.train.step import Updates
@@ -184,11 +184,6 @@ def train_task(
     return steps.losses
 
 
-def unchanged(features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
-    """Return the features of a batch as they are."""
-    return features
-
-
 def train_epochs(
     bank: Bank,
     rows: Iterator[LabelledRows],
@@ -197,7 +192,7 @@ def train_epochs(
     batch_size: int,
     seed: int,
     on_epoch: Callable[[int, Float[np.ndarray, " heads"]], None],
-    prepare: Callable[[Tensor], Tensor] = unchanged,
+    prepare: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[np.ndarray, "epochs heads"]:
     """Train all heads of a bank on the same batches; return the mean loss of each epoch.
 
@@ -222,8 +217,9 @@ def train_epochs(
         total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
         for batch in batches.to(bank.device):
             taken = rows.take(batch)
-            share = float(next(shares))
-            total += updates.step(prepare(taken.features), taken.labels, share).double().mean(0)
+            features = prepare(taken.features) if prepare else taken.features
+            found = updates.step(features, taken.labels, float(next(shares)))
+            total += found.double().mean(0)
         means: np.ndarray = (total / count).cpu().numpy()
         return means
 

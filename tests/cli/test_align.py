@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import CacheError, ClinitError
-from clinit.extract.cache.head import read_head
+from clinit.errors import CacheError
 from clinit.headtrain.stream.base_head import read_base_head
 
 NETWORK = [
@@ -45,59 +44,40 @@ def align(cache: Path, out: Path, *arguments: object) -> Result:
     return run("align", cache, "--out", out, "--device", "cpu", "--epochs", 4, *arguments)
 
 
-def facts(out: Path) -> dict[str, object]:
-    found = read_head(out).alignment
-    assert found is not None
-    return dict(found)
-
-
-def refused(result: Result) -> ClinitError:
-    assert isinstance(result.exception, ClinitError), result.output
+def refused(result: Result) -> CacheError:
+    assert isinstance(result.exception, CacheError), result.output
     return result.exception
 
 
-def test_align_takes_the_views_of_the_cache_in_turn_and_says_so(
+def test_align_takes_the_views_of_the_cache_in_turn(
     extract: Callable[..., Path], tmp_path: Path
 ) -> None:
-    cache = extract("--views", 3, "--view-seed", 5)
-    shown = align(cache, tmp_path / "all.safetensors")
-    assert shown.exit_code == 0, shown.output
-    assert "on 24 rows, 3 views in turn (seed 5)" in shown.output
-    assert "Top-1 on 9 validation rows" in shown.output
-    told = facts(tmp_path / "all.safetensors")
-    assert (told["views"], told["view_seed"], told["train_rows"]) == (3, 5, 24)
-    assert str(told["augmentation"]).startswith("random resized crop 32x32")
-    of_record = read_base_head(tmp_path / "all.safetensors")[1]["alignment"]
-    for name in ("views", "view_seed", "augmentation"):
-        assert of_record[name] == told[name]
-    one = align(cache, tmp_path / "one.safetensors", "--views", 1)
-    assert "on 24 rows, 1 view (seed 5)" in one.output
-    plain = align(cache, tmp_path / "plain.safetensors", "--views", 0)
-    assert "on 24 rows, without augmentation (0 views)" in plain.output
-    heads = {(tmp_path / f"{name}.safetensors").read_bytes() for name in ("all", "one", "plain")}
-    assert len(heads) == 3
+    cache, heads = extract("--views", 3, "--view-seed", 5), {}
+    for views, seen in ((3, "3 views (seed 5)"), (1, "1 view (seed 5)"), (0, "plain images")):
+        out = tmp_path / f"{views}.safetensors"
+        shown = align(cache, out, "--views", views)
+        assert f"on 24 rows, {seen}" in shown.output
+        assert "Top-1 on 9 validation rows" in shown.output
+        heads[views] = out.read_bytes()
+    assert len(set(heads.values())) == 3
+    facts = read_base_head(tmp_path / "3.safetensors")[1]["alignment"]
+    assert (facts["views"], facts["view_seed"]) == (3, 5)
+    assert str(facts["augmentation"]).startswith("random resized crop 32x32")
 
 
-def test_an_interrupted_view_stops_align_but_not_what_needs_plain_features(
-    extract: Callable[..., Path], tmp_path: Path
-) -> None:
-    cache = extract("--views", 2)
-    (cache / "views" / "1" / "cache.json").unlink()
-    error = refused(align(cache, tmp_path / "head.safetensors"))
-    assert f"{cache}/views/1 holds 1 of 1 shards: its extraction was interrupted" in str(error)
-    assert align(cache, tmp_path / "plain.safetensors", "--views", 0).exit_code == 0
-    extract("--views", 2)
-    assert align(cache, tmp_path / "head.safetensors").exit_code == 0
-
-
-def test_a_view_of_another_backbone_is_refused(
+def test_a_view_that_is_incomplete_or_of_another_backbone_is_refused(
     extract: Callable[..., Path], tmp_path: Path
 ) -> None:
     cache, other = extract("--views", 2), extract("--views", 2, "--dtype=float32", name="other")
-    shutil.rmtree(cache / "views" / "1")
-    shutil.copytree(other / "views" / "1", cache / "views" / "1")
-    error = refused(align(cache, tmp_path / "head.safetensors"))
-    assert isinstance(error, CacheError)
-    assert f"{cache}/views/1 is no view of the train split beside it" in str(error)
-    assert "have dtype = float32, those of the split dtype = float16" in str(error)
-    assert f"Remove {cache}/views/1" in error.remedy
+    view, out = cache / "views" / "1", tmp_path / "head.safetensors"
+    summary = (view / "cache.json").read_bytes()
+    (view / "cache.json").unlink()
+    assert f"{view} holds 1 of 1 shards" in str(refused(align(cache, out)))
+    assert align(cache, tmp_path / "plain.safetensors", "--views", 0).exit_code == 0
+    (view / "cache.json").write_bytes(summary)
+    assert align(cache, out).exit_code == 0
+    shutil.rmtree(view)
+    shutil.copytree(other / "views" / "1", view)
+    error = refused(align(cache, out, "--overwrite"))
+    assert f"{view} is no view of the train split" in str(error)
+    assert f"Remove {view}" in error.remedy

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import ExperimentError, HeadError, MachineError
-from clinit.headtrain.closed import methods as memory
+from clinit.headtrain.closed import methods as closed_methods
 from clinit.headtrain.model.predict import load_model
 
 SMALL = {
@@ -55,7 +55,7 @@ def test_linear_heads_are_exported(method: str, runs: Path, tmp_path: Path) -> N
     out = tmp_path / "model.safetensors"
     result = invoke("export", runs / method, "--out", out)
     assert result.exit_code == 0, result.output
-    caution = load_model(out, device="cpu").caution
+    caution = load_model(out, device="cpu").facts.caution
     assert (caution is not None) == (method == "simplecil")
 
 
@@ -63,11 +63,12 @@ def test_what_is_no_linear_head_is_neither_diagnosed_nor_started_from(
     runs: Path, tiny_run: Path, tmp_path: Path
 ) -> None:
     head, caches = runs / "ranpac" / "head.safetensors", tiny_run.parent / "caches"
-    diagnosed = invoke("diagnose", caches / "base", "--head", head)
-    started = train(caches, tmp_path / "runs", "slda", "--head", str(head))
-    for result in (diagnosed, started):
+    for result in (
+        invoke("diagnose", caches / "base", "--head", head),
+        train(caches, tmp_path / "runs", "slda", "--head", str(head)),
+    ):
         assert isinstance(result.exception, HeadError)
-        assert "is no linear layer on the features of the backbone" in str(result.exception)
+        assert "is no linear layer" in str(result.exception)
     refused = train(caches, tmp_path / "runs", "fecam", "--diagnose")
     assert isinstance(refused.exception, ExperimentError)
     assert "--diagnose measures linear heads" in str(refused.exception)
@@ -76,26 +77,20 @@ def test_what_is_no_linear_head_is_neither_diagnosed_nor_started_from(
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory", lambda device: 10**6)
+    monkeypatch.setattr(closed_methods, "free_memory", lambda device: 10**6)
     result = train(tiny_run.parent / "caches", tmp_path / "runs", "ranpac", "--ranpac-width=500")
     assert isinstance(result.exception, MachineError)
-    assert "sums and solves of 500 random features take 0.01 GB of memory" in str(result.exception)
-    assert result.exception.remedy == "Give a smaller --ranpac-width."
+    assert "500 random features" in str(result.exception)
+    assert "--ranpac-width" in result.exception.remedy
 
 
 def test_sweeps_take_closed_forms_and_their_settings(tiny_run: Path, tmp_path: Path) -> None:
-    caches = tiny_run.parent / "caches"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "sweep"]
+    caches, out = tiny_run.parent / "caches", tmp_path / "sweep"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", out]
     grid = ["method=slda,fecam,ranpac,ridge", "ranpac_width=20,30", "tasks=2", "device=cpu"]
-    result = invoke("sweep", *words, *grid)
-    assert result.exit_code == 0, result.output
-    names = {folder.name for folder in (tmp_path / "sweep").iterdir() if folder.is_dir()}
-    assert names == {
-        "slda",
-        "fecam",
-        "ridge",
-        "ranpac-ranpac-width=20",
-        "ranpac-ranpac-width=30",
-    }
-    again = invoke("sweep", *words, *grid)
-    assert again.exit_code == 0, again.output
+    for _ in range(2):  # the second time, all are recorded
+        result = invoke("sweep", *words, *grid)
+        assert result.exit_code == 0, result.output
+    names = {folder.name for folder in out.iterdir() if folder.is_dir()}
+    widths = {f"ranpac-ranpac-width={width}" for width in (20, 30)}
+    assert names == {"slda", "fecam", "ridge", *widths}

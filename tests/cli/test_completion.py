@@ -103,14 +103,3 @@ def test_the_networks_are_those_of_timm() -> None:
     # A few are made by code, which is not run, and some that are there cannot be built any more.
     assert len(known - proposed) <= 0.02 * len(known), sorted(known - proposed)[:20]
     assert len(proposed - known) <= 0.02 * len(known), sorted(proposed - known)[:20]
-
-
-def test_a_folder_of_many_images_is_not_searched_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(completion, "_WIDE", 1)
-    for name in ("a/cache/train/plan.json", "b/cache/train/plan.json"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    assert len(completion.caches(f"{tmp_path}/")) == 1
-    assert completion.caches(f"{tmp_path}/none/") == []

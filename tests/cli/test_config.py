@@ -13,8 +13,7 @@ from clinit.cli.config import APART, commands_with_files, grids_of
 from clinit.cli.context import given
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError
-from clinit.headtrain.sweep.grid import Interval
-from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.sweep.grid import Interval, distinct, runs_of
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = commands_with_files(ROOT)

@@ -15,8 +15,6 @@ import torch
 
 from clinit.cli.failure import fail
 from clinit.cli.main import app
-from clinit.errors import ClinitError
-from clinit.extract.dataset.decode import memory_error
 
 LESS = "Give a smaller --batch-size or --workers, or free some."
 
@@ -80,15 +78,6 @@ def test_the_remedy_names_the_options_of_the_command_that_was_typed(
     assert "Use a machine with more memory, or" in told(MemoryError(), "cache", "show", "c")
 
 
-def test_our_own_error_about_memory_stays_as_it_is(told: Callable[..., str]) -> None:
-    own = memory_error(Path("/data/big.jpg"))
-    own.__cause__ = MemoryError("Unable to allocate 3 GiB")
-    said = told(own)
-    assert said == f"Error: not enough memory to decode /data/big.jpg\n{own.remedy}\n"
-    assert "--max-pixels" in said
-    assert "resumes" in said
-
-
 @pytest.mark.parametrize(
     "name", ["disk (os error 28)", "errno = 28", "(os error 12)", "out of memory", "bad_alloc"]
 )
@@ -122,19 +111,6 @@ def test_a_full_disk_is_a_sentence(
     assert said.endswith(
         "\nFree space or choose another folder, then run the same command again.\n"
     )
-
-
-def test_an_error_without_a_message_is_named_by_its_type(told: Callable[..., str]) -> None:
-    assert told(ClinitError("", remedy="Do.")) == "Error: clinit error without a message\nDo.\n"
-    assert told(InterruptedError()) == "Error: interrupted error without a message\n"
-
-
-def test_an_error_and_its_remedy_are_a_line_each(told: Callable[..., str]) -> None:
-    assert told(ClinitError("no x\ny", remedy="Do\x1b.")) == "Error: no x\\x0ay\nDo\\x1b.\n"
-
-
-def test_a_reader_that_has_enough_is_told_nothing(told: Callable[..., str]) -> None:
-    assert told(BrokenPipeError()) == ""
 
 
 def limited(words: list[str | Path], kind: int, size: int) -> subprocess.CompletedProcess[str]:

@@ -5,16 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from clinit.cli import main as command_line
-from clinit.cli.interruption import Interruption, keeps
+from tests.cli.test_main import COMMANDS
 
 SIGNALS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "Hung up"}
 WAITS = """
@@ -97,29 +94,6 @@ def test_a_signal_right_after_the_first_leaves_the_clean_up_alone(second: signal
     assert (process.returncode, out, err) == (129, "done\n", "Hung up. All of it is kept.\n")
 
 
-def test_a_signal_while_a_failure_is_told_gives_no_traceback() -> None:
-    code = """
-import signal
-from clinit.cli import failure, main as m
-from clinit.errors import ClinitError
-
-def refuse():
-    raise ClinitError("no x", remedy="Give x.")
-
-def told(error, app, told=failure._told):
-    signal.raise_signal(signal.SIGINT)
-    return told(error, app)
-
-failure._told = told
-m.app.command("refuse")(refuse)
-m.main()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, "refuse"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (1, "Error: no x\nGive x.\n")
-
-
 def test_a_signal_that_python_swallows_is_the_exit_code_all_the_same() -> None:
     code = """
 import signal, sys
@@ -161,47 +135,11 @@ def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
     process.communicate()
 
 
-def test_the_outermost_command_says_what_is_kept() -> None:
-    with pytest.raises(Interruption) as caught, keeps("the demo"), keeps("its part"):
-        raise Interruption(signal.SIGTERM)
-    assert str(caught.value) == "Terminated. the demo"
-    assert str(Interruption(signal.SIGINT)) == "Interrupted."
-
-
-def walk(command: Any, path: str = "clinit") -> Iterator[tuple[str, Any]]:
-    yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from walk(child, f"{path} {name}")
-
-
-KEPT = {
-    "extract": "Finished shards are kept",
-    "train-head": "Heads in training are lost",
-    "train-top": "Finished runs and the last checkpoint are kept",
-    "sweep": "Recorded runs are kept",
-    "rerun": "The recorded run is as it was",
-    "align": "No half of a file is left",
-    "probe": "No half of a file is left",
-    "add": "The features computed so far are kept",
-    "remember": "The features computed so far are kept",
-    "remove": "No half of a model is left",
-    "rename": "No half of a model is left",
-    "export": "No half of a model is left",
-    "predict": "No half of a file is left",
-    "report": "No half of a file is left",
-    "demo": "The demo starts anew",
-    "reproduce": "What is computed is kept",
-    "manifest build": "No half of a file is left",
-    "cache import": "Written shards are kept",
-    "cache group": "No half of a file is left",
-    "cache export": "Splits that are written are kept",
-}
 READING = {
     *("clinit cache show", "clinit cache verify", "clinit manifest show", "clinit manifest list"),
     *("clinit recipe list", "clinit recipe show", "clinit diagnose", "clinit model show"),
     "clinit doctor",
 }
-COMMANDS = dict(walk(typer.main.get_command(command_line.app)))
 
 
 def kept_by(command: Any) -> str | None:
@@ -214,16 +152,11 @@ def kept_by(command: Any) -> str | None:
     return None
 
 
-def test_every_command_that_writes_says_what_it_keeps() -> None:
-    found = {}
-    for path, command in COMMANDS.items():
-        if not hasattr(command, "commands"):
-            found[path] = kept_by(command.callback)
-    said = {path.removeprefix("clinit "): text for path, text in found.items() if text}
-    assert said.keys() == KEPT.keys()
-    assert all(said[name].startswith(words) for name, words in KEPT.items())
-    assert {path for path, text in found.items() if not text} == READING
+def test_every_command_that_writes_prints_what_it_keeps() -> None:
     page = Path(__file__).parents[2] / "docs" / "terminal.md"
     table = page.read_text(encoding="utf-8").split("| what is kept |")[1].split("\n\n")[0]
     listed = {words.split(" --")[0] for words in re.findall("`([^`]+)`", table)}
-    assert listed - {"--checkpoint-every"} == KEPT.keys()
+    leaves = {path: each for path, (each, _) in COMMANDS.items() if not hasattr(each, "commands")}
+    silent = {path for path, command in leaves.items() if not kept_by(command.callback)}
+    assert silent == READING
+    assert {f"clinit {name}" for name in listed - {"--checkpoint-every"}} == leaves.keys() - silent

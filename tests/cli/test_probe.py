@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import clinit
 from clinit.cli.main import app
-from clinit.errors import ClinitError
+from clinit.errors import HeadError
 from clinit.extract.cache.head import read_head
 from tests.headtrain.probe.digits import NAMES, digits
 
@@ -38,33 +38,30 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "cache"
 
 
-def test_a_probe_prints_protocol_grid_edge_and_accuracy_and_writes_its_head(
+def test_a_probe_prints_protocol_grid_and_accuracy_and_writes_its_head(
     cache: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "probe.safetensors"
     shown = run("probe", cache, *QUICK, "--out", out)
-    assert shown.exit_code == 0, shown.output
-    assert f"{cache}: cross entropy, AdamW, 5 epochs of batches of 256" in shown.output
-    assert "Top-1 on 60 held-out training rows, in %" in shown.output
-    assert "Note: the best --lr, 0.03, is the largest one that was tried" in shown.output
-    assert "On 200 validation rows: top-1" in shown.output
-    assert "(learning rate 0.03, weight decay 0)" in shown.output
-    assert f"Head at {out}" in shown.output
-    head = read_head(out)
-    assert head.class_names == NAMES
+    for fact in (
+        f"{cache}: cross entropy, AdamW, 5 epochs of batches of 256",
+        "Top-1 on 60 held-out training rows, in %",
+        "Note: the best --lr, 0.03",
+        "On 200 validation rows: top-1",
+        "(learning rate 0.03, weight decay 0)",
+        f"Head at {out}",
+    ):
+        assert fact in shown.output
+    assert read_head(out).class_names == NAMES
     assert run("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
     again = run("probe", cache, *QUICK, "--out", out)
-    assert isinstance(again.exception, ClinitError)
-    assert str(again.exception) == f"there is already a head at {out}"
+    assert isinstance(again.exception, HeadError)
     before = out.read_bytes()
-    replaced = run("probe", cache, *QUICK, "--out", out, "--overwrite")
-    assert f"Note: {out} is replaced when the new one is whole" in replaced.output
+    assert f"{out} is replaced" in run("probe", cache, *QUICK, "--out", out, "--overwrite").output
     assert out.read_bytes() == before  # the same head
-    nothing = run("probe", cache, *QUICK, "--overwrite")
-    assert "--overwrite means nothing without --out" in nothing.output
 
 
-def test_json_holds_what_the_library_returns(cache: Path) -> None:
+def test_json_contains_what_the_library_returns(cache: Path) -> None:
     shown = run("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--format", "json")
     told = json.loads(shown.stdout)
     found = clinit.probe(cache, by="lbfgs", c=[0.1, 1])
@@ -75,17 +72,17 @@ def test_json_holds_what_the_library_returns(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "fact"),
     [
-        (["--by", "lbfgs", "--lr", 0.1], "--lr goes with adamw alone, and by is lbfgs"),
-        (["--lr", 0], "--lr must be positive, got 0.0"),
-        (["--out", "head.bin"], "--out is the head file to write, .safetensors, got"),
+        (["--by", "lbfgs", "--lr", 0.1], "--lr goes with adamw alone"),
+        (["--out", "head.bin"], "--out is the head file to write, .safetensors"),
+        (["--overwrite"], "--overwrite means nothing without --out"),
     ],
 )
-def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], message: str) -> None:
+def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], fact: str) -> None:
     shown = run("probe", cache, *arguments)
     assert shown.exit_code == 2
-    assert message in " ".join(shown.output.replace("│", " ").split())
+    assert fact in " ".join(shown.output.replace("│", " ").split())
 
 
 def test_an_unknown_setting_of_the_library_is_named(cache: Path) -> None:

@@ -20,8 +20,8 @@ from clinit.cli import train_head as train_head_module
 from clinit.cli.main import app
 from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
-from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.study.study import Study
+from clinit.headtrain.sweep.grid import distinct, runs_of
 
 INITS = {"random", "class-mean", "least-square"}
 ORDER = [

@@ -2,7 +2,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,6 @@ OTHERS = {
     "POLARS_MAX_THREADS": str(TABLE_THREADS),
 }
 OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *OTHERS)
-Cpus = Callable[[int, int], None]
-
-
-@pytest.fixture
-def cpus(monkeypatch: pytest.MonkeyPatch) -> Cpus:
-    """Say how many CPUs are allowed, and how many are visible."""
-
-    def say(allowed: int, visible: int) -> None:
-        monkeypatch.setattr("clinit.cli.threads.cpu_count", lambda: allowed)
-        monkeypatch.setattr("clinit.cli.threads.visible_cpus", lambda: visible)
-
-    return say
-
-
-def settled(**environment: str) -> dict[str, str]:
-    set_thread_defaults(environment)
-    return environment
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -43,33 +25,28 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_waiting_threads_sleep_soon(cpus: Cpus) -> None:
-    cpus(4, 4)
-    waits = {"GOMP_SPINCOUNT": str(SPIN_COUNT), **OTHERS}
-    assert settled(HOME="/root") == {"HOME": "/root", **waits}
+WAITS = {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
+OWN = {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20", "POLARS_MAX_THREADS": "3"}
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("allowed", "own", "added"),
     [
-        {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20", "POLARS_MAX_THREADS": "3"},
-        {"OMP_WAIT_POLICY": "ACTIVE", **OTHERS},
-        {"OMP_WAIT_POLICY": "passive", **OTHERS},
+        (4, {"HOME": "/root"}, {**WAITS, **OTHERS}),
+        (4, OWN, {}),
+        (4, {"OMP_WAIT_POLICY": "ACTIVE"}, OTHERS),
+        (2, OWN, {"OMP_NUM_THREADS": "2"}),
+        (2, {**OWN, "OMP_NUM_THREADS": "7"}, {}),
     ],
 )
-def test_what_the_user_says_about_waiting_wins(cpus: Cpus, own: dict[str, str]) -> None:
-    cpus(4, 4)
-    assert settled(**own) == own
-
-
-def test_a_quota_decides_the_number_of_threads(cpus: Cpus) -> None:
-    cpus(2, 64)
-    assert settled()["OMP_NUM_THREADS"] == "2"
-
-
-def test_the_number_of_threads_that_the_user_sets_wins(cpus: Cpus) -> None:
-    cpus(2, 64)
-    assert settled(OMP_NUM_THREADS="7")["OMP_NUM_THREADS"] == "7"
+def test_defaults_are_set_and_what_the_user_has_set_wins(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, own: dict[str, str], added: dict[str, str]
+) -> None:
+    monkeypatch.setattr("clinit.cli.threads.cpu_count", lambda: allowed)
+    monkeypatch.setattr("clinit.cli.threads.visible_cpus", lambda: 4)
+    environment = dict(own)
+    set_thread_defaults(environment)
+    assert environment == {**own, **added}
 
 
 COMMAND = """

@@ -194,7 +194,7 @@ def test_a_cache_without_a_head_is_refused(base: Path, new: Path, tmp_path: Path
     error = refused(invoke(new, base, tmp_path / "runs"))
     assert isinstance(error, ExperimentError)
     assert f"{new} holds no pretrained head to start from" in str(error)
-    assert "has a classifier" in error.remedy
+    assert "--fit-head" in error.remedy
 
 
 def test_caches_of_different_backbones_are_refused_by_the_field(base: Path, tmp_path: Path) -> None:
@@ -205,13 +205,9 @@ def test_caches_of_different_backbones_are_refused_by_the_field(base: Path, tmp_
     assert "different backbones: weights (1 / 2)" in str(error)
 
 
-def test_a_cache_without_a_val_split_is_read_with_a_note(tmp_path: Path) -> None:
+def test_a_cache_without_a_val_split_is_read(tmp_path: Path) -> None:
     write_split(tmp_path / "cache", "train", np.zeros((CLASSES, DIM)))
-    source = read_source(tmp_path / "cache")
-    assert len(source.val.labels) == 0
-    assert source.notes == (
-        f"{tmp_path / 'cache'} has no val split: none of its classes is evaluated",
-    )
+    assert len(read_source(tmp_path / "cache").val.labels) == 0
 
 
 def test_a_cache_without_a_train_split_is_refused(tmp_path: Path) -> None:
@@ -243,7 +239,7 @@ def test_a_precision_that_the_device_lacks_is_refused_before_anything_is_read(
 def test_a_learning_rate_of_zero_is_a_wrong_argument(tmp_path: Path) -> None:
     result = invoke(tmp_path, tmp_path, tmp_path / "runs", "--lr", "0")
     assert result.exit_code == 2
-    assert "--lr must be positive" in result.output
+    assert "--lr takes a number" in result.output
 
 
 def run_alone(base: Path, new: Path, out: Path, *options: str) -> Result:
@@ -330,29 +326,25 @@ def test_a_class_order_decides_when_classes_arrive(base: Path, new: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("names", "message", "remedy"),
+    ("names", "fact"),
     [
-        ("new0 new1 new2", "1 class is not named (new3)", "Name every new class once"),
-        ("new0 new1 new2 new3 new4", "1 class is not in the new data (new4)", "Name every new"),
-        ("new0 new1 new2 new3 new3", "1 class is named more than once (new3)", "Name every new"),
-        ("", "names no class", "Write the name of one new class per line."),
+        ("new0 new1 new2", "1 class not named (new3)"),
+        ("new0 new1 new2 new3 new4", "1 class not in the new data (new4)"),
+        ("new0 new1 new2 new3 new3", "1 class named more than once (new3)"),
+        ("", "it names no class"),
+        (None, "No such file"),
     ],
 )
 def test_a_class_order_that_does_not_fit_is_refused(
-    names: str, message: str, remedy: str, base: Path, new: Path, tmp_path: Path
+    names: str | None, fact: str, base: Path, new: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "order.txt").write_text(names.replace(" ", "\n"), encoding="utf-8")
-    error = refused(
-        invoke(base, new, tmp_path / "runs", "--class-order", str(tmp_path / "order.txt"))
-    )
+    file = tmp_path / "order.txt"
+    if names is not None:
+        file.write_text(names.replace(" ", "\n"), encoding="utf-8")
+    error = refused(invoke(base, new, tmp_path / "runs", "--class-order", str(file)))
     assert isinstance(error, ExperimentError)
-    assert message in str(error)
-    assert error.remedy.startswith(remedy)
-
-
-def test_a_missing_class_order_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
-    error = refused(invoke(base, new, tmp_path / "runs", "--class-order", str(tmp_path / "no")))
-    assert str(error) == f"cannot read the class order {tmp_path / 'no'}: No such file or directory"
+    assert fact in str(error)
+    assert "per line" in error.remedy
 
 
 def test_a_buffer_by_class_grows_and_excludes_a_total(
@@ -400,7 +392,7 @@ def test_an_aligned_head_is_what_mse_runs_start_from(base: Path, new: Path, tmp_
     aligned = tmp_path / "mse.safetensors"
     result = run_align(base, aligned)
     assert result.exit_code == 0, result.output
-    for text in ("mse loss ", "0 views", "Top-1 on 48 validation rows", f"Head at {aligned}"):
+    for text in ("mse loss ", "plain images", "Top-1 on 48 validation rows", f"Head at {aligned}"):
         assert text in result.output
     for name, options in {"stored": [], "aligned": ["--head", str(aligned)]}.items():
         out = tmp_path / name
@@ -443,7 +435,7 @@ def test_the_same_head_from_a_file_gives_comparable_runs(
 
 def test_what_cannot_be_aligned_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
     missing = refused(run_align(new, tmp_path / "head.safetensors"))
-    assert f"{new} holds no pretrained head to align" in str(missing)
+    assert f"{new} holds no pretrained head" in str(missing)
     assert "--head FILE" in missing.remedy
     present = refused(run_align(base, base / "head.safetensors"))
     whole = f"that is never replaced: it is part of the feature cache {base}"
@@ -550,7 +542,7 @@ def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
     before = kept.stat().st_mtime_ns
     again = invoke(base, new, tmp_path / "cut")
     assert again.exit_code == 0, again.output
-    assert "All heads are trained once more: side by side" in again.output
+    assert "All heads are trained once more" in again.output
     assert kept.stat().st_mtime_ns == before
     assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
 
@@ -592,7 +584,7 @@ def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
         assert error.remedy.startswith("Choose another --out, or replace it with --overwrite.")
         assert ("`clinit sweep` collects runs" in error.remedy) == ("config" in message)
     error = refused(invoke(base, base, runs, "--init", "random"))
-    assert str(error).endswith("new differs in manifest_digest, val_manifest_digest")
+    assert "was made with other data: new manifest_digest" in str(error)
 
 
 def test_options_of_a_file_give_way_to_a_method_and_a_buffer_of_the_command_line(

@@ -142,7 +142,7 @@ def _become(words: list[str], folder: Path, fault: Fault, limits: Limits, name: 
         os.dup2(opened, number)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.__stderr__ = sys.stderr
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]
     for variable in ("FORCE_COLOR", "COLUMNS", "LINES", "PYTHONWARNINGS"):
         os.environ.pop(variable, None)
     os.environ |= {"COLUMNS": "120", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}

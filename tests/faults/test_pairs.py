@@ -49,13 +49,13 @@ def test_two_processes_on_one_folder_write_what_one_writes(
     two = start(both[1], scene.folder, name="two")
     two.ended(HOLD_S)
     (scene.folder / "go").touch()
-    done = [one.wait(), two.wait()]
-    assert [each.problems(ends=(0, 1)) for each in done] == [[], []]
-    assert 0 in [each.code for each in done], done
+    ended = [one.wait(), two.wait()]
+    assert [each.problems(ends=(0, 1)) for each in ended] == [[], []]
+    assert 0 in [each.code for each in ended], ended
     there = results(scene.out, *scene.places)
     if other:
-        winner = next(i for i, each in enumerate(done) if each.code == 0)
-        assert there.items() >= wanted[winner].items() or all(each.code == 0 for each in done)
+        winner = next(i for i, each in enumerate(ended) if each.code == 0)
+        assert there.items() >= wanted[winner].items() or all(each.code == 0 for each in ended)
     else:
         assert there == wanted[0]
     assert litter(scene.out) == []

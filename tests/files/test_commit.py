@@ -90,10 +90,6 @@ def test_every_name_that_a_file_can_have_can_be_written(
     assert (hidden_stem(name) == name) == (size <= 233)
 
 
-def test_long_names_that_begin_alike_have_drafts_of_their_own() -> None:
-    assert hidden_stem("n" * 240 + "a") != hidden_stem("n" * 240 + "b")
-
-
 def test_a_name_that_cannot_be_is_refused_in_a_sentence_before_anything_is_written(
     tmp_path: Path,
 ) -> None:

@@ -3,12 +3,11 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, StorageError
+from clinit.errors import CacheError
 from clinit.files.documents import DocumentKind
 
 KIND = DocumentKind(
@@ -149,21 +148,3 @@ def test_a_path_that_is_no_utf_8_is_kept(tmp_path: Path) -> None:
     KIND.write(tmp_path / "note.json", CONTENT | {"name": "a\udcff \U0001f600"})
     assert KIND.read(tmp_path / "note.json", Note).name == "a\udcff \U0001f600"
     (tmp_path / "note.json").read_text(encoding="utf-8")
-
-
-def test_a_document_that_cannot_be_read_is_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, encoding: str) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    path = write(tmp_path, {"format": "note/1", **CONTENT})
-    monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(StorageError, match=f"^cannot read {path}: Permission denied$") as caught:
-        KIND.read(path, Note)
-    assert caught.value.remedy.startswith("Look at the rights and at the disk")
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    kind: Literal["a", "b"]

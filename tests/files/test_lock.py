@@ -94,17 +94,6 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, claim: object) ->
     assert victim.read_text() == "dear"
 
 
-def test_a_lock_that_is_a_hard_link_leaves_the_other_name_its_content(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("dear")
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    (folder / ".lock").hardlink_to(victim)
-    with claim_folder(folder):
-        pass
-    assert victim.read_text() == "dear"
-
-
 def drafts(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".a.json.tmp-0123456789abcdef").write_text("half")
@@ -175,26 +164,11 @@ def replace_while_claimed(folder: Path) -> None:
         folder.mkdir()
 
 
-def fail_while_removed(folder: Path) -> None:
-    with claim_folder(folder):
-        (folder / ".lock").unlink()
-        raise KeyError
-
-
 def test_a_folder_that_is_replaced_while_it_is_claimed_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     with pytest.raises(ClinitError) as caught:
         replace_while_claimed(folder)
     assert str(caught.value) == f"{folder} was removed or replaced while this command wrote into it"
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(ClinitError, match=f"^cannot write {tmp_path / 'file' / 'cache'}: "),
-        claim_folder(tmp_path / "file" / "cache"),
-    ):
-        pass
 
 
 def test_no_link_between_the_folder_that_is_named_and_the_one_that_is_claimed(

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, HeadError, StorageError
-from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.errors import HeadError, StorageError
 from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
@@ -26,20 +25,6 @@ def test_what_can_be_made_has_no_obstacle_and_is_not_made(tmp_path: Path) -> Non
         assert obstacle(path) is None
         check_writable(path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Path] = []
-
-    def refuse(path: Path, mode: int) -> bool:
-        assert mode == os.W_OK | os.X_OK
-        asked.append(path)
-        return False
-
-    monkeypatch.setattr(os, "access", refuse)
-    assert obstacle(tmp_path / "a" / "b") == f"{tmp_path} is not a folder you can write to"
-    assert obstacle(tmp_path) is not None
-    assert asked == [tmp_path, tmp_path]
 
 
 @pytest.mark.parametrize(
@@ -90,14 +75,6 @@ def test_a_file_without_rights_is_told_as_such(
         read(path)
     assert str(caught.value) == f"cannot read {path}: Permission denied"
     assert caught.value.remedy.startswith("Look at the rights")
-
-
-def test_features_in_a_pipe_are_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "f.npy")
-    np.save(tmp_path / "l.npy", np.zeros(3, np.int64))
-    config = ImportConfig(split="train", backbone="clip")
-    with pytest.raises(CacheError, match=r"cannot read .*f\.npy: it is a device or a pipe"):
-        import_features(tmp_path / "f.npy", tmp_path / "l.npy", tmp_path / "o", config)
 
 
 HEAD = Head(np.ones((2, 3), np.float32), np.zeros(2, np.float32), ("a", "b"), origin={"run": "r"})

@@ -46,15 +46,6 @@ def test_names_are_lines_alone(tmp_path: Path) -> None:
     assert read_class_order(path) == names
 
 
-def test_a_folder_and_a_name_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TextFileError, match="it is a folder"):
-        read_text(tmp_path)
-    with pytest.raises(TextFileError, match="File name too long"):
-        read_text(tmp_path / ("x" * 300))
-    with pytest.raises(TextFileError, match="null byte"):
-        read_text(tmp_path / "a\0b")
-
-
 def test_a_pipe_with_a_name_is_read_but_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)

@@ -21,7 +21,7 @@ from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream import buffer as pool_module
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from tests.headtrain.train.test_loop import STEPS, make_steps
 
 DIM, CLASSES = 8, 4

@@ -14,7 +14,7 @@ from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.train import heads as precision
 from clinit.headtrain.train.rows import LabelledRows
 

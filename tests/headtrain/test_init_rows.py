@@ -19,8 +19,9 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of
-from clinit.headtrain.sweep.plan import run_of
+from clinit.headtrain.study.rules import DEFAULT_BUFFER
+from clinit.headtrain.study.study import Study, identity_of
+from clinit.headtrain.sweep.grid import run_of
 
 DIM, BASE, NEW = 8, 5, 4
 SMALL: dict[str, Any] = {

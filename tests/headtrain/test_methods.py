@@ -22,7 +22,8 @@ from clinit.headtrain.record.format import (
     read_record,
     write_record,
 )
-from clinit.headtrain.study import CLOSED_METHODS, Study
+from clinit.headtrain.study.parts import CLOSED_METHODS
+from clinit.headtrain.study.study import Study
 from tests.headtrain.test_experiment import make_base, make_head, make_new
 
 SMALL: Mapping[str, Mapping[str, Any]] = {

@@ -57,9 +57,7 @@ def test_the_tables_are_those_of_the_report(seeds: dict[str, Any], make_run: Mak
     for reading in READINGS:
         (table,) = data_of(found, reading)["tables"]
         for heading, name in (("A_all", "acc_all"), ("gain", value_name(reading))):
-            assert [cell[1] for cell in cells(table, heading)] == [
-                row[name] for row in found.rows()
-            ]
+            assert [cell[1] for cell in cells(table, heading)] == [row[name] for row in rows]
     assert [cell[2] for cell in cells(table, "A_new")] == [False, False, True]
     for column in (column for table in seeds["tables"] for column in table["columns"]):
         if column["number"] or column["heading"] == "init":

@@ -28,7 +28,7 @@ def make_tar(
 def make_parquet(
     path: Path,
     images: Sequence[bytes | None],
-    labels: Sequence[object],
+    labels: Sequence[object] | pl.Series,
     *,
     names: Sequence[str] | None = None,
     features: Mapping[str, Any] | None = None,

@@ -1,17 +1,11 @@
-import ast
 import ctypes
 import errno
 import io
 import os
 import resource
 import struct
-import subprocess
-import sys
-import threading
-import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +16,7 @@ from PIL import Image, ImageFile, ImageOps
 from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, MachineError, ManifestError
-from clinit.extract.dataset.decode import decode, decoder_version, read_image_file
+from clinit.extract.dataset.decode import decode, read_image_file
 
 
 @pytest.fixture
@@ -85,26 +79,26 @@ def test_an_image_of_one_pixel_is_an_image(picture: Image.Image) -> None:
     assert pixels(encoded(picture.resize((1, 1)), "JPEG")).shape == (1, 1, 3)
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}])
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
-def test_a_truncated_jpeg_is_refused(
-    picture: Image.Image, options: dict[str, object], part: float
+@pytest.mark.parametrize(
+    ("fmt", "options"),
+    [("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {}), ("BMP", {}), ("TIFF", {})],
+)
+def test_a_truncated_image_is_refused(
+    picture: Image.Image, fmt: str, options: dict[str, object], part: float
 ) -> None:
-    content = encoded(picture, "JPEG", **options)
-    with pytest.raises(ImageError, match=r"[tT]runcated|header is damaged"):
+    content = encoded(picture, fmt, **options)
+    with pytest.raises(ImageError):
         decode(content[: int(part * len(content))])
 
 
-@pytest.mark.parametrize("fmt", ["PNG", "BMP", "TIFF"])
-def test_other_truncated_images_are_refused(picture: Image.Image, fmt: str) -> None:
-    content = encoded(picture, fmt)
-    with pytest.raises(ImageError, match="cannot be decoded: "):
-        decode(content[: len(content) // 2])
-
-
-def test_a_text_file_is_not_an_image() -> None:
-    with warnings.catch_warnings(), pytest.raises(ImageError, match="not an image of a known"):
-        decode(b"these are not the pixels you are looking for")
+@pytest.mark.parametrize(
+    "content",
+    [b"text", *(mark + bytes(30) for mark in (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"RIFF"))],
+)
+def test_what_is_no_image_is_refused(content: bytes) -> None:
+    with pytest.raises(ImageError, match="its header is damaged"):
+        decode(content)
 
 
 def test_what_is_no_image_file_is_this_files_problem(tmp_path: Path) -> None:
@@ -139,29 +133,17 @@ def test_a_vanished_folder_stops_everything(tmp_path: Path) -> None:
     assert f"Mount {tmp_path} again" in caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("number", "cause"),
-    [
-        (errno.EIO, "Check the storage"),
-        (errno.ESTALE, "Check the storage"),
-        (errno.EMFILE, "Raise the number of open files (`ulimit -n`)"),
-        (errno.ENFILE, "End programs that hold many files open"),
-        (errno.ENOMEM, "Free memory"),
-    ],
-)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOMEM])
 def test_a_failing_machine_stops_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, cause: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def fail(path: Path) -> bytes:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "read_bytes", fail)
-    with pytest.raises(MachineError) as caught:
+    with pytest.raises(MachineError, match=rf"1\.jpg: {os.strerror(number)}") as caught:
         read_image_file(tmp_path / "1.jpg", tmp_path, need_rights=False)
-    assert str(caught.value) == f"cannot read {tmp_path / '1.jpg'}: {os.strerror(number)}"
-    assert caught.value.remedy == f"{cause}, then run the same command again: `clinit extract`" + (
-        " resumes."
-    )
+    assert "resumes" in caught.value.remedy
 
 
 def test_a_file_that_the_memory_does_not_hold_stops_everything(tmp_path: Path) -> None:
@@ -175,43 +157,28 @@ def test_a_file_that_the_memory_does_not_hold_stops_everything(tmp_path: Path) -
 def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(b"12345")
     assert read_image_file(tmp_path / "1.jpg", tmp_path, size=5) == b"12345"
-    for size in (4, 1_000_000):
-        with pytest.raises(ManifestError, match=f"has 5 bytes, the manifest says {size:,}: it is"):
+    for content, size in ((b"12345", 4), (b"12345", 1_000_000), (b"", 5)):
+        (tmp_path / "1.jpg").write_bytes(content)
+        text = f"has {len(content)} bytes, the manifest says {size:,}"
+        with pytest.raises(ManifestError, match=text):
             read_image_file(tmp_path / "1.jpg", tmp_path, size=size)
-    (tmp_path / "1.jpg").write_bytes(b"")
-    with pytest.raises(ManifestError, match="has 0 bytes, the manifest says 5") as caught:
-        read_image_file(tmp_path / "1.jpg", tmp_path, size=5)
-    assert "`clinit manifest build`" in caught.value.remedy
-
-
-@contextmanager
-def _as_nobody() -> Iterator[None]:
-    """Let this thread meet file permissions as an ordinary user does, root or not."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        before = libc.setfsuid(65534)
-    except AttributeError:
-        pytest.skip("setfsuid exists on Linux only")
-    try:
-        yield
-    finally:
-        libc.setfsuid(before)
 
 
 def _read_as_nobody(path: Path, root: Path, *, need_rights: bool = True) -> Exception:
-    problems: list[Exception] = []
+    """Read as an ordinary user, in a thread of its own: the file-system user is the thread's."""
+    libc = ctypes.CDLL(None, use_errno=True)
 
-    def read() -> None:  # in a thread of its own: the file-system user is the thread's
+    def read() -> Exception | None:
+        libc.setfsuid(65534)
         try:
-            with _as_nobody():
-                read_image_file(path, root, need_rights=need_rights)
+            read_image_file(path, root, need_rights=need_rights)
         except Exception as error:
-            problems.append(error)
+            return error
+        return None
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
-    (problem,) = problems
+    with ThreadPoolExecutor(1) as pool:
+        problem = pool.submit(read).result()
+    assert problem is not None
     return problem
 
 
@@ -224,46 +191,27 @@ def test_missing_rights_stop_everything_or_are_one_files_problem(tmp_path: Path,
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     stop = _read_as_nobody(path, tmp_path)
+    one = _read_as_nobody(path, tmp_path, need_rights=False)
     assert isinstance(stop, MachineError)
     assert str(stop) == f"no permission to read {path}"
-    assert stop.remedy.startswith("Get the right to read it and its folder (`ls -ld`")
-    one = _read_as_nobody(path, tmp_path, need_rights=False)
     assert isinstance(one, ImageError)
     assert str(one) == "no permission to read the file"
     path.parent.chmod(0o755)
-
-
-def test_the_decoders_are_named_with_their_versions() -> None:
-    assert decoder_version().startswith("torchcodec ")
 
 
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000"]
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_an_image_above_the_limit_is_refused_in_every_format(
-    picture: Image.Image, fmt: str
-) -> None:
-    content = encoded(picture, fmt)
-    assert decode(content, max_pixels=48 * 64).shape == (3, 48, 64)
-    with pytest.raises(ImageError) as caught:
-        decode(content, max_pixels=48 * 64 - 1)
-    assert str(caught.value) == "too large: 64 x 48 pixels, more than the 3,071 of --max-pixels"
-    assert "Raise `--max-pixels`" in caught.value.remedy
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
 def test_nothing_is_decoded_of_what_is_too_large(
     picture: Image.Image, monkeypatch: pytest.MonkeyPatch, fmt: str
 ) -> None:
-    def never(*args: object, **kwargs: object) -> object:
-        raise AssertionError("decoded")
-
     content = encoded(picture, fmt)
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", never)
-    monkeypatch.setattr(ImageFile.ImageFile, "load", never)
-    with pytest.raises(ImageError, match="too large"):
-        decode(content, max_pixels=100)
+    assert decode(content, max_pixels=48 * 64).shape == (3, 48, 64)
+    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *args: 1 / 0)
+    with pytest.raises(ImageError, match="64 x 48 pixels, more than the 3,071 of --max-pixels"):
+        decode(content, max_pixels=48 * 64 - 1)
 
 
 def test_a_bomb_takes_no_memory() -> None:
@@ -282,12 +230,6 @@ def test_a_bomb_takes_no_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
-@pytest.mark.parametrize("mark", [b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF"])
-def test_a_damaged_header_is_a_bad_image(mark: bytes) -> None:
-    with pytest.raises(ImageError, match="its header is damaged"):
-        decode(mark + bytes(30))
-
-
 def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
     picture: Image.Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,10 +238,8 @@ def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
     last = content.rindex(b"\xff\xda")
     bomb = content[:last] + content[last:-2] * 501 + content[-2:]
     monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
-    with pytest.raises(ImageError) as caught:
+    with pytest.raises(ImageError, match="a progressive JPEG of more than 500 scans"):
         decode(bomb)
-    assert str(caught.value) == "cannot be decoded: a progressive JPEG of more than 500 scans"
-    assert caught.value.remedy.startswith("Replace the file")
 
 
 def test_a_file_that_would_start_another_program_is_not_opened(
@@ -350,6 +290,7 @@ def test_a_sequence_that_is_decoded_as_a_whole_is_bounded_as_a_whole(picture: Im
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 36 bytes"),
         RuntimeError("Insufficient memory (case 4)"),
         RuntimeError("std::bad_alloc"),
+        OSError("out of memory error when reading image file"),
     ],
 )
 def test_a_shortage_of_memory_is_no_bad_image(
@@ -358,24 +299,14 @@ def test_a_shortage_of_memory_is_no_bad_image(
     def fail(*args: object, **kwargs: object) -> object:
         raise error
 
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
-    with pytest.raises(MemoryError):
-        decode(encoded(picture, "PNG"))
-    if not isinstance(error, RuntimeError):
+    of_torchcodec = isinstance(error, RuntimeError)
+    content = encoded(picture, "PNG")
+    if of_torchcodec:
+        monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", fail)
+    else:
         monkeypatch.setattr(Image, "open", fail)
-        with pytest.raises(MemoryError):
-            decode(encoded(picture, "BMP"))
-
-
-def test_pillow_that_runs_out_of_memory_is_no_bad_image(
-    picture: Image.Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: object, **kwargs: object) -> object:
-        raise OSError("out of memory error when reading image file")
-
-    monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(MemoryError):
-        decode(encoded(picture, "BMP"))
+        decode(content)
 
 
 def test_a_decoder_that_calls_a_file_corrupt_is_asked_again(
@@ -394,46 +325,3 @@ def test_a_decoder_that_calls_a_file_corrupt_is_asked_again(
 
     monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", corrupt_at_first)
     assert torch.equal(decode(content), decode_image(content, mode="RGB"))
-
-
-SHORT = """
-import io, resource, sys
-import numpy as np
-from PIL import Image
-from clinit.errors import ImageError
-from clinit.extract.dataset.decode import decode
-pixels = np.kron(np.arange(48, dtype=np.uint8).reshape(4, 4, 3), np.ones((500, 500, 1), np.uint8))
-outcomes = {}
-for fmt in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, fmt)
-    whole = decode(file.getvalue())
-    outcomes[fmt] = set()
-    for spare in (1, 4, 8, 16, 24, 32, 48, 64, 96):
-        with open("/proc/self/statm") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + spare * 2**20, resource.RLIM_INFINITY))
-        try:
-            same = decode(file.getvalue()).equal(whole)
-            outcomes[fmt].add("same" if same else "other pixels")
-        except MemoryError:
-            outcomes[fmt].add("short of memory")
-        except ImageError as error:
-            outcomes[fmt].add(f"bad image: {error}")
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(outcomes)
-"""
-
-
-@pytest.mark.slow
-def test_a_good_image_is_never_bad_for_want_of_memory() -> None:
-    # In a process of its own, as the limit is, which gives back what was allocated before.
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT],
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for outcomes in ast.literal_eval(done.stdout).values():
-        assert outcomes == {"same", "short of memory"}

@@ -1,8 +1,10 @@
-import io
+"""Images of files and of containers by row, whole and damaged."""
+
 import os
+import random
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 from clinit.errors import ClinitError, ImageError, MachineError, ManifestError
 from clinit.extract.dataset import parquet as parquet_images
 from clinit.extract.dataset.images import ContainedImages, ImageFiles, Images, images_of
-from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA
+from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest
+from clinit.extract.dataset.scan import scan
 from clinit.extract.dataset.tar import index_tar
 from tests.extract.dataset.made import make_parquet, make_tar
 
@@ -94,34 +97,18 @@ def test_parquet_rows_are_read_block_by_block(
     asked = []
     read = parquet_images.read_images
 
-    def spy(path: Path, column: str, first: int, rows: int) -> pl.Series:
+    def spy(path: Path, column: str, first: int, rows: int) -> list[bytes | None]:
         asked.append((first, rows))
         return read(path, column, first, rows)
 
     monkeypatch.setattr(parquet_images, "read_images", spy)
+    monkeypatch.setattr(parquet_images, "BLOCKS_KEPT", 4)
     images = ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", count)))
     assert contents(images, count) == content
     assert sorted(asked) == [(0, 64), (64, 64), (128, 64), (192, 5)]
 
 
-def test_few_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_images, "BLOCK_ROWS", 1)
-    monkeypatch.setattr(parquet_images, "BLOCKS_KEPT", 2)
-    make_parquet(tmp_path / "x.parquet", CONTENT, [0] * 5)
-    images = ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", 5)))
-    assert contents(images, 5) == CONTENT
-    assert len(images._parquet._blocks) == 2
-
-
-def test_an_empty_image_is_one_bad_image(tmp_path: Path) -> None:
-    rows = tar_rows(tmp_path / "x.tar", [("a.jpg", b""), ("b.jpg", b"1")])
-    images = ContainedImages(tmp_path, table(rows))
-    with pytest.raises(ImageError, match="the file is empty"):
-        images.read(0)
-    assert images.read(1) == b"1"
-
-
-def test_an_image_without_bytes_is_one_bad_image(tmp_path: Path) -> None:
+def test_images_without_bytes_are_bad_images(tmp_path: Path) -> None:
     make_parquet(tmp_path / "x.parquet", [b"1", None, b"", b"2"], [0] * 4)
     images = ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", 4)))
     assert (images.read(0), images.read(3)) == (b"1", b"2")
@@ -148,19 +135,6 @@ def test_damage_in_a_parquet_file_is_as_many_bad_images_as_it_spoils(tmp_path: P
     assert [images.read(row) for row in (0, 1, 4, 5)] == [content[i] for i in (0, 1, 4, 5)]
 
 
-def test_a_container_of_another_size_is_not_that_of_the_manifest(
-    tmp_path: Path, tar: list[Row], parquet: list[Row]
-) -> None:
-    for name, rows in (("x.tar", tar), ("x.parquet", parquet)):
-        with (tmp_path / name).open("ab") as file:
-            file.write(b"x")
-        size = rows[0][-1]
-        text = rf"{name} has {size + 1:,} bytes, the manifest says {size:,}: it was changed"
-        with pytest.raises(ManifestError, match=text) as caught:
-            ContainedImages(tmp_path, table(rows)).read(0)
-        assert "build the manifest again" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
     "members",
     [
@@ -182,8 +156,8 @@ def test_another_tar_of_the_same_size_is_not_that_of_the_manifest(
 
 @pytest.mark.parametrize(
     ("place", "by"),
-    [(0, b"x"), (2, b"x"), (124, b"1"), (130, b"\0"), (134, b"1"), (0, bytes(512))],
-    ids=["name", "suffix", "size-begins", "size-cut", "size-ends", "all"],
+    [(0, b"x"), (99, b"x"), (124, b"1"), (130, b"\0"), (0, bytes(512))],
+    ids=["name", "behind the name", "size-begins", "size-cut", "all"],
 )
 def test_a_damaged_header_of_a_member_is_one_bad_image(
     tmp_path: Path, tar: list[Row], place: int, by: bytes
@@ -199,35 +173,35 @@ def test_a_damaged_header_of_a_member_is_one_bad_image(
     assert [images.read(row) for row in (0, 2)] == [CONTENT[0], CONTENT[2]]
 
 
-def test_what_stands_behind_the_end_of_a_name_does_not_count(
-    tmp_path: Path, tar: list[Row]
+def longer(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def outside(path: Path) -> None:
+    path.symlink_to(path.rename(path.parent.parent / "elsewhere"))
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.parquet"])
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (longer, r"has ([0-9,]+) bytes, the manifest says ([0-9,]+): it was changed"),
+        (Path.unlink, "there is no file"),
+        (outside, "is a link that leaves"),
+    ],
+)
+def test_a_container_that_is_not_that_of_the_manifest_stops_everything(
+    tmp_path: Path,
+    tar: list[Row],
+    parquet: list[Row],
+    name: str,
+    change: Callable[[Path], None],
+    fact: str,
 ) -> None:
-    content = bytearray((tmp_path / "x.tar").read_bytes())
-    content[tar[1][6] - 512 + 99] = 1
-    (tmp_path / "x.tar").write_bytes(content)
-    assert ContainedImages(tmp_path, table(tar)).read(1) == CONTENT[1]
-
-
-def test_a_container_that_is_not_there_says_where_to_look(
-    tmp_path: Path, tar: list[Row], parquet: list[Row]
-) -> None:
-    for rows in (tar, parquet):
-        with pytest.raises(
-            ManifestError, match=r"there is no file .*, which holds images"
-        ) as caught:
-            ContainedImages(tmp_path / "elsewhere", table(rows)).read(0)
-        assert "--root" in caught.value.remedy
-
-
-def test_a_container_may_not_be_a_link_out_of_the_root(
-    tmp_path: Path, tar: list[Row], parquet: list[Row]
-) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    for name, rows in (("x.tar", tar), ("x.parquet", parquet)):
-        (root / name).symlink_to(tmp_path / name)
-        with pytest.raises(ManifestError, match=f"{name} is a link that leaves"):
-            ContainedImages(root, table(rows)).read(0)
+    change(tmp_path / name)
+    with pytest.raises(ManifestError, match=rf"{name} {fact}|{fact} .*{name}"):
+        ContainedImages(tmp_path, table(tar if name == "x.tar" else parquet)).read(0)
 
 
 def test_a_container_that_may_not_be_read_stops_everything(
@@ -244,7 +218,7 @@ def test_a_container_that_may_not_be_read_stops_everything(
 def test_want_of_memory_stops_everything(
     tmp_path: Path, parquet: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: object) -> pl.Series:
+    def fail(*args: object) -> list[bytes]:
         raise MemoryError
 
     monkeypatch.setattr(parquet_images, "read_images", fail)
@@ -301,18 +275,66 @@ def test_no_damage_of_a_parquet_file_goes_beyond_an_error_that_is_told(
             continue
 
 
-def test_every_image_of_a_tar_can_be_read_at_its_place(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as writer:
-        for number, each in enumerate(CONTENT):
-            for name in (f"{number}.jpg", f"{number}.cls"):
-                info = tarfile.TarInfo(name)
-                info.size, info.mtime = len(each), number
-                writer.addfile(info, io.BytesIO(each))
-    (tmp_path / "x.tar").write_bytes(buffer.getvalue())
-    found = index_tar(tmp_path / "x.tar").table
-    rows = [
-        (f"x.tar/{name}", 0, "a", size, "x.tar", "", start, len(buffer.getvalue()))
-        for name, start, size in found.select("member", "position", "size_bytes").iter_rows()
-    ]
-    assert contents(ContainedImages(tmp_path, table(rows)), 5) == CONTENT
+def damages(whole: bytes) -> Iterator[bytes]:
+    """Yield copies with flipped bits, a block of zeros, or without their end."""
+    rng = random.Random(0)
+    for _ in range(150):
+        content = bytearray(whole)
+        place, sort = rng.randrange(len(whole)), rng.random()
+        if sort < 0.1:
+            del content[place:]
+        elif sort < 0.3:
+            size = min(rng.choice((16, 512)), len(whole) - place)
+            content[place : place + size] = bytes(size)
+        else:
+            for _ in range(rng.choice((1, 1, 3))):
+                content[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        yield bytes(content)
+
+
+def survivors(root: Path, manifest: Manifest) -> list[bytes | None] | ClinitError:
+    """Return the images, None for an invalid row; or what stops the extraction."""
+    images, found = images_of(manifest.table, root), list[bytes | None]()
+    for row in range(len(manifest.table)):
+        try:
+            found.append(images.read(row))
+        except ImageError:
+            found.append(None)
+        except ClinitError as error:
+            return error
+    return found
+
+
+@pytest.mark.parametrize("kind", ["webdataset", "huggingface"])
+def test_damage_to_a_container_is_told_or_spoils_no_other_row(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    pictures, labels = [rng.bytes(150) for _ in range(6)], list("abcdef")
+    if kind == "webdataset":
+        members = [(f"{i}.png", image) for i, image in enumerate(pictures)]
+        told = [(f"{i}.cls", label.encode()) for i, label in enumerate(labels)]
+        path = make_tar(tmp_path / "train.tar", [*members, *told])
+    else:
+        path = make_parquet(
+            tmp_path / "train.parquet", pictures, labels, row_group_size=3, compression="gzip"
+        )
+    whole, manifest = path.read_bytes(), scan(kind, tmp_path, "train").manifest
+    places = manifest.table.select("position", "size_bytes").rows()
+    outcomes = set[str]()
+    for number, content in enumerate(damages(whole)):
+        path.write_bytes(content)
+        os.utime(path, (number, number))  # another file: what was indexed is not that
+        try:
+            scan(kind, tmp_path, "train")
+            outcomes.add("scanned")
+        except ClinitError:
+            outcomes.add("scan told")
+        found = survivors(tmp_path, manifest)
+        if isinstance(found, ClinitError):
+            assert kind == "huggingface" or len(content) != len(whole)
+            outcomes.add("stopped")
+            continue
+        outcomes.add("invalid" if None in found else "read")
+        if kind == "webdataset":
+            for image, (start, size) in zip(found, places, strict=True):
+                assert image in (None, content[start : start + size])
+    assert outcomes == {"scan told", "scanned", "stopped", "invalid", "read"}

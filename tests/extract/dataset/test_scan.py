@@ -1,4 +1,6 @@
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,13 +50,11 @@ def test_class_folders_alone_are_train(tmp_path: Path) -> None:
         scan("folder", tmp_path, "val")
 
 
-@pytest.mark.parametrize("name", ["val", "validation", "Valid", "dev", "test", "Testing"])
+@pytest.mark.parametrize("name", ["val", "Valid", "dev", "Testing"])
 def test_val_beside_train_may_have_any_of_its_usual_names(tmp_path: Path, name: str) -> None:
     put(tmp_path, "train/a/1.png", "train/b/1.png", f"{name}/b/2.png")
     assert available_splits("folder", tmp_path) == ("train", "val")
-    val = scan("folder", tmp_path, "val")
-    assert val.manifest.split == "val"
-    assert val.manifest.table.select("path", "label").rows() == [(f"{name}/b/2.png", 1)]
+    assert rows(tmp_path, "val") == [(f"{name}/b/2.png", 1)]
 
 
 def test_test_images_are_read_as_val_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -66,9 +66,6 @@ def test_test_images_are_read_as_val_where_that_is_asked_for(tmp_path: Path) -> 
     assert test.manifest.table["path"].to_list() == ["test/a/3.png", "test/b/3.png"]
     assert test.warnings == ()
     assert test.manifest.class_names == scan("folder", tmp_path, "train").manifest.class_names
-    with pytest.raises(ManifestError, match="imagenet1k has no test images with labels") as caught:
-        scan("imagenet1k", tmp_path, "test")
-    assert caught.value.remedy == "Give --split val."
 
 
 def test_class_folders_with_names_of_splits_are_classes_where_there_is_no_train(
@@ -86,17 +83,7 @@ def test_a_class_called_train_is_not_taken_for_a_split(tmp_path: Path) -> None:
 
 
 def test_rows_are_in_code_point_order(tmp_path: Path) -> None:
-    names = [
-        "Z.png",
-        "a.png",
-        "é.png",
-        "ﬀ.png",
-        "\U00010400.png",
-        "_.png",
-        "10.png",
-        "9.png",
-        "a b.png",
-    ]
+    names = [f"{name}.png" for name in ("Z", "a", "é", "ﬀ", "\U00010400", "_", "10", "9", "a b")]
     put(tmp_path, *(f"train/k/{name}" for name in names))
     found = [path.rpartition("/")[2] for path, _ in rows(tmp_path)]
     assert found == sorted(names)  # Python compares strings by code point
@@ -109,67 +96,34 @@ def test_the_order_of_the_disk_does_not_matter(
     write_manifest(scan("folder", tmp_path, "train").manifest, tmp_path / "1.parquet")
     real = os.scandir
 
-    class Reversed:
-        def __init__(self, path: Path) -> None:
-            with real(path) as entries:
-                self.entries = list(entries)[::-1]
+    @contextmanager
+    def reversed_scandir(path: Path) -> Iterator[list[os.DirEntry[str]]]:
+        with real(path) as entries:
+            yield list(entries)[::-1]
 
-        def __enter__(self) -> list[os.DirEntry[str]]:
-            return self.entries
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("clinit.extract.dataset.tree.os.scandir", Reversed)
+    monkeypatch.setattr("clinit.extract.dataset.tree.os.scandir", reversed_scandir)
     write_manifest(scan("folder", tmp_path, "train").manifest, tmp_path / "2.parquet")
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
 
 
-def test_files_of_other_kinds_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "train/a/notes.txt", "train/a/archive.tar", "train/a/png")
+    put(tmp_path, "train/a/2.HEIC", "train/a/3.heic", "train/2.png", "train/read me.txt")
+    put(tmp_path, "train/a/._1.png", "train/.cache/1.png", ".DS_Store", "train/a/.thumbs/1.png")
     os.mkfifo(tmp_path / "train/a/pipe.png")
+    (tmp_path / "train/a/broken.png").symlink_to("gone.png")
     scanned = scan("folder", tmp_path, "train")
-    assert len(scanned.manifest.table) == 1
-    assert scanned.warnings == (
-        "files left out, not images by their names: 4 (for example train/a/archive.tar)",
-    )
-
-
-def test_images_of_other_endings_are_told_apart_from_other_files(
-    tmp_path: Path,
-) -> None:
-    put(tmp_path, "train/a/1.png", "train/a/2.HEIC", "train/a/3.heic", "train/a/a.txt")
-    untaken, others = scan("folder", tmp_path, "train").warnings
-    assert ".heic" in untaken
-    assert "2 (for example train/a/2.HEIC)" in untaken
-    assert "1 (for example train/a/a.txt)" in others
-
-
-def test_hidden_files_and_folders_are_ignored_without_a_word(tmp_path: Path) -> None:
-    put(tmp_path, "train/a/1.png", "train/a/._1.png", "train/.cache/1.png", ".DS_Store")
-    put(tmp_path, "train/a/.thumbs/1.png")
-    scanned = scan("folder", tmp_path, "train")
-    assert len(scanned.manifest.table) == 1
-    assert scanned.warnings == ()
-
-
-def test_images_beside_the_class_folders_are_counted(tmp_path: Path) -> None:
-    put(tmp_path, "train/a/1.png", "train/2.png", "train/read me.txt")
-    assert scan("folder", tmp_path, "train").warnings == (
-        "files left out, outside of any class folder: 2 (for example train/2.png)",
-    )
-
-
-@pytest.mark.parametrize(
-    "found", ["train/a/notes.txt", "train/2.png", "val/b/1.png"], ids=["other", "loose", "empty"]
-)
-def test_strict_makes_a_warning_an_error(tmp_path: Path, found: str) -> None:
-    put(tmp_path, "train/a/1.png", found)
-    (warning,) = scan("folder", tmp_path, "train").warnings
-    with pytest.raises(ManifestError, match="is not a complete train split of folder") as refusal:
+    assert rows(tmp_path) == [("train/a/1.png", 0), ("train/a/broken.png", 0)]
+    assert scanned.manifest.table["size_bytes"].to_list() == [5, 0]
+    outside, untaken, others, broken = scanned.warnings
+    assert outside.endswith("outside of any class folder: 2 (for example train/2.png)")
+    assert "(.heic;" in untaken
+    assert untaken.endswith("2 (for example train/a/2.HEIC)")
+    assert others.endswith("not images by their names: 4 (for example train/a/archive.tar)")
+    assert broken == "images that are links to nothing: 1 (for example train/a/broken.png)"
+    with pytest.raises(ManifestError, match="not a complete train split") as refusal:
         scan("folder", tmp_path, "train", strict=True)
-    assert warning in str(refusal.value)
-    assert "leave out --strict" in refusal.value.remedy
+    assert broken in str(refusal.value)
 
 
 def test_counts_are_compared_with_the_description(tmp_path: Path) -> None:
@@ -219,64 +173,70 @@ def test_a_link_that_leaves_the_root_is_refused_by_name(tmp_path: Path, link: st
     put(tmp_path, "outside/c/2.png", "root2/3.png")
     target = tmp_path / ("outside/c/2.png" if link.endswith("png") else "outside")
     (root / link).symlink_to(target)
-    with pytest.raises(
-        ManifestError, match=f"{link} is a link to .*outside.*, outside of the root"
-    ):
+    with pytest.raises(ManifestError, match=f"{link} is a link to .*outside.*, outside of the"):
         scan("folder", root, "train")
 
 
-def test_a_link_to_nothing_keeps_its_row_and_is_warned_of(tmp_path: Path) -> None:
-    put(tmp_path, "train/a/1.png")
-    (tmp_path / "train/a/2.png").symlink_to("gone.png")
-    scanned = scan("folder", tmp_path, "train")
-    assert scanned.manifest.table["size_bytes"].to_list() == [5, 0]
-    assert scanned.warnings == ("images that are links to nothing: 1 (for example train/a/2.png)",)
-
-
-def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
-    put(tmp_path, "train/a/1.png")
-    (tmp_path / "train/a/again").symlink_to("..")
-    with pytest.raises(ManifestError, match="links back to a folder above it"):
-        scan("folder", tmp_path, "train")
-
-
-def test_two_folders_that_link_to_each_other_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("links", "fact"),
+    [
+        ({"train/a/again": ".."}, "links back to a folder above it"),
+        ({"train/a/to_b": "../b", "train/b/to_a": "../a"}, "links back to a folder above it"),
+        ({"train/a/self.png": "self.png"}, "cannot read .*(symbolic links|loop)"),
+        ({"train/c": "c"}, "cannot read .*(symbolic links|loop)"),
+    ],
+)
+def test_a_link_that_never_ends_is_refused(
+    tmp_path: Path, links: dict[str, str], fact: str
+) -> None:
     put(tmp_path, "train/a/1.png", "train/b/1.png")
-    (tmp_path / "train/a/to_b").symlink_to("../b")
-    (tmp_path / "train/b/to_a").symlink_to("../a")
-    with pytest.raises(ManifestError, match="links back to a folder above it"):
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(target)
+    with pytest.raises(ManifestError, match=fact):
         scan("folder", tmp_path, "train")
 
 
 @pytest.mark.parametrize("name", [b"train/a/\xff.png", b"train/\xff/1.png"])
 def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes) -> None:
-    put(tmp_path, "train/a/1.png")
-    path = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118  pathlib takes no bytes
-    os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-    with open(path, "wb"):  # noqa: PTH123
-        pass
-    shown = name.decode("utf-8", "backslashreplace")
+    put(tmp_path, "train/a/1.png", os.fsdecode(name))
     with pytest.raises(ManifestError) as refusal:
         scan("folder", tmp_path, "train")
-    assert f"the file name {shown} is not valid UTF-8" in str(refusal.value)
+    assert name.decode("utf-8", "backslashreplace") in str(refusal.value)
     str(refusal.value).encode()  # can be printed
-    assert "Rename" in refusal.value.remedy
 
 
-def test_an_absent_root_is_reported_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"no folder at .*gone: found nothing") as refusal:
-        scan("folder", tmp_path / "gone", "train")
-    assert "mounted" in refusal.value.remedy
-
-
-def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"no folder at .*x.tar: found a file"):
-        scan("folder", put(tmp_path, "x.tar") / "x.tar", "train")
-
-
-def test_an_unreadable_folder_is_reported_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("names", "dataset", "root", "split", "facts"),
+    [
+        ([], "folder", "gone", "train", ["no folder at", "found nothing"]),
+        (["x.tar"], "folder", "x.tar", "train", ["found a file"]),
+        (["a/1.png"], "imagenet1k", ".", "test", ["imagenet1k has no test images"]),
+        (
+            ["train/cat/1.png", "ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG", "meta.mat"],
+            *("imagenet1k", ".", "val"),
+            [
+                "class-folders: ILSVRC2012_img_val with no class folder of ImageNet-1K",
+                "imagenet-kaggle: no LOC_val_solution.csv in ., ILSVRC, devkit/data,",
+                "imagenet-devkit: no ILSVRC2012_validation_ground_truth.txt in ., ILSVRC,",
+                "and found ILSVRC2012_img_val/, meta.mat, train/",
+            ],
+        ),
+        (
+            ["train/n01440764/n01440764.tar"],
+            *("imagenet1k", ".", "train", ["no train image", "train/n01440764/n01440764.tar"]),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_with_what_was_looked_for_and_found(
+    tmp_path: Path, names: list[str], dataset: str, root: str, split: str, facts: list[str]
 ) -> None:
+    put(tmp_path, *names)
+    with pytest.raises(ManifestError) as refusal:
+        scan(dataset, tmp_path / root, split)
+    assert [fact for fact in facts if fact not in str(refusal.value)] == []
+
+
+def test_an_unreadable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "train/a/1.png", "train/b/1.png")
     real = os.scandir
 
@@ -286,28 +246,8 @@ def test_an_unreadable_folder_is_reported_with_a_remedy(
         return real(path)
 
     monkeypatch.setattr("clinit.extract.dataset.tree.os.scandir", refuse)
-    with pytest.raises(ManifestError, match=r"cannot read .*train/b: Permission denied") as refusal:
+    with pytest.raises(ManifestError, match=r"cannot read .*train/b: Permission denied"):
         scan("folder", tmp_path, "train")
-    assert "permissions" in refusal.value.remedy
-
-
-def test_a_folder_that_fits_no_layout_is_told_what_was_looked_for_and_found(
-    tmp_path: Path,
-) -> None:
-    put(tmp_path, "train/cat/1.png", "ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG", "meta.mat")
-    with pytest.raises(ManifestError) as refusal:
-        scan("imagenet1k", tmp_path, "val")
-    assert str(refusal.value) == (
-        f"no val split of imagenet1k in {tmp_path}; looked for"
-        " class-folders: ILSVRC2012_img_val with no class folder of ImageNet-1K (ILSVRC 2012);"
-        " imagenet-kaggle: no LOC_val_solution.csv in ., ILSVRC, devkit/data,"
-        " ILSVRC2012_devkit_t12/data, ILSVRC/devkit/data, devkit, data;"
-        " imagenet-devkit: no ILSVRC2012_validation_ground_truth.txt in ., ILSVRC, devkit/data,"
-        " ILSVRC2012_devkit_t12/data, ILSVRC/devkit/data, devkit, data;"
-        " and found ILSVRC2012_img_val/, meta.mat, train/"
-    )
-    assert "clinit manifest show imagenet1k" in refusal.value.remedy
-    assert "`folder`" in refusal.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -318,18 +258,9 @@ def test_the_folder_of_one_class_is_asked_to_be_given_with_its_parent(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(tmp_path, f"{root}/1.png", f"{root}/2.png", f"{root}/notes.txt")
-    with pytest.raises(ManifestError) as refusal:
+    with pytest.raises(ManifestError, match=rf"{root} holds images \(1\.png\)") as refusal:
         scan("folder", Path(root), "train")
-    assert str(refusal.value) == f"{root} holds images (1.png) and no folder of a class"
-    assert f"folder of one class, give its parent: {parent}. Each class" in refusal.value.remedy
-
-
-def test_class_folders_without_any_image_are_an_error(tmp_path: Path) -> None:
-    put(tmp_path, "train/n01440764/n01440764.tar")
-    with pytest.raises(ManifestError, match="no train image of imagenet1k") as refusal:
-        scan("imagenet1k", tmp_path, "train")
-    assert "train/n01440764/n01440764.tar" in str(refusal.value)
-    assert "Unpack" in refusal.value.remedy
+    assert f"give its parent: {parent}. Each class" in refusal.value.remedy
 
 
 def test_an_unknown_split_is_a_wrong_argument(tmp_path: Path) -> None:

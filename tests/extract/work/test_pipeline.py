@@ -1,8 +1,7 @@
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -10,31 +9,100 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from clinit.errors import ImageError
-from clinit.extract.dataset.scan import scan
-from clinit.extract.network.backbone import BackboneConfig, load_backbone
+from clinit.errors import ImageError, MachineError, ManifestError
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.network.backbone import load_backbone
 from clinit.extract.network.transform import Transform
+from clinit.extract.views import View
 from clinit.extract.work.pipeline import (
     Compute,
     ImageBatch,
     Timing,
     in_turn,
+    load_batches,
     overlapped,
     side_by_side,
 )
-from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.shard_work import Progress
+from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
 
-MODEL = "convnextv2_atto"
-ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 CPU = torch.device("cpu")
 TRANSFORM = Transform(
     resize=36, crop=(32, 32), interpolation="bilinear", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)
 )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for number in range(5):
+        pixels = rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+def load(root: Path, sizes: list[int] | None = None, **options: Any) -> list[ImageBatch]:
+    images = ImageFiles(root, [f"{number}.png" for number in range(5)], sizes)
+    settings = {"workers": 2} | options
+    return list(load_batches(images, [range(0, 3), range(3, 5)], TRANSFORM, **settings))
+
+
+def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:
+    sizes = [(root / f"{number}.png").stat().st_size for number in range(5)]
+    assert [batch.reasons for batch in load(root, sizes)] == [{}, {}]
+    assert [batch.reasons for batch in load(root, [0] * 5)] == [{}, {}]
+    text = rf"4\.png has {sizes[4]:,} bytes, the manifest says {sizes[4] + 1:,}"
+    with pytest.raises(ManifestError, match=text):
+        load(root, [*sizes[:4], sizes[4] + 1])
+
+
+def test_an_image_that_is_too_large_or_would_be_is_one_bad_image(root: Path) -> None:
+    Image.new("RGB", (60, 70)).save(root / "1.png")
+    first, second = load(root, max_pixels=2000)
+    assert first.reasons == {1: "too large: 60 x 70 pixels, more than the 2,000 of --max-pixels"}
+    assert second.reasons == {}
+    assert not first.pixels[1].any()
+    Image.new("RGB", (1, 60_000)).save(root / "1.png")  # resizing would make it huge
+    first, _ = load(root, max_pixels=10_000_000)
+    assert "36 x 2,160,000 pixels after resizing" in first.reasons[1]
+    assert load(root, view=View.of(TRANSFORM, seed=0, number=0))[0].reasons == {}
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    return fail
+
+
+NO_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1")
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "match"),
+    [
+        ("clinit.extract.work.pipeline.decode", MemoryError(), r"not enough memory .*/0\.png$"),
+        ("clinit.extract.network.transform.interpolate", NO_MEMORY, "not enough memory to decode"),
+        ("torch.zeros", NO_MEMORY, "not enough memory to decode"),
+        ("threading.Thread.start", RuntimeError("can't start new thread"), "not enough memory"),
+        (
+            "clinit.extract.dataset.decode.decode_image",
+            ImportError("Failed to load the HEIC decoding library."),
+            r"cannot decode .*0\.png: Failed to load",
+        ),
+    ],
+)
+def test_what_the_machine_lacks_stops_everything_and_names_the_image(
+    root: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, match: str
+) -> None:
+    monkeypatch.setattr(where, raising(error))
+    with pytest.raises(MachineError, match=match) as caught:
+        load(root)
+    assert "`clinit extract` resumes" in caught.value.remedy
 
 
 class LateStream:
@@ -216,23 +284,13 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root = make_tree()
-    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
-    backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
-    config = ExtractConfig(backbone=backbone, input_size=32, batch_size=2, shard_rows=7)
-    seen: list[Progress] = []
-    monkeypatch.setattr("clinit.extract.work.shard_work.features_of", in_turn)
-    list(extract(manifests, root, tmp_path / "plain", config, on_progress=seen.append))
-    plain = [progress.rows_done for progress in seen]
-    seen.clear()
+    root, config = make_tree(), tiny_config(tiny_weights, batch_size=2, shard_rows=7)
+    monkeypatch.setattr("clinit.extract.work.split_run.features_of", in_turn)
+    extracted(root, tmp_path / "plain", config)
     device = LateDevice(monkeypatch)
-    monkeypatch.setattr("clinit.extract.work.shard_work.features_of", overlapped)
-    list(extract(manifests, root, tmp_path / "late", config, on_progress=seen.append))
-    assert [progress.rows_done for progress in seen] == plain
-    shards = sorted(path.relative_to(tmp_path / "plain") for path in tmp_path.glob("plain/*/*.h5"))
-    assert len(shards) == 4
-    for shard in shards:
-        assert (tmp_path / "late" / shard).read_bytes() == (tmp_path / "plain" / shard).read_bytes()
+    monkeypatch.setattr("clinit.extract.work.split_run.features_of", overlapped)
+    extracted(root, tmp_path / "late", config)
+    assert files(tmp_path / "late") == files(tmp_path / "plain")
     assert device.idle
     assert device.waits
 
@@ -270,8 +328,7 @@ def test_as_many_batches_are_computed_at_a_time_as_there_are_threads(threads: in
 
 
 def test_features_have_the_same_bits_on_any_number_of_threads(tiny_weights: Path) -> None:
-    config = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
-    backbone, normalise = load_backbone(config), TRANSFORM.normaliser(CPU)
+    backbone, normalise = load_backbone(tiny_backbone(tiny_weights)), TRANSFORM.normaliser(CPU)
     before, found = torch.get_num_threads(), []
     for number in (1, 2, 4):
         torch.set_num_threads(number)
@@ -318,44 +375,32 @@ def test_a_batch_is_under_way_when_the_one_before_is_waited_for(
     assert copies == [3, 4, 5, 6, 7, 7]  # one waits for the work before it, then one a batch
 
 
-@dataclass(slots=True)
-class Broken:
-    """Something that goes wrong at its third call."""
-
-    calls: int = 0
-
-    def call(self) -> None:
-        self.calls += 1
-        if self.calls == 3:
-            raise ImageError("broken", remedy="")
-
-
 @pytest.mark.parametrize("where", ["batches", "compute", "consumer"])
 def test_nothing_is_left_in_flight_by_an_error(
     device: LateDevice, compute: Compute, where: str
 ) -> None:
-    broken = Broken()
+    calls = {"batches": 0, "compute": 0, "consumer": 0}
 
-    def batches() -> Generator[ImageBatch]:
+    def step(name: str) -> None:
+        calls[name] += 1
+        if name == where and calls[name] == 3:
+            raise ImageError("broken", remedy="")
+
+    def batches() -> Iterator[ImageBatch]:
         for batch in arrive([4] * 6):
-            if where == "batches":
-                broken.call()
+            step("batches")
             yield batch
 
     def computed(pixels: Tensor) -> Tensor:
         features = compute(pixels)
-        if where == "compute":
-            broken.call()
+        step("compute")
         return features
 
-    flight = overlapped(batches(), computed, CPU, Timing())
-
     def consume() -> None:
-        with closing(flight):
+        with closing(overlapped(batches(), computed, CPU, Timing())) as flight:
             for _ in flight:
                 assert not device.idle
-                if where == "consumer":
-                    broken.call()
+                step("consumer")
 
     with pytest.raises(ImageError, match="broken"):
         consume()
@@ -380,13 +425,7 @@ def test_the_wait_for_the_device_is_split_by_what_it_did(
 @pytest.mark.gpu
 @pytest.mark.parametrize("autocast", ["off", "bfloat16"])
 def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autocast: str) -> None:
-    config = BackboneConfig(
-        name=MODEL,
-        weights=tiny_weights,
-        model_args=ARGS,
-        device="cuda",
-        autocast=autocast,
-    )
+    config = tiny_backbone(tiny_weights, device="cuda", autocast=autocast)
     backbone, cuda = load_backbone(config), torch.device("cuda")
     normalise = TRANSFORM.normaliser(cuda)
 
@@ -408,7 +447,7 @@ def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autoc
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_forward_pass_is_launched_without_waiting_for_the_gpu(tiny_weights: Path) -> None:
-    config = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS, device="cuda")
+    config = tiny_backbone(tiny_weights, device="cuda")
     backbone, cuda = load_backbone(config), torch.device("cuda")
     normalise = TRANSFORM.normaliser(cuda)
     backbone.features(normalise(torch.zeros(8, 3, 32, 32, dtype=torch.uint8, device=cuda)))

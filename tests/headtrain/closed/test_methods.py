@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from clinit.errors import MachineError
 from clinit.headtrain.closed import methods
-from clinit.headtrain.closed.methods import check_memory, needed
+from clinit.headtrain.closed.methods import SimpleCil, check_memory, needed
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
+from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 from tests.headtrain.test_experiment import make_base, make_head, make_new
 
 BASE = make_base(train=(20, 1, 0, 20, 1, 20, 20, 20))
@@ -21,8 +23,8 @@ def given(method: str, **settings: float) -> tuple[Scenario, Study]:
 @pytest.mark.parametrize(
     ("method", "fact", "remedy"),
     [
-        ("ranpac", "of 10,000 random features take 4", "a smaller --ranpac-width"),
-        ("klda", "of 1 times 5,000 random features", "a smaller --klda-width or fewer"),
+        ("ranpac", "10,000 random features take 4", "a smaller --ranpac-width"),
+        ("klda", "1 times 5,000 random features", "a smaller --klda-width or fewer"),
         ("fecam", "of 12 classes, 2,048 x 2,048 each,", "--method slda"),
     ],
 )
@@ -45,3 +47,26 @@ def test_what_is_needed_is_counted_in_matrices() -> None:
     assert chosen - fixed == 8 * 6 * 50**2  # a task has more rows than random features
     assert needed(*given("fecam"), 24)[0] == 4 * 12 * 24**2 + 8 * 5 * 24**2
     assert needed(*given("slda"), 24)[0] == 0
+
+
+def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:
+    form = SimpleCil(np.zeros(DIM))
+    stream(form)
+    features, labels = rows_of(0, len(COUNTS))
+    asked = queries().astype(float)
+    cosines = np.full((len(asked), len(COUNTS)), -2.0)
+    for label in np.unique(labels):
+        mean = features[labels == label].astype(float).mean(0)
+        for number, query in enumerate(asked):
+            product = query @ mean
+            cosines[number, label] = product / np.linalg.norm(query) / np.linalg.norm(mean)
+    found = form.scores(queries())
+    assert found.argmax(1).tolist() == cosines.argmax(1).tolist()
+    seen = np.array(COUNTS) > 0
+    scaled = found[:, seen] / np.linalg.norm(asked, axis=1)[:, None]
+    np.testing.assert_allclose(scaled, cosines[:, seen], atol=1e-5)
+
+    head = form.head()
+    assert head is not None
+    np.testing.assert_allclose(np.linalg.norm(head.rows.weight[seen], axis=1), 1)
+    assert (head.rows.bias[seen] == 0).all()

@@ -10,16 +10,14 @@ from clinit.headtrain.closed.interface import Arrival
 from clinit.headtrain.closed.moments import FeatureMap
 from clinit.headtrain.closed.ranpac import LAMBDAS, Ranpac
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import RanpacConfig
+from clinit.headtrain.study.methods import RanpacConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 
 SEED = 4
 
 
-def learnt(width: int = 12, lam: Any = "auto", stops: tuple[int, ...] = (4, 6, 9)) -> Ranpac:
-    form = Ranpac(RanpacConfig(width=width, lam=lam), np.zeros(DIM), seed=SEED)
-    stream(form, stops)
-    return form
+def learner(width: int, lam: Any = "auto") -> Ranpac:
+    return Ranpac(RanpacConfig(width=width, lam=lam), np.zeros(DIM), seed=SEED)
 
 
 def mapped(features: np.ndarray, width: int = 12) -> np.ndarray:
@@ -62,15 +60,16 @@ def test_a_fixed_lambda_is_the_recursion_of_acil() -> None:
         gain = np.linalg.inv(np.eye(len(rows)) + rows @ inverse @ rows.T)
         inverse -= inverse @ rows.T @ gain @ rows @ inverse
         weight += inverse @ rows.T @ (np.eye(len(COUNTS))[labels] - rows @ weight)
-    found = learnt(width, 3 * DIM * gamma).scores(queries())
+    form = learner(width, 3 * DIM * gamma)
+    stream(form)
     np.testing.assert_allclose(
-        found, mapped(queries(), width) / scale @ weight, rtol=1e-3, atol=1e-4
+        form.scores(queries()), mapped(queries(), width) / scale @ weight, rtol=1e-3, atol=1e-4
     )
 
 
 @pytest.mark.parametrize("width", [5, 12, 80])
 def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) -> None:
-    form = Ranpac(RanpacConfig(width=width), np.zeros(DIM), seed=SEED)
+    form = learner(width)
     base, first, second = stream(form)
     assert base.lam is None
     assert base.curve is None
@@ -88,82 +87,57 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
             np.array(solution.curve.accuracies)[large], np.array(accuracies)[large]
         )
         assert solution.lam == solution.curve.best
-    found = form.head().rows.weight
+    head = form.head()
+    assert head is not None
     assert second.lam is not None
-    np.testing.assert_allclose(found, naive_head(width, second.lam), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        head.rows.weight, naive_head(width, second.lam), rtol=1e-3, atol=1e-4
+    )
 
 
-def far_apart(size: float, rows: int = 40) -> Arrival:
-    labels = np.arange(rows) % 2
-    features = np.random.default_rng(0).normal(size=(rows, DIM)) * size
-    return Arrival(1, features.astype(np.float32), labels, 2)
-
-
-def test_a_choice_at_the_edge_of_the_grid_is_told_of() -> None:
-    form = Ranpac(RanpacConfig(width=8), np.zeros(DIM), seed=SEED)
+def test_a_choice_at_the_edge_of_the_grid_is_noted() -> None:
+    form = learner(8)
     labels = np.arange(40) % 2
     features = 1e-6 * (labels[:, None] + np.eye(2, DIM)[labels])  # small: so is the best lambda
     features += np.random.default_rng(0).normal(size=features.shape) * 1e-12  # no copies
     solution = form.learn(Arrival(1, features.astype(np.float32), labels, 2))
     assert solution.lam == 1e-8
-    assert solution.notes == (
-        "task 1: lambda 1e-08 is at the edge of the grid; give one with --ranpac-lambda to look"
-        " beyond",
-    )
+    assert "lambda 1e-08 is at the edge" in solution.notes[0]
 
 
-def test_a_lambda_that_rounding_would_drown_is_not_chosen() -> None:
-    form = Ranpac(RanpacConfig(width=60), np.zeros(DIM), seed=SEED)
+def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
     features = 1e3 * rng.normal(size=(2, DIM))[labels] + 1e-6 * rng.normal(size=(40, DIM))
     # No copies, but without noise in float32, to which they are mapped: the least would be best.
-    solution = form.learn(Arrival(1, features, labels, 2))
+    arrival = Arrival(1, features, labels, 2)
+    form = learner(60)
+    solution = form.learn(arrival)
     assert solution.curve is not None
     assert solution.lam is not None
     assert solution.lam > solution.curve.best
     assert "is singular in double precision" in solution.notes[0]
     assert form.scores(features).argmax(1).tolist() == labels.tolist()
-
-
-def test_a_given_lambda_that_rounding_would_drown_is_an_error() -> None:
-    form = Ranpac(RanpacConfig(width=60, lam=1e-12), np.zeros(DIM), seed=SEED)
-    with pytest.raises(StatisticsError) as error:
-        form.learn(far_apart(1e3))
-    assert str(error.value) == (
-        "the Gram matrix of 60 random features is singular at lambda = 1e-12, with 40 rows"
-    )
+    with pytest.raises(StatisticsError, match="singular at lambda = 1e-12, with 40 rows") as error:
+        learner(60, 1e-12).learn(arrival)
     assert "--ranpac-lambda" in error.value.remedy
 
 
 def test_a_single_row_leaves_nothing_to_judge_by() -> None:
-    form = Ranpac(RanpacConfig(width=6), np.zeros(DIM), seed=SEED)
+    form = learner(6)
     solution = form.learn(Arrival(1, queries(1), np.zeros(1, np.int64), 1))
-    assert solution.curve is None
-    assert solution.lam == 1
-    assert solution.notes == ("task 1 has too few rows to hold any out: lambda is 1",)
+    assert (solution.curve, solution.lam) == (None, 1)
+    assert "too few rows" in solution.notes[0]
 
 
 def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Ranpac(RanpacConfig(width=5), np.zeros(DIM), seed=SEED)
-    expected = [solution.curve for solution in stream(whole)]
-    monkeypatch.setattr(FeatureMap, "block_rows", property(lambda self: 2))
-    mapped_rows = []
-    of = FeatureMap.__call__
-
-    def counted(self: FeatureMap, features: Any, *columns: slice) -> Any:
-        mapped_rows.append(len(features))
-        return of(self, features, *columns)
-
-    monkeypatch.setattr(FeatureMap, "__call__", counted)
-    blockwise = Ranpac(RanpacConfig(width=5), np.zeros(DIM), seed=SEED)
-    found = [solution.curve for solution in stream(blockwise)]
-    assert max(mapped_rows) == 2
-    assert expected[0] is found[0] is None
+    expected = [solution.curve for solution in stream(learner(5))][1:]
+    monkeypatch.setattr(FeatureMap, "block_rows", 2)
+    found = [solution.curve for solution in stream(learner(5))][1:]
     # Rows are mapped in float32, and some kernels round a product of two rows otherwise than one
     # of many.
     rtol = np.linalg.cond(mapped(rows_of(0, len(COUNTS))[0], 5)) * np.finfo(np.float32).eps
-    for one, other in zip(expected[1:], found[1:], strict=True):
+    for one, other in zip(expected, found, strict=True):
         assert one is not None
         assert other is not None
         np.testing.assert_allclose(other.errors, one.errors, rtol=rtol)

@@ -1,13 +1,17 @@
-"""Handwritten digits as a source of features: the pixels."""
+"""Handwritten digits as a source of features, and a linear layer trained by torch.optim."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
+import torch
 from sklearn.datasets import load_digits
+from torch import Tensor
 
 from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 
 NAMES = tuple(map(str, range(10)))
@@ -19,9 +23,33 @@ def digits(train: int = 300, val: int = 200, dtype: type = np.float32) -> Source
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     features, labels = (images[order] / 16).astype(dtype), labels[order].astype(np.int64)
-    first, second = slice(0, train), slice(train, train + val)
-    return Source(
-        FeatureSet(features[first], labels[first], NAMES),
-        FeatureSet(features[second], labels[second], NAMES),
-        path="digits",
-    )
+    parts = (slice(0, train), slice(train, train + val))
+    return Source(*(FeatureSet(features[p], labels[p], NAMES) for p in parts), path="digits")
+
+
+def trained(
+    epochs: Sequence[FeatureSet],
+    weight: np.ndarray,
+    *,
+    lr: float,
+    decay: float,
+    batch: int,
+    loss: Callable[[Tensor, Tensor], Tensor] = torch.nn.functional.cross_entropy,
+) -> np.ndarray:
+    """Train a layer of that weight with AdamW and a cosine; return weights, then biases."""
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(weight))
+        layer.bias.zero_()
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=lr, weight_decay=decay)
+    steps = [len(rows.labels) // batch for rows in epochs]
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=sum(steps))
+    for epoch, rows in enumerate(epochs):
+        order = generator(0, Draw.ALIGNMENT, epoch).permutation(len(rows.labels))
+        for chosen in np.split(order[: steps[epoch] * batch], steps[epoch]):
+            optimizer.zero_grad()
+            logits = layer(torch.from_numpy(rows.features[chosen]).float())
+            loss(logits, torch.from_numpy(rows.labels[chosen])).backward()
+            optimizer.step()
+            schedule.step()
+    return torch.cat([layer.weight, layer.bias[:, None]], 1).detach().numpy()

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from clinit.errors import HeadError
+from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.probe.align import align
+from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.base_head import head_digest
-from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import Source, read_source
+from tests.headtrain.probe.digits import trained
+from tests.headtrain.stream.made_caches import write_base, write_views
 
 DIM, CLASSES = 6, 4
 NAMES = tuple("abcd")
@@ -29,12 +34,9 @@ def rows(count: int, seed: int) -> FeatureSet:
 
 
 BASE = Source(rows(70, 1), rows(40, 2), path="base")
-HEAD = Head(
-    np.random.default_rng(3).normal(size=(CLASSES, DIM)).astype(np.float32),
-    np.zeros(CLASSES, np.float32),
-    NAMES,
-    "print",
-)
+WEIGHT = np.random.default_rng(3).normal(size=(CLASSES, DIM)).astype(np.float32)
+HEAD = Head(WEIGHT, np.zeros(CLASSES, np.float32), NAMES, "print")
+NONE = FeatureSet(np.empty((0, DIM), np.float16), np.empty(0, np.int64), NAMES)
 
 
 def mse(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -46,73 +48,91 @@ def mse(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return total / len(labels)
 
 
-@pytest.mark.parametrize("loss", ["mse", "ce"])
-def test_alignment_is_that_of_a_linear_layer_with_adamw_and_a_cosine(loss: Any) -> None:
-    layer = torch.nn.Linear(DIM, CLASSES)
-    with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(HEAD.weight))
-        layer.bias.copy_(torch.from_numpy(HEAD.bias))
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.05)
-    features = torch.from_numpy(BASE.train.features).float()
-    labels = torch.from_numpy(BASE.train.labels)
-    criterion = mse if loss == "mse" else torch.nn.functional.cross_entropy
-    step, steps = 0, 3 * (70 // 16)
-    for epoch in range(3):
-        order = generator(0, Draw.ALIGNMENT, epoch).permutation(70)
-        for batch in np.split(order[: 4 * 16], 4):
-            for group in optimizer.param_groups:
-                group["lr"] = 1e-3 * (1 + np.cos(np.pi * step / steps)) / 2
-            optimizer.zero_grad()
-            criterion(layer(features[batch]), labels[batch]).backward()
-            optimizer.step()
-            step += 1
-    found = align(BASE, HEAD, replace(CONFIG, loss=loss)).head
-    np.testing.assert_allclose(found.weight, layer.weight.detach().numpy(), atol=1e-5)
-    np.testing.assert_allclose(found.bias, layer.bias.detach().numpy(), atol=1e-5)
+@pytest.mark.parametrize(("name", "loss"), [("mse", mse), ("ce", torch.nn.CrossEntropyLoss())])
+def test_alignment_is_that_of_a_linear_layer_with_adamw_and_a_cosine(name: Any, loss: Any) -> None:
+    expected = trained([BASE.train] * 3, WEIGHT, lr=1e-3, decay=0.05, batch=16, loss=loss)
+    found = align(BASE, HEAD, replace(CONFIG, loss=name))
+    np.testing.assert_allclose(found.weight, expected[:, :-1], atol=1e-5)
+    np.testing.assert_allclose(found.bias, expected[:, -1], atol=1e-5)
 
 
-def test_alignment_lowers_the_loss_and_says_what_it_did() -> None:
+def test_alignment_lowers_the_loss_and_the_head_contains_how_it_was_aligned() -> None:
     told: list[tuple[int, float]] = []
     config = replace(CONFIG, epochs=40, lr=0.05)
     found = align(BASE, HEAD, config, on_epoch=lambda *pair: told.append(pair))
-    facts = found.facts
-    assert facts["loss_by_epoch"] == [loss for _, loss in told]
+    facts: Any = found.alignment
+    assert list(enumerate(facts["loss_by_epoch"], start=1)) == told
     assert facts["loss_by_epoch"][-1] < 0.2 * facts["loss_by_epoch"][0]
-    assert [epoch for epoch, _ in told] == list(range(1, 41))
-    assert facts["views"] == 0
-    assert facts["train_rows"] == 70
+    assert (facts["views"], facts["view_seed"], facts["train_rows"]) == (0, None, 70)
     assert facts["top1_after"] > facts["top1_before"]
-    logits = BASE.val.features.astype(np.float32) @ found.head.weight.T + found.head.bias
-    expected = 100 * (logits.argmax(1) == BASE.val.labels).mean()
-    assert facts["top1_after"] == pytest.approx(expected)
-    assert found.head.class_names == NAMES
-    assert found.head.fingerprint == "print"
-    assert facts["started_from"] == head_digest(HEAD) != facts["digest"]
+    logits = BASE.val.features.astype(np.float32) @ found.weight.T + found.bias
+    assert facts["top1_after"] == pytest.approx(100 * (logits.argmax(1) == BASE.val.labels).mean())
+    assert (found.class_names, found.fingerprint) == (NAMES, "print")
+    assert facts["started_from"] == head_digest(HEAD) != facts["digest"] == head_digest(found)
 
 
 def test_a_base_smaller_than_a_batch_is_one_batch_and_needs_no_validation_rows() -> None:
-    empty = FeatureSet(np.empty((0, DIM), np.float16), np.empty(0, np.int64), NAMES)
-    found = align(Source(rows(9, 1), empty), HEAD, CONFIG)
-    assert found.facts["top1_before"] is None
-    assert found.facts["top1_after"] is None
-
-
-def test_a_diverging_alignment_is_an_error() -> None:
-    with pytest.raises(HeadError, match="the alignment has diverged: its loss is") as caught:
-        align(BASE, HEAD, replace(CONFIG, lr=1e30))
-    assert "--lr" in caught.value.remedy
+    facts: Any = align(Source(rows(9, 1), NONE), HEAD, CONFIG).alignment
+    assert facts["top1_before"] is facts["top1_after"] is None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("source", "changes", "kind", "remedy"),
     [
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"lr": 0.0}, "lr must be positive"),
-        ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
-        ({"seed": -1}, "seed must be at least 0"),
+        (BASE, {"lr": 1e30}, HeadError, "--lr"),
+        (Source(NONE, NONE), {}, CacheError, "clinit cache show"),
     ],
 )
-def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AlignConfig(**wrong)
+def test_what_cannot_be_aligned_is_refused(
+    source: Source, changes: dict[str, Any], kind: Any, remedy: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        align(source, HEAD, replace(CONFIG, **changes))
+    assert remedy in caught.value.remedy
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_base(tmp_path_factory.mktemp("caches") / "base")
+    write_views(folder, 3)
+    return folder
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_epochs_train_on_the_views_in_turn(cache: Path, number: int) -> None:
+    source, config = read_source(cache), replace(CONFIG, loss="ce", epochs=5)
+    views = choose_views(open_cache(cache), number)
+    assert source.head is not None
+    head = replace(source.head, bias=np.zeros_like(source.head.bias))
+    found = align(source, head, config, views)
+    epochs = [views[epoch % number].load() for epoch in range(5)]
+    expected = trained(epochs, head.weight, lr=1e-3, decay=0.05, batch=16)
+    np.testing.assert_allclose(found.weight, expected[:, :-1], atol=1e-5)
+    facts: Any = found.alignment
+    told = [facts[name] for name in ("views", "view_seed", "augmentation", "train_rows")]
+    assert told == [number, 1, "made", 199]
+
+
+def test_one_view_at_a_time_is_in_memory(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+    loaded: list[weakref.ref[Any]] = []
+    load = CacheSplit.load
+
+    def watched(split: CacheSplit) -> FeatureSet:
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in loaded))
+        data = load(split)
+        loaded.append(weakref.ref(data.features))
+        return data
+
+    source, views = read_source(cache), choose_views(open_cache(cache), None)
+    assert source.head is not None
+    monkeypatch.setattr(CacheSplit, "load", watched)
+    align(source, source.head, replace(CONFIG, epochs=5), views)
+    assert alive == [0] * 5
+
+
+def test_views_that_are_missing_are_asked_for(cache: Path) -> None:
+    with pytest.raises(CacheError, match="3 of the 4 views") as caught:
+        choose_views(open_cache(cache), 4)
+    assert "--views 4" in caught.value.remedy

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,13 @@ from clinit.headtrain.record.format import (
     final_head,
     find_records,
     read_record,
+    study_toml,
     write_record,
     write_records,
 )
 from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.study.rules import settings_of
+from clinit.headtrain.study.study import Study
 
 HEAD = Head(np.eye(2, 3, dtype=np.float32), np.ones(2, np.float32), ("cat", "dog"), "abc")
 
@@ -71,9 +75,9 @@ def make_record(**info: Any) -> RunRecord:
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
     record = make_record(notes=["größer [b]"])
-    write_record(record, tmp_path / "runs" / "random")
-    read = read_record(tmp_path / "runs" / "random")
-    assert read.path == tmp_path / "runs" / "random"
+    write_record(record, tmp_path / "runs [old]" / "random")
+    read = read_record(tmp_path / "runs [old]" / "random")
+    assert read.path == tmp_path / "runs [old]" / "random"
     assert read.info == record.info
     for name in TABLES:
         assert getattr(read, name).equals(getattr(record, name))
@@ -84,11 +88,6 @@ def test_numbers_that_json_does_not_know_are_null(tmp_path: Path) -> None:
     write_record(make_record(extra=values), tmp_path / "random")
     expected = {"nc1": None, "all": [None, 1.5], "factor": None}
     assert read_record(tmp_path / "random").info["extra"] == expected
-
-
-def test_a_record_in_a_folder_with_brackets_is_read(tmp_path: Path) -> None:
-    write_record(make_record(), tmp_path / "runs [old]" / "random")
-    assert read_record(tmp_path / "runs [old]" / "random").info["id"] == "random"
 
 
 def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Path) -> None:
@@ -109,41 +108,19 @@ def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
         check_free([tmp_path / "other", tmp_path / "random"])
 
 
-def test_a_folder_below_a_file_is_refused_before_training(tmp_path: Path) -> None:
-    (tmp_path / "runs").touch()
-    with pytest.raises(RecordError, match="runs is not a folder you can write to"):
-        check_free([tmp_path / "runs" / "random"])
-
-
-def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("clinit.headtrain.record.format.flush_file", full)
-    with pytest.raises(RecordError, match=r"cannot write .*random: No space left on device"):
-        write_record(make_record(), tmp_path / "random")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_is_full_at_the_head_leaves_no_half_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["flush_file", "write_head"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_no_half_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
 ) -> None:
-    def full(path: Path, content: bytes) -> int:
-        raise OSError(28, "No space left on device")
+    def fails(*arguments: object) -> None:
+        raise error
 
-    record = replace(make_record(), head=HEAD)
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(RecordError, match="random: No space left on device"):
-        write_record(record, tmp_path / "random")
+    monkeypatch.setattr(record_module, where, fails)
+    message = r"cannot write .*random: No space left" if isinstance(error, OSError) else None
+    with pytest.raises((RecordError, KeyboardInterrupt), match=message):
+        write_record(replace(make_record(), head=HEAD), tmp_path / "random")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_final_head_is_stored_beside_the_tables(tmp_path: Path) -> None:
-    write_record(replace(make_record(), head=HEAD), tmp_path / "random")
-    head = final_head(read_record(tmp_path / "random"))
-    assert head.class_names == HEAD.class_names
-    assert (head.weight == HEAD.weight).all()
-    assert read_record(tmp_path / "random").info["id"] == "random"
 
 
 def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path: Path) -> None:
@@ -162,36 +139,22 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path
     assert find_records(tmp_path) == [tmp_path / "one", tmp_path / "three"]
 
 
-def test_an_interrupted_write_leaves_no_half_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(path: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("clinit.headtrain.record.format.flush_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_record(make_record(), tmp_path / "random")
-    assert list(tmp_path.iterdir()) == []
+OTHER = '{"format": "clinit-run/9"}'
 
 
-def test_a_folder_without_a_record_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=re.escape(f"no run record at {tmp_path}")):
-        read_record(tmp_path)
-
-
-def test_another_layout_is_refused_with_both_names(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"format": "clinit-run/9"}))
-    message = "not the record of a run: its format is 'clinit-run/9', expected 'clinit-run/2'"
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no run record at "),
+        (OTHER, "its format is 'clinit-run/9', expected 'clinit-run/2'"),
+        *((content, r"run\.json is damaged: ") for content in ("", "{", "[]")),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
     with pytest.raises(RecordError, match=message):
         read_record(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_a_damaged_run_json_is_reported(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(RecordError, match=r"run\.json is damaged: ") as caught:
-        read_record(tmp_path)
-    assert caught.value.remedy == "Remove the folder of this record and run its command again."
 
 
 def as_earlier_versions_wrote_it(folder: Path) -> None:
@@ -301,51 +264,24 @@ def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("changed", "message"),
     [
-        (("config",), None, "it lacks `config`"),
-        (("config",), [], "config is [], expected `object`, got `array`"),
-        (("config",), {"tasks": 2}, "config has neither `init` nor `method`"),
-        (
-            ("config", "lam"),
-            "x",
-            "config.lam is 'x', expected `str` matching regex '^(auto|held-out)$'",
-        ),
-        (("config", "seed"), "0", "config.seed is '0', expected `int`, got `str`"),
-        (("config", "tasks"), 10**30, f"config.tasks is {10**30}, expected `int` <= {2**53}"),
-        (("base",), None, "it lacks `base`"),
-        (("new", "fingerprint"), {"a": 1}, "new.fingerprint[...]: expected `str`, got `int`"),
-        (("tasks",), [{}], "tasks[0] lacks `task`"),
-        (("notes",), "x", "notes is 'x', expected `array`, got `str`"),
-        (("seconds",), -1, "seconds is -1, expected `int` >= 0"),
-        (("files", "steps.parquet"), "", "files[...]: expected `str` matching regex"),
+        ({"config": []}, "config is [], expected `object`"),
+        ({"config": {"tasks": 2}}, "config has neither `init` nor `method`"),
+        ({"config": {"init": "zero", "lam": "x"}}, "config.lam is 'x'"),
+        ({"config": {"init": "zero", "tasks": 10**30}}, f"config.tasks is {10**30}"),
+        ({"new": {"path": "n", "fingerprint": {"a": 1}}}, "new.fingerprint[...]: expected `str`"),
+        ({"tasks": [{}]}, "tasks[0] lacks `task`"),
+        ({"seconds": -1}, "seconds is -1, expected `int` >= 0"),
+        ({"files": {"steps.parquet": ""}}, "files[...]: expected `str` matching regex"),
     ],
 )
 def test_a_wrong_field_is_named(
-    tmp_path: Path,
-    edit_document: Callable[..., None],
-    field: tuple[str, ...],
-    value: object,
-    message: str,
+    tmp_path: Path, edit_document: Callable[..., None], changed: dict[str, Any], message: str
 ) -> None:
     write_record(make_record(seconds=1.0), tmp_path / "random")
     path = tmp_path / "random" / "run.json"
-    content = json.loads(path.read_text())
-    *above, last = field
-    for name in above:
-        content = content[name]
-    if value is None:
-        del content[last]
-    else:
-        content[last] = value
-    top = json.loads(path.read_text())
-    if above:
-        edit_document(path, **{above[0]: content})
-    elif value is None:
-        path.write_text(json.dumps({k: v for k, v in top.items() if k != last}))
-        edit_document(path)
-    else:
-        edit_document(path, **{last: value})
+    edit_document(path, **changed)
     with pytest.raises(RecordError) as caught:
         read_record(tmp_path / "random")
     assert str(caught.value).startswith(f"{path} is damaged: {message}")
@@ -356,11 +292,6 @@ def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
     assert read_record(tmp_path / "random").info["later"] == [1, {"a": None}]
 
 
-def replace_table(record: RunRecord, name: str, table: pl.DataFrame) -> RunRecord:
-    tables: dict[str, Any] = {name: table}
-    return replace(record, **tables)
-
-
 def change(name: str, column: str, row: int, value: object) -> Callable[[RunRecord], RunRecord]:
     """Return what changes one value of a table."""
 
@@ -369,7 +300,7 @@ def change(name: str, column: str, row: int, value: object) -> Callable[[RunReco
         values = table[column].to_list()
         values[row] = value
         series = pl.Series(column, values, dtype=table.schema[column])
-        return replace_table(record, name, table.with_columns(series))
+        return replace(record, **{name: table.with_columns(series)})  # type: ignore[arg-type]
 
     return changed
 
@@ -380,69 +311,58 @@ def without(name: str, row: int) -> Callable[[RunRecord], RunRecord]:
     def changed(record: RunRecord) -> RunRecord:
         table: pl.DataFrame = getattr(record, name)
         rows = [index for index in range(len(table)) if index != row]
-        return replace_table(record, name, table[rows])
+        return replace(record, **{name: table[rows]})  # type: ignore[arg-type]
 
     return changed
 
 
+def describe(**info: Any) -> Callable[[RunRecord], RunRecord]:
+    return lambda record: replace(record, info={**record.info, **info})  # type: ignore[typeddict-item]
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "table", "fact"),
     [
-        (change("evaluations", "correct", 3, 15), "15 of 5 images are correct in row 3"),
-        (change("evaluations", "correct", 3, -1), "-1 of 5 images are correct in row 3"),
-        (change("evaluations", "correct", 3, None), "correct lacks values"),
-        (change("evaluations", "total", 4, 6), "total is 6 in row 4, expected 5"),
-        (change("evaluations", "row", 4, 3), "row is 3 in row 4, expected 1"),
-        (change("evaluations", "row", 4, 99), "row is 99 in row 4, expected 1"),
-        (change("evaluations", "iteration", 0, 1), "iteration is 1 in row 0, expected 0"),
-        (change("evaluations", "task", 0, 2), "task is 2 in row 0, expected 1"),
-        (without("evaluations", 5), "it holds 20 of 21 counts"),
-        (change("points", "iteration", 1, 3), "it does not go through the 2 tasks in order"),
-        (change("points", "task", 5, 1), "it does not go through the 2 tasks in order"),
-        (change("points", "task", 5, 3), "it does not go through the 2 tasks in order"),
-        (without("points", 4), "it holds 21 of 17 counts"),
-        (without("steps", 2), "it holds 5 of 6 updates"),
-        (change("steps", "iteration", 1, 2), "its updates are not in order"),
-        (change("steps", "task", 1, 2), "its updates are not in order"),
-        (change("classes", "row", 1, 0), "its rows are not numbered 0, 1, 2, …"),
-        (change("classes", "task", 1, 2), "its tasks do not follow each other"),
-        (change("classes", "task", 3, 3), "its tasks do not follow each other"),
-        (without("classes", 3), "it does not go through the 1 tasks in order"),
-        (change("classes", "val_rows", 0, -5), "a class has less than no row"),
-        (change("classes", "val_rows", 0, 4), "total is 5 in row 0, expected 4"),
-        (change("classes", "val_rows", 0, 0), "it holds 21 of 15 counts"),
-        (change("classes", "name", 0, None), "name lacks values"),
-        (
-            change("evaluations", "correct_in_task", 4, 0),
-            "0 of 5 images are correct within their task in row 4, 1 among all classes",
-        ),
-        (change("evaluations", "correct_in_task", 3, None), "correct_in_task lacks values"),
-        (without("mistakes", 0), "it holds 25 of 26 mistakes"),
-        (change("mistakes", "row", 0, 1), "its mistakes are not those that evaluations.parquet"),
-        (change("mistakes", "task", 0, 2), "its mistakes are not those that evaluations.parquet"),
-        (change("mistakes", "image", 1, 0), "its images are not numbered in order"),
-        (change("mistakes", "image", 4, 5), "its images are not numbered in order"),
-        (change("mistakes", "image", 0, -1), "its images are not numbered in order"),
-        (change("mistakes", "predicted", 3, 4), "it predicts classes beyond the 4 of the record"),
-        (
-            lambda record: replace(record, info={**record.info, "tasks": [{"task": 2}]}),
-            "run.json does not describe the 2 tasks of its tables",
-        ),
-        (
-            lambda record: replace(
-                record, info={**record.info, "config": {"init": "zero", "tasks": 3}}
-            ),
-            "run.json does not describe the 2 tasks of its tables",
-        ),
+        (change("evaluations", "correct", 3, 15), "evaluations", "15 of 5 images"),
+        (change("evaluations", "correct", 3, -1), "evaluations", "-1 of 5 images"),
+        (change("evaluations", "correct", 3, None), "evaluations", "correct lacks values"),
+        (change("evaluations", "correct_in_task", 4, 0), "evaluations", "in row 4"),
+        (change("evaluations", "correct_in_task", 3, None), "evaluations", "lacks values"),
+        (change("evaluations", "total", 4, 6), "evaluations", "total is 6 in row 4, expected 5"),
+        (change("evaluations", "row", 4, 99), "evaluations", "row is 99 in row 4, expected 1"),
+        (change("evaluations", "iteration", 0, 1), "evaluations", "iteration is 1 in row 0"),
+        (change("evaluations", "task", 0, 2), "evaluations", "task is 2 in row 0, expected 1"),
+        (without("evaluations", 5), "evaluations", "20 of 21 rows"),
+        (change("points", "iteration", 1, 3), "points", "the 2 tasks in order"),
+        (change("points", "task", 5, 1), "points", "the 2 tasks in order"),
+        (change("points", "task", 5, 3), "points", "the 2 tasks in order"),
+        (without("points", 4), "evaluations", "21 of 17 rows"),
+        (without("steps", 2), "steps", "5 of 6 rows"),
+        (change("steps", "iteration", 1, 2), "steps", "iteration is 2"),
+        (change("steps", "task", 1, 2), "steps", "task is 2"),
+        (change("classes", "row", 1, 0), "classes", "in order"),
+        (change("classes", "task", 1, 2), "classes", "in order"),
+        (change("classes", "task", 3, 3), "classes", "in order"),
+        (without("classes", 3), "classes", "run.json does not describe the 1 tasks"),
+        (change("classes", "val_rows", 0, -5), "classes", "less than no row"),
+        (change("classes", "val_rows", 0, 4), "evaluations", "total is 5 in row 0, expected 4"),
+        (change("classes", "name", 0, None), "classes", "name lacks values"),
+        (without("mistakes", 0), "mistakes", "25 of 26 rows"),
+        (change("mistakes", "row", 0, 1), "mistakes", "row is 1"),
+        (change("mistakes", "image", 1, 0), "mistakes", "in order"),
+        (change("mistakes", "image", 4, 5), "mistakes", "in order"),
+        (change("mistakes", "image", 0, -1), "mistakes", "in order"),
+        (change("mistakes", "predicted", 3, 4), "mistakes", "the 4 of the record"),
+        (describe(tasks=[{"task": 2}]), "classes", "run.json"),
+        (describe(config={"init": "zero", "tasks": 3}), "classes", "run.json"),
     ],
 )
 def test_tables_that_do_not_fit_together_are_refused(
-    tmp_path: Path, damage: Callable[[RunRecord], RunRecord], message: str
+    tmp_path: Path, damage: Callable[[RunRecord], RunRecord], table: str, fact: str
 ) -> None:
     write_record(damage(make_record()), tmp_path / "random")
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=rf"{table}\.parquet is damaged: .*{fact}"):
         read_record(tmp_path / "random")
-    assert f"is damaged: {message}" in str(caught.value)
 
 
 def test_a_record_of_an_earlier_version_lacks_mistakes_and_counts_within_tasks(
@@ -516,3 +436,28 @@ def test_two_writers_of_one_process_identifier_do_not_remove_each_others_drafts(
         write_record(make_record(id="mine"), tmp_path / "random")
     assert read_record(tmp_path / "random").info["id"] == "theirs"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "random"]
+
+
+@pytest.mark.parametrize(
+    ("top", "settings"),
+    [
+        (False, {}),
+        (False, {"method": "naive", "init_rows": "buffer", "buffer_per_class": 3, "lam": "auto"}),
+        (False, {"method": "lda", "weighting": "sample"}),
+        (True, {"method": "ewc", "ewc_mode": "online", "ewc_gamma": 0.5, "lr": 1e-300}),
+        (True, {"method": "derpp", "derpp_teacher": "stored", "compile": True, "probe": False}),
+        (True, {"full_rank": True, "layer_decay": 1.0}),
+    ],
+)
+def test_the_file_says_the_study_again(top: bool, settings: dict[str, Any]) -> None:
+    study = Study.of(settings, top=top).resolved()
+    (section,) = tomllib.loads(study_toml(study)).values()
+    by_key = {field.key: name for name, field in settings_of(top=top).items()}
+    again = Study.of({by_key[key]: value for key, value in section.items()}, top=top)
+    assert again.resolved() == study
+
+
+def test_a_class_order_is_told_in_a_comment() -> None:
+    text = study_toml(Study.of({"class_order": ("a", 'b"\n[x]')}).resolved())
+    assert '# class order: "a", "b\\"\\n[x]"\n' in text
+    assert list(tomllib.loads(text)) == ["train-head"]

@@ -16,7 +16,7 @@ from clinit.headtrain.array import as_array, as_tensor, library, to_numpy, torch
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study.study import Study
 
 DIM, BASE, NEW = 24, 8, 6
 HEADS = [
@@ -115,8 +115,8 @@ def test_arrays_and_tensors_share_memory_and_stream() -> None:
 
 @pytest.mark.gpu
 def test_a_system_that_cannot_be_factorised_raises() -> None:
-    from clinit.headtrain.array import solve_positive_definite
+    from clinit.headtrain.array import Cholesky
 
     tensor = -torch.eye(3, dtype=torch.float64, device="cuda")
     with torch_stream(tensor), pytest.raises(np.linalg.LinAlgError):
-        solve_positive_definite(as_array(tensor), as_array(tensor))
+        Cholesky.of(as_array(tensor))

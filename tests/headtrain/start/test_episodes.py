@@ -14,7 +14,7 @@ from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.start.scale import CASTS, TURNS
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.study import Start
+from clinit.headtrain.study.parts import Start
 
 OLD, NEW, DIM = 6, 3, 8
 

@@ -1,36 +1,27 @@
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from typing import Any, Literal
 
 import pytest
 
-from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.setting import fields_of
-from clinit.headtrain.study import (
+from clinit.headtrain.study.methods import EwcConfig, KldaConfig, Top
+from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS, Start, Stream, Training
+from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
     EWC,
-    HEAD_METHODS,
     LOW_RANK,
     PARTS,
     PER_HEAD,
-    RULES,
-    SCALES,
-    TOP_METHODS,
-    EwcConfig,
-    KldaConfig,
-    Start,
-    Stream,
-    Study,
-    Top,
-    Training,
-    identity_of,
-    names_of,
     refusals,
     settings_of,
 )
+from clinit.headtrain.study.study import Study, identity_of, names_of
 
 ROOMS = ("model", "probe")
 
@@ -54,8 +45,8 @@ def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
     assert len({each.name for each in every}) == len(every)
     assert {each.name for each in every} == {*settings_of(), *settings_of(top=True)}
     assert len({each.option for each in every}) == len(every)
-    assert len({each.setting.help for each in every}) == len(every)
-    assert all(each.setting.help.endswith(".") for each in every)
+    assert len({each.help for each in every}) == len(every)
+    assert all(each.help.endswith(".") for each in every)
 
 
 def test_values_go_in_and_come_out_by_name() -> None:
@@ -94,20 +85,9 @@ def test_heads_are_named_by_initialisation_and_scale() -> None:
         "least-square-calibrated",
         "class-mean-none",
     ]
-
-
-def test_a_setting_that_varies_becomes_part_of_the_name() -> None:
-    heads = [study(lr=lr, weight_decay=0.1).resolved() for lr in (1e-3, 1e-4)]
-    assert names_of(heads) == [
-        "least-square-calibrated-lr=0.001",
-        "least-square-calibrated-lr=0.0001",
-    ]
-
-
-def test_random_rows_have_no_scale() -> None:
-    random = study(init="random", scale="norm").resolved()
-    assert random.start.scale == "none"
-    assert random == study(init="random", scale="none").resolved()
+    varied = [study(lr=lr, weight_decay=0.1).resolved() for lr in (1e-3, 1e-4)]
+    start = "least-square-calibrated"
+    assert names_of(varied) == [f"{start}-lr=0.001", f"{start}-lr=0.0001"]
 
 
 def test_two_equal_heads_and_none_are_refused() -> None:
@@ -117,66 +97,48 @@ def test_two_equal_heads_and_none_are_refused() -> None:
         names_of([])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"tasks": 0}, "tasks must be at least 1, got 0"),
-        ({"tasks": "5"}, "tasks takes an integer, got '5'"),
-        ({"tasks": 2.0}, "tasks takes an integer, got 2.0"),
-        ({"tasks": True}, "tasks takes an integer, got True"),
-        ({"iterations": -1}, "iterations must be at least 0"),
-        ({"buffer": -1}, "buffer must be at least 0"),
-        ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"eval_every": 0}, "eval_every must be at least 1"),
-        ({"seed": -1}, "seed must be at least 0"),
-        ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
-        ({"head_width": "wide"}, "head_width must be one of"),
-        ({"mix": "half"}, "mix must be one of"),
-        ({"buffer_split": "fair"}, "buffer_split must be one of"),
-        ({"buffer_per_class": -1}, "buffer_per_class must be at least 0"),
-        ({"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
-        ({"stop_after": 0}, "stop_after must be at least 1"),
-        ({"stop_after": 6}, "stop_after must be at most the number of tasks, 5, got 6"),
-        ({"buffer_per_class": 5, "buffer_split": "sgm"}, "needs a total buffer"),
-        ({"device": "tpu"}, "device must be one of"),
-        ({"buffer": 10**30}, "buffer must be at most 1,000,000,000,000"),
-        ({"batch_size": 10**7}, "batch_size must be at most 1,000,000"),
-        ({"lr": 0.0}, "lr must be positive, got 0.0"),
-        ({"lr": float("nan")}, "lr must be finite, got nan"),
-        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
-        ({"init": "zeros"}, "init must be one of .*, got 'zeros'"),
-        ({"scale": "big"}, "scale must be one of .*, got 'big'"),
-        ({"loss": "hinge"}, "loss must be one of .*, got 'hinge'"),
-        ({"lam": "best"}, "lam takes a number or 'auto' or 'held-out', got 'best'"),
-        ({"class_order": "a"}, "class_order takes a list of words, got 'a'"),
-        ({"method": "ewc"}, "method must be one of .*, got 'ewc'"),
-        ({"correct": "bias"}, "correct must be one of .*, got 'bias'"),
-        ({"correct": "bic", "buffer": 0}, "correct 'bic' needs old rows to correct by"),
-        ({"correct": "bic", "buffer_per_class": 0}, "needs old rows to correct by: keep a buffer"),
-    ],
-)
-def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        study(**wrong).resolved()
+WRONG = [
+    ("tasks", 0, "5", 2.0, True),
+    ("iterations", -1),
+    ("buffer", -1, 10**30),
+    ("batch_size", 1, 10**7),
+    ("eval_every", 0, "often"),
+    ("seed", -1, 2**32),
+    ("lr", 0.0, math.nan, math.inf),
+    ("init", "zeros", None),
+    ("lam", "best", -1.0),
+    ("slda_shrinkage", 1.5),
+    ("class_order", "a", (), (1,)),
+]
+WRONG_TOP = [("rank", 0, 10**9), ("ewc_gamma", 0.0), ("derpp_alpha", -1.0), ("full_rank", 1)]
+CASES = [(top, name, values) for top in (False, True) for name, *values in (WRONG, WRONG_TOP)[top]]
+EXCLUSIVE = [
+    (False, {"method": "ewc"}, "method must be one of .*, got 'ewc'"),
+    (True, {"method": "ncm"}, "method must be one of .*, got 'ncm'"),
+    (False, {"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
+    (False, {"buffer_per_class": 5, "buffer_split": "sgm"}, "needs a total buffer"),
+    (False, {"stop_after": 6}, "at most the number of tasks, 5, got 6"),
+    (False, {"correct": "bic", "buffer": 0}, "keep a buffer"),
+    (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
+    (True, {"precision": "tf32"}, "got 'tf32'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"method": "ncm"}, "method must be one of .*, got 'ncm'"),
-        ({"precision": "tf32"}, "precision must be float32 or bf16 for top blocks"),
-        ({"rank": 0}, "rank must be at least 1"),
-        ({"rank": 10**9}, "rank must be at most 100,000"),
-        ({"alpha": 0.0}, "alpha must be positive"),
-        ({"layer_decay": 1.5}, "layer_decay must be at most 1"),
-        ({"ewc_gamma": 0.0}, "ewc_gamma must be positive"),
-        ({"derpp_alpha": -1.0}, "derpp_alpha must be at least 0"),
-        ({"full_rank": 1}, "full_rank takes true or false, got 1"),
-    ],
-)
-def test_a_wrong_setting_of_top_blocks_is_named(wrong: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("top", "name", "values"), CASES)
+def test_a_wrong_value_is_refused_by_the_name_of_its_setting(
+    top: bool, name: str, values: list[Any]
+) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{name} takes .*, got {re.escape(repr(value))}"):
+            study(top, **{name: value})
+
+
+@pytest.mark.parametrize(("top", "settings", "message"), EXCLUSIVE)
+def test_settings_that_exclude_each_other_are_refused(
+    top: bool, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        study(True, **wrong).resolved()
+        study(top, **settings).resolved()
 
 
 @pytest.mark.parametrize(
@@ -250,36 +212,41 @@ def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> 
 
 
 REFUSED = [
-    (
-        False,
-        {"method": "ncm", "lr": 1e-2},
-        "--lr does not go with --method ncm: its head",
-    ),
-    (
-        False,
-        {"method": "lda", "lam": 0.1},
-        "--lambda does not go with --method lda: its",
-    ),
+    (False, {"method": "ncm", "lr": 1e-2}, "--lr does not go with --method ncm"),
+    (False, {"method": "lda", "lam": 0.1}, "--lambda does not go with --method lda"),
+    (False, {"method": "ranpac", "lam": 0.1}, "its lambda is --ranpac-lambda"),
     (False, {"method": "ncm", "weighting": "sample"}, "--weighting does not go with --method ncm"),
-    (
-        False,
-        {"method": "naive", "mix": "sgm"},
-        "--mix does not go with --method naive: its",
-    ),
-    (
-        False,
-        {"method": "naive", "buffer": 5},
-        "--buffer does not go with --method naive: it",
-    ),
-    (False, {"method": "joint", "buffer": 5}, "--buffer does not go with --method joint: it"),
-    (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm: its"),
-    (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive: it"),
-    (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0: there"),
-    (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc: it trains the"),
-    (True, {"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank: the blocks"),
-    (True, {"ewc_lam": 5.0}, "--ewc-lambda does not go with --method rehearsal: it does not hold"),
+    (False, {"method": "slda", "weighting": "sample"}, "--weighting does not go with --method sl"),
+    (False, {"method": "slda", "buffer": 5}, "--buffer does not go with --method slda"),
+    (False, {"method": "naive", "mix": "sgm"}, "--mix does not go with --method naive"),
+    (False, {"method": "naive", "buffer": 5}, "--buffer does not go with --method naive"),
+    (False, {"method": "joint", "buffer": 5}, "--buffer does not go with --method joint"),
+    (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
+    (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
+    (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
+    (False, {"fecam_beta": 0.4}, "--fecam-beta does not go with --method rehearsal"),
+    (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc"),
+    (True, {"method": "ewc", "ewc_gamma": 0.5}, "--ewc-gamma does not go with --ewc-mode task"),
+    (True, {"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank"),
+    (True, {"ewc_lam": 5.0}, "--ewc-lambda does not go with --method rehearsal"),
     (True, {"method": "joint", "derpp_teacher": "stored"}, "--teacher does not go with --method j"),
 ]
+IDLE_BY_START = [
+    ({"init": "random"}, {"scale", "bias", "init_rows", "calibration", "lam", "weighting"}),
+    ({"init": "zero"}, {"calibration"}),
+    ({"init": "fitted"}, {"scale"}),
+    ({"scale": "norm"}, {"calibration"}),
+    ({"init": "class-mean"}, {"lam", "weighting"}),
+    ({"iterations": 0}, {"lr", "weight_decay", "precision"}),
+]
+
+
+@pytest.mark.parametrize(("settings", "idle"), IDLE_BY_START)
+def test_what_a_start_does_not_read_tells_no_runs_apart(
+    settings: dict[str, Any], idle: set[str]
+) -> None:
+    assert idle <= study(**settings).idle("start").keys()
+    assert not idle & study().idle("start").keys()
 
 
 @pytest.mark.parametrize(("top", "settings", "message"), REFUSED)
@@ -287,7 +254,7 @@ def test_what_a_method_does_not_read_is_refused(
     top: bool, settings: dict[str, Any], message: str
 ) -> None:
     (found,) = refusals(settings.keys(), [study(top, **settings)])
-    assert found.startswith(message)
+    assert message in found
 
 
 def test_what_one_of_several_runs_reads_is_not_refused() -> None:
@@ -300,22 +267,6 @@ def test_a_buffer_for_initialisation_alone_is_read() -> None:
     assert refusals(["buffer"], [study(method="naive", init_rows="buffer", buffer=5)]) == []
 
 
-def test_every_rule_names_settings_that_there_are() -> None:
-    for rule in RULES:
-        assert set(rule.names) <= settings_of().keys() | settings_of(top=True).keys()
-        assert rule.why.format(method="x")
-
-
-def test_an_alignment_is_checked_as_a_study_is() -> None:
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
-        AlignConfig(epochs=0)
-    with pytest.raises(ValueError, match="lr must be positive"):
-        AlignConfig(lr=-1.0)
-    for name, wrong in (("loss", "hinge"), ("device", "tpu"), ("precision", "fp8")):
-        with pytest.raises(ValueError, match=f"{name} must be one of .*, got '{wrong}'"):
-            fields_of(AlignConfig)[name].check(wrong)
-
-
 def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:
     then = {"init": "least-square", "scale": "calibrated", "lam": 0.05, "seed": 3}
     now = Study.of({**then, "calibration": "in-sample"})
@@ -324,6 +275,7 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     chosen = {**then, "lam": "auto"}
     held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample"})
     assert identity_of(chosen) == held_out.identity
+    assert identity_of({**Study().resolved().settings(), "correct": "none"}) == Study().identity
     # A setting without an effect tells no runs apart.
     assert identity_of({**then, "scale": "norm"}) == Study.of({**then, "scale": "norm"}).identity
     assert identity_of({"method": "ridge", "lam": "auto"}) == (
@@ -331,29 +283,8 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     )
 
 
-def test_runs_of_earlier_versions_were_not_corrected() -> None:
-    now = study().resolved().settings()
-    assert now["correct"] == "none"
-    then = {name: value for name, value in now.items() if name != "correct"}
-    assert identity_of(then) == study().identity != study(correct="wa").identity
-    assert study(correct="wa", method="ridge").identity == study(method="ridge").identity
-
-
 def test_heads_of_top_blocks_are_not_corrected() -> None:
     asked = Study(training=Training(correct="wa"), top=Top())
     with pytest.raises(ValueError, match="correct must be none for top blocks, got 'wa'"):
         asked.resolved()
     assert "correct" not in study(True).resolved().settings()
-
-
-def test_weight_aligning_goes_with_naive_training_and_bias_correction_with_joint() -> None:
-    assert study(method="naive", correct="wa").resolved().training.correct == "wa"
-    assert study(method="joint", correct="bic").resolved().training.correct == "bic"
-
-
-def test_fitted_rows_start_from_calibrated_ones_whatever_the_scale() -> None:
-    studies = {Study.of({"init": "fitted", "scale": scale}).resolved() for scale in SCALES}
-    assert [study.start.scale for study in studies] == ["calibrated"]
-    assert "scale" in Study.of({"init": "fitted"}).idle("start")
-    assert "fit_ridge" not in Study.of({"init": "fitted"}).idle()
-    assert "fit_ridge" in Study().idle("start")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.study.study import Study
+from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
 
 DIM, BASE, NEW = 12, 8, 6
 
@@ -51,16 +49,6 @@ def data() -> RunData:
         for name, seed, classes, place in (("base", 1, BASE, 1), ("new", 3, NEW, 2))
     )
     return RunData(base, new, head)
-
-
-@pytest.fixture
-def other_data(data: RunData) -> RunData:
-    """The same stream from a new cache that was extracted with other weights."""
-    base, new = (
-        replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "weights": "2"}))
-        for side in (data.base, data.new)
-    )
-    return replace(data, base=base, new=new)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train import evaluate as judgement
 from clinit.headtrain.train.evaluate import count_correct, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train import loop as task_steps
 from clinit.headtrain.train import rows as labelled_rows
 from clinit.headtrain.train.evaluate import best_rivals, blocks_of, compared, logits_of, mean_losses

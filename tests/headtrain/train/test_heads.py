@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.step import Updates
 

@@ -10,7 +10,7 @@ import torch
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train import loop as cuda_graph
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clinit.errors import DeviceError
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
+from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train import heads as precision
 from clinit.headtrain.train import step as training_module
 from clinit.headtrain.train.heads import Bank, check_precision

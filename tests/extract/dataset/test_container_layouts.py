@@ -1,0 +1,319 @@
+"""Data sets in tar shards and Parquet files, scanned as a whole."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from clinit.errors import ClinitError, ManifestError
+from clinit.extract.dataset.known import Columns
+from clinit.extract.dataset.scan import Scan, available_splits, scan
+from tests.extract.dataset.made import make_parquet, make_tar
+
+KINDS = ("webdataset", "huggingface")
+Write = Callable[..., Path]
+
+
+def shard(path: Path, *samples: tuple[str, str]) -> Path:
+    """Write a shard of `key.jpg` and `key.cls`; a label of nothing is not written."""
+    members = [(f"{key}.jpg", b"x" * 9) for key, _ in samples]
+    return make_tar(path, [*members, *((f"{k}.cls", v.encode()) for k, v in samples if v)])
+
+
+def write(kind: str, root: Path, name: str, *labels: str) -> Path:
+    """Write images 0, 1, ... of these classes into a container; return its path."""
+    if kind == "webdataset":
+        return shard(root / f"{name}.tar", *((str(i), label) for i, label in enumerate(labels)))
+    told = pl.Series([label or None for label in labels], dtype=pl.String)
+    return make_parquet(root / f"{name}.parquet", [b"x" * 9] * len(labels), told)
+
+
+def rows(scanned: Scan) -> list[tuple[str, int, str]]:
+    """Return the rows without the endings of containers and images."""
+    table = scanned.manifest.table.select("path", "label", "class_name")
+    ends = (".tar", ".parquet", ".jpg", ".png")
+    return [(_without(path, ends), label, name) for path, label, name in table.iter_rows()]
+
+
+def _without(path: str, ends: tuple[str, ...]) -> str:
+    for end in ends:
+        path = path.replace(end, "")
+    return path
+
+
+def huggingface(root: Path, split: str = "train", **options: Any) -> Scan:
+    return scan("huggingface", root, split, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_stand_in_the_order_of_the_containers(tmp_path: Path, kind: str) -> None:
+    write(kind, tmp_path, "data/train-1", "cat", "bee")
+    path = write(kind, tmp_path, "data/train-0", "bee")
+    write(kind, tmp_path, "data/test-0", "ant")
+    scanned = scan(kind, tmp_path, "train")
+    assert rows(scanned) == [
+        ("data/train-0/0", 1, "bee"),
+        ("data/train-1/0", 2, "cat"),
+        ("data/train-1/1", 1, "bee"),
+    ]
+    assert scanned.layout == kind
+    assert scanned.manifest.table["container_bytes"][0] == path.stat().st_size
+    assert scanned.warnings == ("1 of 3 classes have no image in train (for example ant)",)
+    assert rows(scan(kind, tmp_path, "val")) == [("data/test-0/0", 0, "ant")]
+    assert available_splits(kind, tmp_path) == ("train", "val")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_test_files_become_val_where_that_is_asked_for(tmp_path: Path, kind: str) -> None:
+    for part in ("train", "validation", "test"):
+        write(kind, tmp_path, part, part[0])
+    assert rows(scan(kind, tmp_path, "val")) == [("validation/0", 1, "v")]
+    test = scan(kind, tmp_path, "test")
+    assert rows(test) == [("test/0", 0, "t")]
+    assert test.manifest.split == "val"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["classnames.txt", "class_names.txt", "classes.txt"])
+def test_a_file_names_the_classes(tmp_path: Path, kind: str, name: str) -> None:
+    write(kind, tmp_path, "0", "bee", "ant")
+    (tmp_path / name).write_text("ant\nwasp\nbee\n")
+    assert rows(scan(kind, tmp_path, "train")) == [("0/0", 2, "bee"), ("0/1", 0, "ant")]
+
+
+def test_what_is_left_out_is_told(tmp_path: Path) -> None:
+    path = shard(tmp_path / "train-0.tar", ("c", "0"), ("d", ""), ("e", "-1"))
+    shard(tmp_path / "other.tar", ("c", "0"))
+    members = [("f.png", b"1"), ("f.jpg", b"2"), ("f.cls", b"0"), ("x", b"")]
+    make_tar(tmp_path / "train-1.tar", members)
+    (tmp_path / "boxes.tar.gz").touch()
+    path.write_bytes(path.read_bytes()[: 512 * 10])
+    scanned = scan("webdataset", tmp_path, "train")
+    assert rows(scanned) == [("train-0/c", 0, "0"), ("train-1/f", 0, "0")]
+    assert scanned.warnings == (
+        "other.tar was left out: no part of its path names a split",
+        "compressed files left out: 1 (for example boxes.tar.gz)",
+        "members left out, of no sample with an image: 1 (for example train-1.tar/x)",
+        "images left out, of samples with an earlier one: 1 (for example train-1.tar/f.jpg)",
+        "shards without the mark of their end, which may be cut off: 1 (for example train-0.tar)",
+        "images left out, without a label: 2 (for example train-0.tar/d.jpg)",
+    )
+
+
+def test_a_shard_that_changes_is_indexed_again(tmp_path: Path) -> None:
+    path = shard(tmp_path / "0.tar", ("c", "0"))
+    scan("webdataset", tmp_path, "train")
+    shard(path, ("d", "0"))
+    os.utime(path, (1, 1))
+    assert rows(scan("webdataset", tmp_path, "train")) == [("0/d", 0, "0")]
+
+
+FEATURES = {"img": {"_type": "Image"}, "fine": {"_type": "ClassLabel", "names": ["ant", "bee"]}}
+COUNTED = {"splits": {"train": {"num_samples": 3, "filenames": []}}}
+DESCRIBED = {"features": FEATURES, "splits": {"train": {"num_examples": 3}}}
+CARD = """---
+license: mit
+dataset_info:
+  features:
+  - name: img
+    dtype: image
+  - name: fine
+    dtype:
+      class_label:
+        names:
+          '0': ant
+          '1': bee
+  splits:
+  - name: train
+    num_examples: 3
+---
+# A card
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("dataset_info.json", json.dumps(DESCRIBED)),
+        ("README.md", CARD),
+        ("README.md", CARD.replace("dataset_info:\n  f", "dataset_info:\n- f")),
+    ],
+    ids=["json", "card", "card-of-one-configuration"],
+)
+def test_columns_classes_and_counts_are_read_from_beside_the_files(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    table = pl.DataFrame({"img": [b"1"], "mask": [b"2"], "fine": [1], "label": [0]})
+    table.write_parquet(tmp_path / "train-0.parquet")
+    (tmp_path / name).write_text(text)
+    scanned = huggingface(tmp_path)
+    assert rows(scanned) == [("train-0/0", 1, "bee")]
+    assert scanned.manifest.table["column"].to_list() == ["img"]
+    assert scanned.warnings[0] == "1 images in train, expected 3 (2 missing)"
+
+
+@pytest.mark.parametrize("name", ["_info.json", "info.json"])
+def test_counts_of_timm_are_compared(tmp_path: Path, name: str) -> None:
+    shard(tmp_path / "imagenet-train-0.tar", ("c", "0"))
+    (tmp_path / name).write_text(json.dumps(COUNTED))
+    assert scan("webdataset", tmp_path, "train").warnings == (
+        "1 images in train, expected 3 (2 missing)",
+    )
+    with pytest.raises(ManifestError, match="not a complete train split of webdataset: 1 images"):
+        scan("webdataset", tmp_path, "train", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("dataset_info.json", "{"),
+        ("dataset_info.json", "[]"),
+        ("dataset_info.json", '{"features": 1, "splits": [1]}'),
+        ("README.md", "---\n: - [\n---\n"),
+        ("README.md", "---\ndataset_info: 1\n---\n"),
+        ("README.md", "---\ndataset_info:\n  features:\n  - 1\n  splits: 1\n---\n"),
+        ("README.md", "no card"),
+    ],
+)
+def test_a_description_that_is_none_is_not_taken(tmp_path: Path, name: str, text: str) -> None:
+    make_parquet(tmp_path / "train.parquet", [b"1"], ["ant"])
+    (tmp_path / name).write_text(text)
+    assert rows(huggingface(tmp_path)) == [("train/0", 0, "ant")]
+
+
+def test_the_user_may_name_the_columns(tmp_path: Path) -> None:
+    pl.DataFrame({"a": [b"1"], "b": [b"2"], "c": ["x"], "label": [0]}).write_parquet(
+        tmp_path / "train.parquet"
+    )
+    scanned = huggingface(tmp_path, columns=Columns("b", "c"))
+    assert rows(scanned) == [("train/0", 0, "x")]
+    assert scanned.manifest.table["column"].to_list() == ["b"]
+
+
+def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
+    make_parquet(tmp_path / "test.parquet", [b"1", b"2", b"3"], [0, -1, None], names=["ant"])
+    scanned = huggingface(tmp_path, "val")
+    assert rows(scanned) == [("test/0", 0, "ant")]
+    assert scanned.warnings == ("images left out, without a label: 2 (for example test.parquet/1)",)
+
+
+def downloaded(root: Path, *revisions: str) -> Path:
+    """Write what the Hub's library makes of a download: blobs, and links to them by revision."""
+    table = pl.DataFrame({"img": [b"1", b"2"], "mask": [b"2"] * 2, "fine": [1, 0]})
+    (root / "blobs").mkdir(parents=True)
+    table.write_parquet(root / "blobs" / "abc")
+    (root / "blobs" / "def").write_text(CARD)
+    for revision in revisions:
+        folder = root / "snapshots" / revision
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "train-00000-of-00001.parquet").symlink_to("../../../blobs/abc")
+        (folder / "README.md").symlink_to("../../blobs/def")
+    return root
+
+
+def test_the_card_of_a_download_lies_in_its_revision_unless_one_is_in_the_root(
+    tmp_path: Path,
+) -> None:
+    root = downloaded(tmp_path / "datasets--me--ants", "1f0c")
+    scanned = huggingface(root)
+    path = "snapshots/1f0c/data/train-00000-of-00001"
+    assert rows(scanned) == [(f"{path}/0", 1, "bee"), (f"{path}/1", 0, "ant")]
+    assert scanned.warnings == ("2 images in train, expected 3 (1 missing)",)
+    (root / "classnames.txt").write_text("one\ntwo\n")
+    (root / "README.md").write_text(CARD.replace("num_examples: 3", "num_examples: 2"))
+    assert [name for _, _, name in rows(huggingface(root))] == ["two", "one"]
+    assert huggingface(root).warnings == ()
+
+
+def test_several_revisions_of_a_download_are_refused(tmp_path: Path) -> None:
+    root = downloaded(tmp_path / "datasets--me--ants", "1f0c", "2b7a")
+    for look in (huggingface, lambda root: available_splits("huggingface", root)):
+        with pytest.raises(ManifestError, match=r"holds 2 revisions .*\(1f0c, 2b7a\)"):
+            look(root)
+
+
+def outside(kind: str, root: Path) -> None:
+    path = write(kind, root.parent, "train", "ant")
+    (root / path.name).symlink_to(path)
+
+
+def twice(kind: str, root: Path) -> None:
+    path = write(kind, root, "train-0", "ant")
+    (root / path.name.replace("0", "1")).symlink_to(path.name)
+
+
+def names(root: Path, **files: list[str]) -> None:
+    for name, classes in files.items():
+        make_parquet(root / f"{name}.parquet", [b"1"], [0], names=classes)
+
+
+SUFFIX = {"webdataset": ".tar", "huggingface": ".parquet"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("make", "fact"),
+    [
+        (lambda kind, root: (root / "notes.txt").touch(), "file of train; and found notes.txt"),
+        (lambda kind, root: os.mkfifo(root / f"train{SUFFIX[kind]}"), "it is a device or a pipe"),
+        (lambda kind, root: (root / f"0{SUFFIX[kind]}").symlink_to("no"), "cannot read .*No such"),
+        (lambda kind, root: write(kind, root, "0", ""), "without a label: 1"),
+        (outside, "is a link to .* outside of the root"),
+        (twice, "train-0.* and train-1.* are links to one file"),
+    ],
+)
+def test_containers_that_cannot_serve_are_refused(
+    tmp_path: Path, kind: str, make: Callable[[str, Path], object], fact: str
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    make(kind, root)
+    with pytest.raises(ClinitError, match=fact):
+        scan(kind, root, "train")
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "fact"),
+    [
+        ("webdataset", lambda root: (root / "0.TAR.GZ").touch(), "0.TAR.GZ is compressed"),
+        ("webdataset", lambda root: shard(root / "0.tar", ("../../c", "0")), "leads out"),
+        ("huggingface", lambda root: names(root, a=["ant"], b=["bee"]), "different classes"),
+        ("huggingface", lambda root: names(root, a=["crane"] * 2), "two classes 'crane'"),
+        (
+            "huggingface",
+            lambda root: make_parquet(root / "0.parquet", [None] * 3, [0] * 3),
+            "the first 3 are null",
+        ),
+    ],
+)
+def test_a_data_set_in_containers_that_contradicts_itself_is_refused(
+    tmp_path: Path, kind: str, make: Callable[[Path], object], fact: str
+) -> None:
+    make(tmp_path)
+    with pytest.raises(ManifestError, match=fact):
+        scan(kind, tmp_path, "train")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_splits_are_told_without_a_look_into_the_files(tmp_path: Path, kind: str) -> None:
+    for name in ("train", "val"):
+        os.mkfifo(tmp_path / f"{name}{SUFFIX[kind]}")
+    assert available_splits(kind, tmp_path) == ("train", "val")
+    with pytest.raises(ManifestError) as caught:
+        scan("folder", tmp_path, "train")
+    assert f"as `{kind}`" in caught.value.remedy
+
+
+def test_a_damaged_first_image_does_not_stop_the_scan(tmp_path: Path) -> None:
+    path = make_parquet(
+        tmp_path / "train.parquet", [b"1" * 200] * 3, [0] * 3, names=["ant"], compression="gzip"
+    )
+    content = bytearray(path.read_bytes())
+    place = content.index(b"\x1f\x8b")  # where the first page begins: the images
+    content[place : place + 2] = b"\0\0"
+    path.write_bytes(content)
+    assert len(rows(huggingface(tmp_path))) == 3

@@ -1,0 +1,48 @@
+"""Extractions of a tiny network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clinit.extract.cache.plan import WHOLE, Part
+from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.split_run import Progress, SplitResult
+from tests.conftest import TINY_ARGS, TINY_MODEL
+
+
+def tiny_backbone(weights: Path, **changes: Any) -> BackboneConfig:
+    settings = {"name": TINY_MODEL, "weights": weights, "model_args": TINY_ARGS}
+    return BackboneConfig(**settings | changes)
+
+
+def tiny_config(weights: Path, **changes: Any) -> ExtractConfig:
+    settings = {"input_size": 32, "batch_size": 4, "shard_rows": 6, "workers": 2}
+    return ExtractConfig(backbone=tiny_backbone(weights), **settings | changes)
+
+
+def extracted(
+    root: Path,
+    out: Path,
+    config: ExtractConfig,
+    part: Part = WHOLE,
+    *,
+    splits: tuple[str, ...] = (),
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> list[SplitResult]:
+    """Extract the splits of a tree, or some of them; return what came of each."""
+    found = splits or available_splits("folder", root)
+    manifests = {split: scan("folder", root, split).manifest for split in found}
+    return list(extract(manifests, root, out, config, part, on_progress=on_progress))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything in a cache but what tells of the run itself; no draft and no lock may be left."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "cache.json"
+    }

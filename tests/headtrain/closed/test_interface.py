@@ -1,0 +1,96 @@
+"""What closed forms share: evaluation, and arrays that live on a device, as those of CuPy do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+import torch
+
+from clinit.headtrain.array import StreamedRows, to_numpy
+from clinit.headtrain.closed import interface as module
+from clinit.headtrain.closed.interface import ClosedForm, evaluate, mean_loss
+from clinit.headtrain.closed.methods import closed_form
+from clinit.headtrain.study.study import Study
+from tests.headtrain.closed.made import DIM, queries, stream
+
+CLASSES = 6
+LABELS = np.sort(np.random.default_rng(1).integers(0, CLASSES, size=500))
+ROWS = np.arange(500, dtype=np.float32)[:, None]
+
+
+class Given(ClosedForm):
+    """Scores that were drawn, with equal ones among them: the feature of a row is its number."""
+
+    block_values = 3
+    table = np.random.default_rng(0).integers(0, 9, size=(500, CLASSES)).astype(np.float32)
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def scores(self, features: Any) -> Any:
+        self.most = max(self.most, len(features))
+        return self.table[features[:, 0].astype(int)]
+
+
+@pytest.mark.parametrize("values", [1, 2**23])
+def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
+    values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_VALUES", values)
+    form = Given()
+    found = evaluate(form, ROWS, LABELS, (4, 6, 9), CLASSES)  # the last task is still to come
+    assert form.most == (64 if values == 1 else 500)
+    correct, in_task, mistakes = [0] * CLASSES, [0] * CLASSES, []
+    numbers: dict[int, int] = {}
+    for scores, label in zip(form.table, LABELS.tolist(), strict=True):
+        number = numbers.get(label, 0)
+        numbers[label] = number + 1
+        start, stop = (0, 4) if label < 4 else (4, 6)
+        best = max(range(CLASSES), key=lambda each: scores[each])
+        correct[label] += best == label
+        in_task[label] += max(range(start, stop), key=lambda each: scores[each]) == label
+        if best != label:
+            mistakes.append([label, number, best])
+    assert found.correct.tolist() == [correct]
+    assert found.correct_in_task.tolist() == [in_task]
+    assert found.mistakes is not None
+    assert found.mistakes[0].T.tolist() == mistakes
+    assert found.mistakes[0].dtype == np.int32
+
+
+def test_the_loss_is_the_mean_over_rows() -> None:
+    logits, labels = torch.from_numpy(Given.table), torch.from_numpy(LABELS)
+    expected = float(torch.nn.functional.cross_entropy(logits, labels))
+    assert mean_loss(Given(), ROWS, LABELS, "ce") == pytest.approx(expected, rel=1e-5)
+
+
+DEVICE = strict.Device("device1")
+SETTINGS: list[dict[str, Any]] = [
+    *({"method": method} for method in ("slda", "simplecil", "fecam")),
+    {"method": "fecam", "fecam_alpha2": 0.5},
+    {"method": "klda", "klda_width": 20},
+    {"method": "klda", "klda_width": 20, "klda_members": 2},
+    {"method": "ranpac", "ranpac_width": 5},
+    {"method": "ranpac", "ranpac_width": 40, "ranpac_lam": 1.0},
+    {"method": "ranpac", "ranpac_width": 40},
+]
+
+
+def on_device(values: np.ndarray) -> Any:
+    return strict.asarray(values, device=DEVICE)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_scores_are_those_of_numpy(settings: dict[str, Any], streamed: bool) -> None:
+    study = Study.of({**settings, "device": "cpu"}).resolved()
+    near, far = (closed_form(study, zeros) for zeros in (np.zeros(DIM), on_device(np.zeros(DIM))))
+    expected = stream(near)
+    place = (lambda rows: StreamedRows(rows, on_device)) if streamed else on_device
+    assert [each.lam for each in stream(far, place=place)] == [each.lam for each in expected]
+    scores = far.scores(on_device(queries()))
+    assert scores.device == DEVICE
+    np.testing.assert_allclose(to_numpy(scores), near.scores(queries()), rtol=5e-3, atol=5e-3)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import approx_fprime
+from sklearn.linear_model import LogisticRegression as Reference
+from sklearn.preprocessing import StandardScaler
+
+from clinit.headtrain.probe import fit as module
+from clinit.headtrain.probe.fit import LogisticRegression, Standard, fit
+from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.train.rows import LabelledRows
+from tests.headtrain.probe.digits import digits, trained
+
+TRAIN = digits().train
+FEATURES = TRAIN.features.astype(np.float64)
+STANDARDISED = StandardScaler().fit_transform(FEATURES)  # some pixels are constant
+EITHER = pytest.mark.parametrize("standardise", [False, True])
+
+
+def rows(count: int = 300) -> LabelledRows:
+    return LabelledRows.on(torch.device("cpu"), TRAIN.features[:count], TRAIN.labels[:count])
+
+
+def regression(count: int = 300, *, standardise: bool = False) -> LogisticRegression:
+    return LogisticRegression(rows(count), 10, Standard.of(rows(count), standardise=standardise))
+
+
+@EITHER
+def test_heads_of_a_grid_are_those_of_single_trainings(
+    standardise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK_ROWS", 70)
+    config = ProbeConfig(
+        lr=(1e-3, 1e-2), weight_decay=(0.0, 1.0), epochs=3, batch_size=64, standardise=standardise
+    )
+    seen = STANDARDISED if standardise else FEATURES
+    for point, found in zip(
+        config.grid, fit(rows(), 10, config.grid, config.resolved(), lambda *_: None), strict=True
+    ):
+        epochs = [replace(TRAIN, features=seen)] * 3
+        rate, decay = point["lr"], point["weight_decay"]
+        head = trained(epochs, np.zeros((10, 64)), lr=rate, decay=decay, batch=64)
+        logits = FEATURES @ found.rows.weight.T + found.rows.bias
+        np.testing.assert_allclose(logits, seen @ head[:, :-1].T + head[:, -1], atol=5e-3)
+
+
+@EITHER
+@pytest.mark.parametrize("c", [0.01, 1.0, 30.0])
+def test_logistic_regression_is_that_of_scikit_learn(
+    c: float, standardise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRADIENT", 1e-7)
+    seen = STANDARDISED if standardise else FEATURES
+    reference = Reference(C=c, max_iter=5000, tol=1e-7).fit(seen, TRAIN.labels)
+    problem = regression(standardise=standardise)
+    found, parameters = problem.minimum(c)
+    weight, bias = (part.numpy() for part in problem.split(parameters))
+    assert found.converged
+    scale = np.abs(reference.coef_).max()
+    np.testing.assert_allclose(weight, reference.coef_, atol=0.02 * scale)
+    expected = reference.intercept_ - reference.intercept_.mean()
+    np.testing.assert_allclose(bias - bias.mean(), expected, atol=0.02 * np.abs(expected).max())
+    logits = FEATURES @ found.rows.weight.T + found.rows.bias
+    np.testing.assert_allclose(logits, seen @ weight.T + bias, atol=1e-9)
+    loss = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits), torch.from_numpy(TRAIN.labels)
+    )
+    assert found.loss == pytest.approx(float(loss))
+
+
+def test_the_gradient_is_that_of_differences_and_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = regression(count=25)
+    point = np.random.default_rng(1).normal(size=problem.size)
+    loss, gradient = problem.mean_loss(point)
+    slope = approx_fprime(point, lambda parameters: problem.mean_loss(parameters)[0], 1e-6)
+    np.testing.assert_allclose(gradient, slope, atol=1e-5)
+    monkeypatch.setattr(module, "BLOCK_VALUES", 70)  # seven rows
+    assert problem.mean_loss(point)[0] == pytest.approx(loss, rel=1e-12)
+    np.testing.assert_allclose(problem.mean_loss(point)[1], gradient, atol=1e-14)
