@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.classes import COLUMNS, confusions, mistakes_of
+from clinit.analysis.metrics.classes import class_gains, confusions, mistakes_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
+MakeRun = Callable[..., RunRecord]
 SCHEMA: Any = {"task": pl.Int16, "row": pl.Int32, "image": pl.Int32, "predicted": pl.Int32}
 CLASSES = pl.DataFrame(
     {
@@ -58,7 +59,7 @@ def naive(mistakes: pl.DataFrame, last: int) -> list[tuple[Any, ...]]:
 def test_pairs_agree_with_counting_each_by_itself(seed: int) -> None:
     mistakes = random_mistakes(seed)
     found = confusions(mistakes, CLASSES)
-    assert tuple(found.columns) == COLUMNS
+    assert found.columns[:2] == ["true_class", "predicted_class"]
     assert found.rows() == [pytest.approx(line) for line in naive(mistakes, 2)]
     assert confusions(mistakes, CLASSES, 3).rows() == found.rows()[:3]
 
@@ -73,18 +74,43 @@ def test_only_the_last_task_counts_and_pairs_of_one_task_are_left_out() -> None:
 
 def test_a_head_without_mistakes_confuses_nothing() -> None:
     assert confusions(pl.DataFrame(schema=SCHEMA), CLASSES).is_empty()
-    one = pl.DataFrame([(1, 0, 0, 1)], schema=SCHEMA, orient="row")
-    assert confusions(one, CLASSES).is_empty()
 
 
-def test_a_record_of_an_earlier_version_says_how_to_get_them(
-    make_run: Callable[..., RunRecord],
+def test_a_record_of_an_earlier_version_says_how_to_get_them(make_run: MakeRun) -> None:
+    with pytest.raises(RecordError, match="which image was labelled as what") as caught:
+        mistakes_of(replace(make_run(), mistakes=None))
+    assert "`clinit rerun random --out FOLDER`" in caught.value.remedy
+
+
+def accuracies_of(records: Sequence[RunRecord]) -> dict[str, float]:
+    """Means over seeds at the last evaluation of each class's own task, found row by row."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for row, name, origin, *_ in record.classes.iter_rows():
+            best, value = -1, None
+            for task, iteration, other, correct, total, *_ in record.evaluations.iter_rows():
+                if other == row and task == origin and iteration >= best and total:
+                    best, value = iteration, 100 * correct / total
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    return {name: sum(each) / len(each) for name, each in values.items()}
+
+
+@pytest.mark.parametrize("untested", [None, 2])
+def test_gains_are_differences_of_means_over_seeds_sorted(
+    make_run: MakeRun, untested: int | None
 ) -> None:
-    record = make_run()
-    assert record.mistakes is not None
-    assert mistakes_of(record) is record.mistakes
-    with pytest.raises(
-        RecordError, match="does not hold which image was labelled as what"
-    ) as caught:
-        mistakes_of(replace(record, mistakes=None))
-    assert "`clinit rerun random --out FOLDER` makes a record that has it" in caught.value.remedy
+    ours, theirs = (
+        [
+            make_run(seed=s, untested_task=untested, accuracy=lambda t, i, h=h: h + 0.1 * (t == 2))
+            for s, h in enumerate(heights)
+        ]
+        for heights in ((0.9, 0.6), (0.5, 0.7))
+    )
+    found = class_gains(ours, theirs)
+    first, second = accuracies_of(ours), accuracies_of(theirs)
+    expected = {name: first[name] - second[name] for name in first}
+    assert not expected.keys() & {f"class {row}" for row in range(4)}  # those of the base
+    assert dict(found.select("name", "gain").iter_rows()) == pytest.approx(expected)
+    assert found["gain"].to_list() == sorted(found["gain"], reverse=True)
+    assert set(class_gains(ours, ours)["gain"]) == {0.0}

@@ -54,7 +54,7 @@ def refusal(runs: Path) -> str | None:
         report.task_table(),
         report.ranking(),
         report.diagnosis_table(per_task=True),
-        report.has_several_seeds,
+        report.is_ranked,
     )
     assert None not in shown
     return None

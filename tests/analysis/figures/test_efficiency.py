@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from clinit.analysis.figures.efficiency import races
-from clinit.analysis.report.report import load_report
+from clinit.analysis.report.report import load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
-WriteRuns = Callable[..., Path]
 
 
 def naive(curve: dict[int, float], random: dict[int, float]) -> tuple[int | None, float, float]:
@@ -44,44 +43,40 @@ def test_a_race_has_the_iterations_and_gains_of_the_definition(three_inits: Path
     assert race.of_random.random_best == 200
 
 
-def test_one_seed_races_and_each_setting_by_itself(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
+def test_one_seed_races_and_each_setting_by_itself(make_run: MakeRun) -> None:
     runs = [
         make_run(init, seed=seed, lr=lr, tasks=1)
         for init in ("random", "class-mean")
         for seed in (0, 1)
         for lr in (0.001, 0.01)
     ]
-    found = races(load_report([write_runs(*runs)]).runs)
+    found = races(report_of(runs).runs)
     assert len(found) == 2
     for race in found:
         assert [runner.start.first.init for runner in race.runners] == ["random", "class-mean"]
         assert len(race.runners[0].start.runs) == 2
 
 
-def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun, write_runs: WriteRuns) -> None:
+def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun) -> None:
     poor = make_run("class-mean", accuracy=lambda task, iteration: 0.1)
-    (race,) = races(load_report([write_runs(make_run(), poor)]).runs)
+    (race,) = races(report_of([make_run(), poor]).runs)
     assert [runner.result for runner in race.runners][1] == "never"
 
 
-def test_a_first_task_without_a_level_gives_way_to_the_next(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
-    runs = write_runs(*(make_run(init, untested_task=1) for init in ("random", "least-square")))
-    (race,) = races(load_report([runs]).runs)
+def test_a_first_task_without_a_level_gives_way_to_the_next(make_run: MakeRun) -> None:
+    runs = [make_run(init, untested_task=1) for init in ("random", "least-square")]
+    (race,) = races(report_of(runs).runs)
     assert race.task == 2
 
 
-def test_without_random_rows_there_is_no_race(make_run: MakeRun, write_runs: WriteRuns) -> None:
+def test_without_random_rows_there_is_no_race(make_run: MakeRun) -> None:
     with pytest.raises(RecordError, match="no random run of the same stream") as caught:
-        races(load_report([write_runs(make_run("least-square"))]).runs)
+        races(report_of([make_run("least-square")]).runs)
     assert "--init random" in caught.value.remedy
 
 
-def test_without_a_step_there_is_no_level(make_run: MakeRun, write_runs: WriteRuns) -> None:
-    runs = write_runs(make_run(iterations=0), make_run("least-square", iterations=0))
+def test_without_a_step_there_is_no_level(make_run: MakeRun) -> None:
+    runs = [make_run(iterations=0), make_run("least-square", iterations=0)]
     with pytest.raises(RecordError, match="there is no evaluation after the start") as caught:
-        races(load_report([runs]).runs)
+        races(report_of(runs).runs)
     assert "--iterations above 0" in caught.value.remedy

@@ -18,7 +18,7 @@ from clinit.headtrain.record.info import DOCUMENT, RunInfo, StartInfo, TaskInfo
 from clinit.headtrain.record.tables import LATER_COLUMNS, TABLES, table_file
 from clinit.headtrain.start.task_start import PHASES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "record.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "record.md").read_text(encoding="utf-8")
 MakeRun = Callable[..., RunRecord]
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 

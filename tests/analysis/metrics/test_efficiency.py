@@ -5,15 +5,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clinit.analysis.metrics.efficiency import (
+    LEVELS,
     READINGS,
     NoLevel,
     Reading,
     comparison_key,
     gain,
-    value_name,
+    times_to_levels,
 )
+from clinit.analysis.report.run import time_row
 from clinit.headtrain.record.format import RunRecord
 
 
@@ -27,41 +31,6 @@ def curve(*accuracies: float | None, task: int = 1) -> pl.DataFrame:
 
 
 RANDOM = curve(0, 40, 70, 77, 80, 79)
-
-
-def test_both_readings_of_a_curve_made_by_hand() -> None:
-    # 95 % of 80 is 76: random is there at 150 and best at 200, the run is there at 100.
-    found = gain(curve(60, 75, 76, 70, 81, 90), RANDOM)
-    (task,) = found.tasks
-    assert (task.target, task.reached, task.random_reached, task.random_best) == (
-        76.0,
-        100,
-        150,
-        200,
-    )
-    assert found.mean("random-best") == 2.0
-    assert found.mean("equal-level") == 1.5
-    assert found.complete
-
-
-def test_a_run_over_the_level_before_its_first_step_counts_at_the_first_point_after() -> None:
-    found = gain(curve(78, 79, 80, 80, 80, 80), RANDOM)
-    assert found.tasks[0].reached == 0
-    assert found.mean("random-best") == 4.0
-    assert found.mean("equal-level") == 3.0
-
-
-def test_the_gain_does_not_depend_on_the_point_before_the_first_step() -> None:
-    run = curve(78, 79, 80, 80, 80, 80)
-    later = pl.col("iteration") > 0
-    without = gain(run.filter(later), RANDOM.filter(later))
-    assert without.mean("random-best") == gain(run, RANDOM).mean("random-best")
-
-
-def test_random_that_is_best_before_its_first_step_counts_at_the_first_point_too() -> None:
-    falling = curve(80, 70, 60)
-    assert gain(curve(79, 60, 60), falling).mean("random-best") == 1.0
-    assert gain(curve(10, 60, 77), falling).mean("random-best") == 0.5
 
 
 def naive(run: Sequence[float], random: Sequence[float], reading: Reading) -> float | None:
@@ -95,22 +64,13 @@ def test_random_against_itself_is_one_at_equal_level_and_not_to_its_best() -> No
     assert gain(early, early).mean("random-best") == 5.0
 
 
-def test_the_names_of_the_values_are_those_of_the_readings() -> None:
-    assert [*map(value_name, READINGS)] == ["gain_equal_level", "gain_random_best"]
-
-
 def test_a_level_never_reached_has_no_gain_and_is_counted() -> None:
     random = pl.concat([RANDOM, curve(0, 40, 70, 77, 80, 79, task=2)])
     run = pl.concat([curve(0, 10, 20, 30, 40, 50), curve(0, 76, 0, 0, 0, 0, task=2)])
     found = gain(run, random)
     assert [task.value("random-best") for task in found.tasks] == [None, 4.0]
-    assert found.mean("random-best") == 4.0
-    assert (found.reached, found.complete) == (1, False)
+    assert (found.mean("random-best"), found.reached) == (4.0, 1)
     assert gain(curve(0, 0, 0), RANDOM).mean("random-best") is None
-
-
-def test_the_first_of_equally_good_points_is_randoms_best() -> None:
-    assert gain(curve(0, 80, 80), curve(0, 50, 80, 80)).mean("random-best") == 2.0
 
 
 def test_a_value_equal_to_the_level_is_not_missed_by_rounding() -> None:
@@ -135,16 +95,10 @@ def test_a_task_in_which_random_shows_nothing_is_left_out_with_its_reason(
     assert found.tasks == ()
     assert found.left_out == ((1, reason),)
     assert found.mean("equal-level") is None
-    assert found.mean("random-best") is None
-
-
-def test_the_mean_is_over_the_tasks_that_have_a_level() -> None:
-    random = pl.concat([RANDOM, curve(None, None, task=2), curve(0, 0, task=3)])
-    run = pl.concat([curve(0, 76), curve(None, None, task=2), curve(50, 60, task=3)])
-    found = gain(run, random)
-    assert found.mean("equal-level") == 3.0
-    assert found.left_out == ((2, NoLevel.NO_TEST_IMAGE), (3, NoLevel.NOTHING_LEARNT))
-    assert found.complete
+    later = gain(
+        pl.concat([RANDOM, curve(0, 76, task=2)]), pl.concat([random, curve(0, 80, task=2)])
+    )
+    assert (later.mean("equal-level"), later.left_out) == (1.0, ((1, reason),))
 
 
 def test_runs_are_compared_across_initialisations_and_places_only(
@@ -174,3 +128,86 @@ def test_a_buffer_that_only_initialisation_sees_does_not_set_runs_apart(
     assert comparison_key(kept.info) == key
     rehearsed = [make_run("random", method="derpp", buffer=size) for size in (600, 700)]
     assert comparison_key(rehearsed[0].info) != comparison_key(rehearsed[1].info)
+
+
+BOUNDING = curve(0, 50, 96, 100)
+"""At 95 % of its best at 100, at its best at 150."""
+
+
+@pytest.mark.parametrize(
+    ("run", "random", "equal", "best"),
+    [
+        ((95, 96, 96, 96), BOUNDING, True, True),
+        ((94, 96, 96, 96), BOUNDING, False, False),
+        ((0, 0, 0, 0), BOUNDING, False, False),
+        # Random is at the level before its first step too: only its best is later.
+        ((95, 95, 95, 95), curve(96, 97, 98, 100), False, True),
+        ((95, 95, 95, 95), curve(100, 97, 98, 100), False, False),
+    ],
+)
+def test_a_gain_is_bounded_where_the_run_is_there_at_its_start_and_random_is_not(
+    run: Sequence[float], random: pl.DataFrame, equal: bool, best: bool
+) -> None:
+    found = gain(curve(*run), random)
+    assert (found.bounded("equal-level"), found.bounded("random-best")) == (equal, best)
+
+
+Curve = Sequence[float | None]
+TIMED = {"task": pl.Int16, "iteration": pl.Int32, "acc_new": pl.Float64, "elapsed_s": pl.Float64}
+
+
+def frame(*tasks: Curve, pace: float = 1.0) -> pl.DataFrame:
+    """Tasks with an evaluation every 50 iterations, `pace` seconds after the one before."""
+    rows, elapsed = [], 0.0
+    for number, curve in enumerate(tasks, 1):
+        for index, accuracy in enumerate(curve):
+            elapsed += pace
+            rows.append((number, 50 * index, accuracy, elapsed))
+    return pl.DataFrame(rows, schema=TIMED, orient="row")
+
+
+def naive_time(run: Curve, random: Curve, level: int, pace: float) -> tuple[int, float] | None:
+    """Iterations and seconds, evaluation by evaluation."""
+    target = level / 100 * max(value for value in random if value is not None)
+    for index, value in enumerate(run):
+        if value is not None and value >= target - 1e-9:
+            return 50 * index, pace * (index + 1)
+    return None
+
+
+curves = st.lists(st.integers(0, 60).map(lambda n: 100 * n / 60), min_size=2, max_size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(curves, curves), min_size=1, max_size=3))
+def test_times_are_those_of_looking_at_one_evaluation_after_the_other(
+    tasks: list[tuple[list[float], list[float]]],
+) -> None:
+    run, random = zip(*tasks, strict=True)
+    found = times_to_levels(frame(*run, pace=0.5), frame(*random))
+    assert [*found] == [task for task, curve in enumerate(random, 1) if max(curve) > 0]
+    for task, times in found.items():
+        for level in LEVELS:
+            reached = times[level]
+            expected = naive_time(run[task - 1], random[task - 1], level, 0.5)
+            assert reached == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_level_above_the_start_is_reached_after_no_iteration_but_some_seconds() -> None:
+    found = times_to_levels(frame([80.0, 80.0], [10.0, 80.0]), frame([0.0, 80.0], [0.0, 80.0]))
+    assert found[1][95] == (0, 1.0)
+    # Counted from the last evaluation of the first task, at 2 seconds.
+    assert found[2][95] == (50, 2.0)
+
+
+def test_means_are_over_the_tasks_that_reach_a_level_and_their_share_is_counted() -> None:
+    random = frame([0.0, 100.0], [0.0, 100.0], [0.0, 100.0])
+    found = times_to_levels(frame([0.0, 92.0], [0.0, 96.0], [0.0, 50.0]), random)
+    assert found[3] == dict.fromkeys(LEVELS)
+    row = time_row([*found.values()])
+    for level, expected in ((90, (50, 2, 2 / 3)), (95, (50, 2, 1 / 3)), (99, (None, None, 0))):
+        names = ("iterations_to", "seconds_to", "share_reaching")
+        assert tuple(row[f"{name}_{level}"] for name in names) == expected
+    assert time_row([])["share_reaching_90"] is None
+    for silent in ([None, None], [0.0, 0.0], [80.0]):
+        assert times_to_levels(frame([90.0, 90.0]), frame(silent)) == {}

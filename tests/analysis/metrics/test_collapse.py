@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from clinit.analysis.metrics.collapse import class_nc1, etf_floor, neural_collapse
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.analysis.metrics.collapse import class_nc1, deviation, etf_floor, neural_collapse
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.solve import least_squares_head
 
 Sample = tuple[np.ndarray, np.ndarray]
 
@@ -19,8 +20,8 @@ def sample(classes: int = 6, dim: int = 9, rows: int = 200, dtype: type = np.flo
     return features.astype(dtype), labels
 
 
-def head(classes: int, dim: int) -> Sample:
-    rng = np.random.default_rng(1)
+def head(classes: int, dim: int, seed: int = 1) -> Sample:
+    rng = np.random.default_rng(seed)
     return rng.normal(size=(classes, dim)), rng.normal(size=classes)
 
 
@@ -114,11 +115,6 @@ def test_every_shape_gives_finite_values_that_do_not_depend_on_the_precision(
     np.testing.assert_allclose(found, wide, rtol=1e-10)
 
 
-def test_classes_of_one_row_each_have_collapsed() -> None:
-    features = np.random.default_rng(0).normal(size=(5, 3))
-    assert metrics(features, np.arange(5), *head(5, 3))[0] == pytest.approx(0, abs=1e-12)
-
-
 def test_a_class_without_rows_is_left_out() -> None:
     features, labels = sample(6, 9)
     w, b = head(6, 9)
@@ -155,11 +151,6 @@ def test_nc1_of_the_classes_has_nc1_as_its_mean() -> None:
     assert np.nanmean(each) == pytest.approx(found.nc1, rel=1e-10)
 
 
-def test_a_head_of_zeros_is_at_distance_one() -> None:
-    features, labels = sample(6, 9)
-    np.testing.assert_allclose(metrics(features, labels, np.zeros((6, 9)), np.zeros(6))[1:3], 1)
-
-
 def test_one_class_or_sample_weights_are_refused() -> None:
     features, labels = sample(6, 9)
     with pytest.raises(ValueError, match="needs two classes with rows, got 1"):
@@ -190,10 +181,68 @@ def test_nc1_of_classes_whose_means_are_the_same_is_not_zero() -> None:
     assert np.isnan(metrics(features, labels, *head(4, 3))[0])
 
 
-def test_what_is_not_defined_is_not_a_number() -> None:
-    labels = np.arange(20) % 4
-    constant = ClassStatistics.of(np.ones((20, 3)), labels)
-    assert np.isnan(neural_collapse(constant, np.eye(4, 3), np.zeros(4)).nc1)
-    spread = ClassStatistics.of(np.random.default_rng(0).normal(size=(20, 3)), labels)
-    broken = neural_collapse(spread, np.full((4, 3), np.nan), np.zeros(4))
-    assert np.isnan([broken.nc2, broken.nc3, broken.nc4]).all()
+CLASSES, DIM = 5, 7
+
+
+def skewed(mean: float = 1.0) -> Sample:
+    rng = np.random.default_rng(0)
+    labels = rng.choice(CLASSES, size=300, p=np.arange(1, 6) / 15)
+    return rng.normal(size=(CLASSES, DIM))[labels] + rng.normal(size=(300, DIM)) + mean, labels
+
+
+def loss(
+    weight: np.ndarray, bias: np.ndarray, data: Sample, lam: float, weighting: Weighting
+) -> float:
+    """Eq. 1, a class and a sample at a time."""
+    features, labels = data
+    parts = []
+    for c in range(CLASSES):
+        for h in features[labels == c]:
+            share = CLASSES * int((labels == c).sum()) if weighting == "class" else len(labels)
+            parts.append(((weight @ h + bias - np.eye(CLASSES)[c]) ** 2).sum() / share)
+    return 0.5 * float(sum(parts)) + 0.5 * lam * float((weight**2).sum() + (bias**2).sum())
+
+
+@pytest.mark.parametrize("weighting", ["class", "sample"])
+@pytest.mark.parametrize("lam", [0.0, 0.05])
+@pytest.mark.parametrize("mean", [1.0, 100.0])
+def test_the_deviation_is_the_excess_loss(weighting: Weighting, lam: float, mean: float) -> None:
+    data = skewed(mean)
+    statistics = ClassStatistics.of(*data, weighting=weighting)
+    best = least_squares_head(statistics, lam)
+    least = loss(best.weight, best.bias, data, lam, weighting)
+    for seed in range(3):
+        weight, bias = head(CLASSES, DIM, seed)
+        found = deviation(statistics, weight, bias, lam=lam)
+        excess = loss(weight, bias, data, lam, weighting) - least
+        assert found.d_ls == pytest.approx(excess, rel=1e-10)
+
+
+def test_the_least_square_head_does_not_deviate() -> None:
+    statistics = ClassStatistics.of(*skewed())
+    best = least_squares_head(statistics, 0.05)
+    assert deviation(statistics, best.weight, best.bias, lam=0.05).d_ls < 1e-25
+
+
+def test_the_size_is_that_of_the_extended_second_moment() -> None:
+    features, labels = skewed()
+    weight, bias = head(CLASSES, DIM, 0)
+    z = np.c_[features, np.ones(len(features))]
+    second = z.T @ z / len(z) + 0.05 * np.eye(DIM + 1)
+    extended = np.c_[weight, bias]
+    found = deviation(
+        ClassStatistics.of(features, labels, weighting="sample"), weight, bias, lam=0.05
+    )
+    assert found.size == pytest.approx(0.5 * np.trace(extended @ second @ extended.T))
+    assert found.relative == found.d_ls / found.size
+
+
+def test_a_class_without_rows_does_not_deviate() -> None:
+    features, labels = skewed()
+    weight, bias = head(CLASSES, DIM, 0)
+    wider = ClassStatistics.of(features, labels, num_classes=CLASSES + 1)
+    found = deviation(wider, np.r_[weight, np.ones((1, DIM))], np.r_[bias, 1.0], lam=0.05)
+    expected = deviation(ClassStatistics.of(features, labels), weight, bias, lam=0.05)
+    assert found.d_ls == pytest.approx(expected.d_ls)
+    assert found.size == pytest.approx(expected.size)
+    assert np.isnan(found.per_class[CLASSES])

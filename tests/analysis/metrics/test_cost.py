@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clinit.analysis.metrics.cost import Spike, spikes
+from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
@@ -66,11 +67,6 @@ def test_a_spike_made_by_hand() -> None:
     assert Spike.of(np.array(curve)) == Spike(height=10.0, area=10.0 + 5.0 + 1.0)
 
 
-def test_a_constant_loss_and_a_single_step_have_no_spike() -> None:
-    assert Spike.of(np.full(50, 3.0)) == Spike(0.0, 0.0)
-    assert Spike.of(np.array([5.0])) == Spike(0.0, 0.0)
-
-
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), None])
 @pytest.mark.parametrize("place", [0, 5, -1])
 def test_a_task_without_a_finite_loss_has_no_spike(odd: float | None, place: int) -> None:
@@ -82,9 +78,19 @@ def test_a_task_without_a_finite_loss_has_no_spike(odd: float | None, place: int
 
 
 def test_a_task_without_a_step_has_no_spike() -> None:
-    assert Spike.of(np.array([])) is None
     assert spikes(steps(), [1]) == {1: None}
     assert Spike.mean([]) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [((1.0, 2.5), 3.5), ((1.0, None), None), ((), None)]
+)
+def test_the_seconds_of_initialisation_are_those_of_all_tasks(
+    seconds: Sequence[float | None], expected: float | None
+) -> None:
+    told: list[Any] = [{"task": n, "initialisation": {"seconds": s}} for n, s in enumerate(seconds)]
+    assert initialisation_seconds(told) == expected
+    assert initialisation_seconds([*told, {"task": 9, "initialisation": None}]) is None
 
 
 def test_a_run_has_the_mean_over_its_tasks_of_the_loss_of_the_batch(make_run: MakeRun) -> None:
