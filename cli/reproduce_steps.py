@@ -286,7 +286,7 @@ def _is_aligned(head: Path, base: Path) -> bool:
     """
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.stream.base_head import head_digest
+    from clinit.headtrain.stream.source import head_digest
 
     if not head.is_file():
         return False

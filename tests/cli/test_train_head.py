@@ -27,8 +27,7 @@ from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.headtrain import runs
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_record
-from clinit.headtrain.stream.base_head import head_digest, read_base_head
-from clinit.headtrain.stream.source import read_source
+from clinit.headtrain.stream.source import head_digest, read_base_head, read_source
 from clinit.headtrain.train import heads as precision
 
 DIM, CLASSES = 8, 4
