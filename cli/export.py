@@ -18,10 +18,10 @@ from clinit.cli.options import Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
+from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.model.export import Export
-    from clinit.headtrain.model.head_alone import HeadExport
+    from clinit.headtrain.model.export import Export, HeadExport
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -119,34 +119,29 @@ def export(
     head_only = head_only or out.suffix == ".npz"
     reads_features = temperature or (memory and out.suffix != ".safetensors" and not head_only)
     _check_options(context, out, head_only=head_only, reads_features=reads_features)
-    from clinit.headtrain.model.export import export_run
-    from clinit.headtrain.model.head_alone import export_head
+    from clinit.headtrain.model.export import export_head, export_run
     from clinit.headtrain.model.predict import find_images
 
     tell_replaced([out], overwrite=overwrite)
-    check_with = [] if check_images is None else find_images([check_images])
-    exported: Export | HeadExport
+    more = {"calibrated": temperature, "base": base, "new": new, "overwrite": overwrite}
     with claimed_file(out), doing("Putting backbone and head together …"):
         if head_only:
-            exported = export_head(
-                run, out, calibrated=temperature, base=base, new=new, overwrite=overwrite
-            )
+            head = export_head(run, out, **more)
         else:
-            exported = export_run(
+            check_with = [] if check_images is None else find_images([check_images])
+            network = export_run(
                 run,
                 out,
-                base=base,
-                new=new,
                 weights=weights,
                 onnx=onnx,
                 remembers=memory,
-                calibrated=temperature,
                 check_with=check_with,
-                overwrite=overwrite,
+                **more,
             )
-    for text in exported.notes:
-        note(text)
-    _show(exported)
+    if head_only:
+        _show_head(head)
+    else:
+        _show_network(network)
 
 
 def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
@@ -176,70 +171,64 @@ def _check_options(context: Context, out: Path, *, head_only: bool, reads_featur
         check_onnx_out(out)
 
 
-def _show(exported: Export | HeadExport) -> None:
-    from clinit.headtrain.model.export import Export
+def _show_head(exported: HeadExport) -> None:
+    for text in exported.notes:
+        note(text)
+    arrived = sum(task > 0 for task in exported.tasks)
+    say(
+        f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
+        f" on {exported.head.dim:,} features of {exported.backbone}"
+    )
+    if exported.ended.percent is not None:
+        say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
+    if exported.temperature is not None:
+        say(f"Probabilities: {exported.temperature.describe()}")
+    say(f"Head file at {exported.path}; name rows of features with it:")
+    say(f"clinit predict {shlex.quote(str(exported.path))} FEATURES.npy")
 
-    if isinstance(exported, Export):
-        _show_network(exported)
-        what = f"Model {'folder' if exported.path.is_dir() else 'file'} at {exported.path}"
-        action, reads = "try it", "IMAGE…"
+
+def _show_network(exported: Export) -> None:
+    for text in exported.notes:
+        note(text)
+    facts, ended = exported.facts, exported.facts.history[0].accuracy
+    arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
+    say(
+        f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
+        f" the base, {arrived:,} that arrived in {number_of(tasks, 'task')}"
+    )
+    changed = "the backbone as it was extracted with"
+    if exported.num_changed:
+        changed = f"{exported.num_changed:,} of the backbone changed in training"
+    say(f"{exported.num_parameters:,} parameters, {changed}")
+    if ended["all"].percent is None:
+        say("The run ended with no test image: its accuracy is unknown")
     else:
-        arrived = sum(task > 0 for task in exported.tasks)
-        say(
-            f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
-            f" on {exported.head.dim:,} features of {exported.backbone}"
-        )
-        if exported.ended.percent is not None:
-            say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
-        if exported.temperature is not None:
-            say(f"Probabilities: {exported.temperature.describe()}")
-        what, action = f"Head file at {exported.path}", "name rows of features with it"
-        reads = "FEATURES.npy"
-    path = shlex.quote(str(exported.path))
-    say(f"{what}; {action}:")
-    say(f"clinit predict {path} {reads}")
-    if exported.path.is_dir():
+        parts = [
+            f"{part.percent:.2f} % of {part.total:,} of {name} classes"
+            for name, part in (("base", ended["old"]), ("new", ended["new"]))
+            if part.percent is not None
+        ]
+        top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
+        say(f"The run ended with {top1} ({', '.join(parts)})")
+    say(f"Images: {facts.transform.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
+    for part in (exported.memory, exported.onnx):
+        if part is not None:
+            say(part.describe())
+    say()
+    say("import timm")
+    say(f"model = {facts.loading_line(exported.path)}.eval()")
+    is_folder, path = exported.path.is_dir(), shlex.quote(str(exported.path))
+    if is_folder:
+        say("config = timm.data.resolve_model_data_config(model)")
+        say("transform = timm.data.create_transform(**config)")
+    say()
+    say(f"Model {'folder' if is_folder else 'file'} at {exported.path}; try it:")
+    say(f"clinit predict {path} IMAGE…")
+    if is_folder:
         say()
         say(
             "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
         )
         say(f"hf upload USER/NAME {path} . --private")
-
-
-def _show_network(exported: Export) -> None:
-    facts, ended = exported.facts, exported.base + exported.new
-    arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
-    say(
-        f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
-        f" the base, {arrived:,} that arrived in {tasks} task{'s' if tasks != 1 else ''}"
-    )
-    changed = (
-        f"{exported.num_changed:,} of the backbone changed in training"
-        if exported.num_changed
-        else "the backbone as it was extracted with"
-    )
-    say(f"{exported.num_parameters:,} parameters, {changed}")
-    if ended.percent is None:
-        say("The run ended with no test image: its accuracy is unknown")
-    else:
-        parts = [
-            f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-            for name, part in (("base", exported.base), ("new", exported.new))
-            if part.percent is not None
-        ]
-        top1 = f"top-1 {ended.percent:.2f} % on {ended.total:,} test images"
-        say(f"The run ended with {top1} ({', '.join(parts)})")
-    say(f"Images: {facts.transform.describe()}")
-    if facts.temperature is not None:
-        say(f"Probabilities: {facts.temperature.describe()}")
-    if exported.memory is not None:
-        say(exported.memory.describe())
-    if exported.onnx is not None:
-        say(exported.onnx.describe())
-    say()
-    say("import timm")
-    say(f"model = {facts.loading_line(exported.path)}.eval()")
-    if exported.path.is_dir():
-        say("config = timm.data.resolve_model_data_config(model)")
-        say("transform = timm.data.create_transform(**config)")
-    say()

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clinit.extract.cache.head import Top1
-    from clinit.headtrain.model.add import Addition
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
     from clinit.headtrain.model.model_file import ModelFacts
@@ -102,26 +101,20 @@ def add(
     with claimed_file(out):
         model, job = open_source(paths, network, out, overwrite=overwrite)
         added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx)
-    _show_addition(added, job.folder, out)
-
-
-def _show_addition(added: Addition, features: Path, path: Path) -> None:
     facts, change = added.model.facts, added.model.facts.history[-1]
     arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
     say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
     say(
         f"Images: {sum(change.images.values()):,} to learn from, {added.new.total:,} kept aside;"
-        f" their features are at {features}"
+        f" their features are at {job.folder}"
     )
-    say(f"Old images: {added.old_kind}")
+    say(f"Old images: {change.data['old_rows']}")
     table = _table("top-1 on held-out images of", "images", "before", "now")
-    old = accuracy_in_words(added.old_before), accuracy_in_words(added.old)
-    table.add_row("old classes", f"{added.old.total:,}", *old)
+    old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
+    table.add_row("old classes", f"{added.old.total:,}", *old_top1)
     table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
     terminal.print(table)
-    if facts.temperature is not None:
-        say(f"Probabilities: {facts.temperature.describe()}")
     if added.new.total < FEW:
         note(
             f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to tell"
@@ -132,13 +125,15 @@ def _show_addition(added: Addition, features: Path, path: Path) -> None:
             "no held-out image of an old class is known: give some with --old CACHE, or let the"
             " model remember them with `clinit remember`"
         )
-    is_folder = path.suffix != ".safetensors"
-    if added.model.memory is not None and is_folder:
+    is_folder = out.suffix != ".safetensors"
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
+    if is_folder and added.model.memory is not None:
         say(added.model.memory.describe())
     if added.onnx is not None:
         say(added.onnx.describe())
-    say(f"Model {'folder' if is_folder else 'file'} at {path}; try it:")
-    say(f"clinit predict {shlex.quote(str(path))} IMAGE…")
+    say(f"Model {'folder' if is_folder else 'file'} at {out}; try it:")
+    say(f"clinit predict {shlex.quote(str(out))} IMAGE…")
 
 
 def accuracy_in_words(part: Top1 | None) -> str:
@@ -179,18 +174,17 @@ def remember(
     with claimed_file(out):
         model, job = open_source(paths, network, out, overwrite=overwrite)
         found = remember_images(model, job, config)
-    facts, memory = found.model.facts, found.model.memory
+    facts, memory = found.facts, found.memory
     assert memory is not None
-    images = sum(facts.history[-1].images.values())
+    change = facts.history[-1]
     say(
-        f"{found.num_remembered:,} of {facts.num_classes:,} classes remembered, of"
-        f" {number_of(images, 'image')}; their features are at {job.folder}"
+        f"{len(change.classes):,} of {facts.num_classes:,} classes remembered, of"
+        f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
     )
-    if found.kept_from_before:
-        say(f"{found.kept_from_before:,} others as they were remembered before")
-    if found.accuracy.percent is not None:
-        aside = number_of(found.accuracy.total, "image")
-        say(f"Top-1 {found.accuracy.percent:.2f} % on {aside} kept aside")
+    if others := int(memory.known.sum()) - len(change.classes):
+        say(f"{others:,} others as they were remembered before")
+    if top1 := change.accuracy.get("old"):
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
     say(memory.describe())
     say(f"Model folder at {out}")
 
@@ -251,10 +245,8 @@ def rename(
     pairs: dict[str, str] = {}
     for text in names:
         old, _, new = text.partition("=")
-        if not (old and new):
-            raise typer.BadParameter(f"expected OLD=NEW, got {text!r}")
-        if old in pairs:
-            raise typer.BadParameter(f"{old!r} is renamed twice")
+        if not (old and new) or old in pairs:
+            raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
         pairs[old] = new
     _changed(model, out, lambda opened, data: opened.renamed(pairs, data), overwrite=overwrite)
     say(f"{len(pairs):,} renamed. Model at {out}")
@@ -297,18 +289,13 @@ def show(
     from clinit.headtrain.model.folder import read_model
 
     with doing("Reading the model …"):
-        stored = read_model(model)
-    facts, memory = stored.facts, stored.memory
+        facts, _, memory = read_model(model)
     if as_json or output is Output.json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
-    else:
-        _show(model, facts, memory)
-
-
-def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
+        return
     from rich.text import Text
 
-    say(f"{path}: {facts.backbone}, {number_of(facts.num_classes, 'class')}")
+    say(f"{model}: {facts.backbone}, {number_of(facts.num_classes, 'class')}")
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
@@ -336,13 +323,8 @@ def _table(*heads: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
-        is_number = head in ("images", "before", "now")
-        table.add_column(
-            head,
-            justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=head != "classes",
-        )
+        justify = "right" if head in ("images", "before", "now") else "left"
+        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "classes")
     return table
 
 
@@ -356,19 +338,18 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
     from dataclasses import asdict
 
     named = zip(facts.class_names, facts.tasks, strict=True)
+    remembered = memory and {
+        "classes": int(memory.known.sum()),
+        "exact": memory.exact,
+        "held_out": len(memory.held_out.labels),
+        "kept": len(memory.kept.labels),
+        "bytes": memory.num_bytes,
+    }
     return {
         "backbone": facts.backbone,
         "transform": facts.transform.describe(),
-        "temperature": None if facts.temperature is None else asdict(facts.temperature),
+        "temperature": facts.temperature and asdict(facts.temperature),
         "classes": [{"class": name, "task": task} for name, task in named],
         "history": [asdict(change) for change in facts.history],
-        "memory": None
-        if memory is None
-        else {
-            "classes": int(memory.known.sum()),
-            "exact": memory.exact,
-            "held_out": len(memory.held_out.labels),
-            "kept": len(memory.kept.labels),
-            "bytes": memory.num_bytes,
-        },
+        "memory": remembered,
     }

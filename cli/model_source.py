@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-FILE_SUFFIXES = frozenset(
-    {
-        *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
-        *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
-    }
-)
+FILE_SUFFIXES = {
+    *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
+    *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
+}
 """Of files: who gives one does not mean a folder."""
 
 ModelAndImages = Annotated[
@@ -111,7 +109,6 @@ _OPTIONS = {
         "Features of the images",
     ),
 }
-_OF_TIMM = tuple(NETWORK)
 takes_network = fills("network", NetworkOptions, _OPTIONS)
 
 
@@ -143,17 +140,13 @@ def check_onnx_out(out: Path) -> None:
 def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
     if len(paths) != (2 if network.backbone is None else 1):
-        raise typer.BadParameter(
-            "give MODEL and IMAGES; or --backbone and IMAGES alone"
-            if network.backbone is None
-            else "with --backbone, give the folder of images alone"
-        )
+        raise typer.BadParameter("give MODEL and IMAGES; or --backbone and IMAGES alone")
     if network.backbone is None:
-        defaults = {each.name: each.default for each in fields(NetworkOptions)}
-        for name in _OF_TIMM:
-            if getattr(network, name) not in (defaults[name], []):
-                words = name.replace("_", "-")
-                raise typer.BadParameter(f"--{words} goes with --backbone; MODEL has its own")
+        defaults = NetworkOptions()
+        for name in NETWORK:
+            if (getattr(network, name) or None) != getattr(defaults, name):
+                option = name.replace("_", "-")
+                raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
         check_model(paths[0], paths[1:])
     if not paths[-1].is_dir():
         raise ManifestError(

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,9 +28,8 @@ from clinit.files.paths import check_writable
 from clinit.words import examples, number_of, printable, visible
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from clinit.headtrain.model.predict import Guess, Prediction, Rejection
+    from clinit.extract.cache.head import Head
+    from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
 
 
 class RejectRule(StrEnum):
@@ -89,15 +89,14 @@ def predict(
         ),
     ] = None,
     reject_rate: Annotated[
-        float | None,
+        float,
         typer.Option(
             min=0,
             max=0.99,
             help="Share of images of known classes that may be turned away, measured on images"
             " that the model has held out.",
-            show_default="0.05",
         ),
-    ] = None,
+    ] = 0.05,
     threshold: Annotated[
         float | None,
         typer.Option(help="Lowest score of a known image, instead of a share.", show_default=False),
@@ -129,37 +128,27 @@ def predict(
         if file.suffix != f".{kind}":
             raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {file}")
         check_writable(file, f"--{kind}")
-    _check_rejection(reject, reject_rate, threshold)
     with doing("Loading the model …"):
-        from clinit.extract.cache.head import read_head
+        from clinit.extract.cache.head import Head
         from clinit.headtrain.model.head_alone import (
             caution_of_head,
             is_head_file,
             predict_features,
         )
-        from clinit.headtrain.model.model import Rule, open_predictor
         from clinit.headtrain.model.predict import find_images
 
-        rate = 0.05 if reject_rate is None else reject_rate
-        rule = None if reject is None else Rule(reject.value, rate, threshold)
         is_head = is_head_file(model)
-        _refuse_options(context, model, is_head=is_head)
-    if is_head:
-        head = read_head(model)
-        rejection, why = (None, "") if rule is None else rule.rejection(model, None)
+        _check_options(context, model, is_head=is_head)
+        predictor, rejection = _open(model, is_head, reject, reject_rate, threshold, device)
+        paths = images if is_head else find_images(images, _note_left_out)
+    if isinstance(predictor, Head):
         with doing("Naming rows …"):
+            named = partial(predict_features, top=top, features_name=features_name)
             predictions = [
-                each
-                for file in images
-                for each in predict_features(
-                    head, file, top=top, features_name=features_name, reject=rejection
-                )
+                each for file in paths for each in named(predictor, file, reject=rejection)
             ]
-        warning = caution_of_head(head)
+        warning, what = caution_of_head(predictor), "rows"
     else:
-        with doing("Loading the model …"):
-            predictor, rejection, why = open_predictor(model, rule, device=device)
-            paths = find_images(images, _note_left_out)
         with counting("images") as count:
             predictions = predictor.predict(
                 paths,
@@ -169,41 +158,74 @@ def predict(
                 reject=rejection,
                 on_images=lambda done: count("Predicting", done, len(paths)),
             )
-        warning = predictor.facts.caution
+        warning, what = predictor.facts.caution, "images"
     for file in written.values():
-        write_table(predictions, file, rejection, of_features=is_head)
-    if as_json := as_json or output is Output.json:
-        found = [json_of(each, rejection) for each in predictions]
+        _write_table(predictions, file, rejection, of_features=is_head)
+    as_json = as_json or output is Output.json
+    good = [each for each in predictions if each.reason is None]
+    if as_json:
+        found = [_json(each, rejection) for each in predictions]
         print_json(json.dumps(found, ensure_ascii=False))
     elif written:
-        kind = "rows" if is_head else "images"
-        say(f"{len(predictions):,} {kind} at {' and '.join(map(str, written.values()))}")
-    else:
-        show(predictions, warning)
+        say(f"{len(predictions):,} {what} at {' and '.join(map(str, written.values()))}")
+    elif good:
+        _show(good, what, warning)
     if rejection is not None and not as_json:
-        note(f"{count_unknown(predictions)}{rejection.threshold:.6g}{why}")
-    report_bad(predictions)
+        share = f", below which at most {100 * reject_rate:g} % of the held-out images are"
+        note(
+            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown: their score"
+            f" is below {rejection.threshold:.6g}{share if threshold is None else ''}"
+        )
+    if bad := [each for each in predictions if each.reason is not None]:
+        warn(f"{len(bad):,} of {len(predictions):,} {what} cannot be read:")
+        for each in bad:
+            err.print(Text(visible(f"    {_shown(each, None)}: {each.reason}")), soft_wrap=True)
+        raise typer.Exit(1)
 
 
-def _check_rejection(
-    reject: RejectRule | None, rate: float | None, threshold: float | None
-) -> None:
-    for option, value in (("--reject-rate", rate), ("--threshold", threshold)):
-        if reject is None and value is not None:
-            raise typer.BadParameter(f"{option} means nothing without --reject")
-    if rate is not None and threshold is not None:
-        raise typer.BadParameter("--reject-rate and --threshold exclude one another")
-    if threshold is not None and not math.isfinite(threshold):
-        raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
-
-
-def _refuse_options(context: Context, model: Path, *, is_head: bool) -> None:
-    """Refuse options that mean nothing for this kind of model."""
-    kind = "is a head of features" if is_head else "is a model of images"
-    for name in ("device", "batch_size", "max_pixels") if is_head else ("features_name",):
+def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
+    """Refuse options that mean nothing for this kind of model, or next to others."""
+    idle = dict.fromkeys(
+        ("device", "batch_size", "max_pixels") if is_head else ("features_name",),
+        f"here: {model} is a {'head of features' if is_head else 'model of images'}",
+    )
+    if given(context, "reject") is None:
+        idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
+    elif given(context, "threshold") is not None:
+        idle["reject_rate"] = "next to --threshold"
+    for name, why in idle.items():
         if given(context, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{option} means nothing here: {model} {kind}")
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+
+
+def _open(
+    path: Path,
+    is_head: bool,
+    reject: RejectRule | None,
+    rate: float,
+    threshold: float | None,
+    device: str,
+) -> tuple[Predictor | Head, Rejection | None]:
+    """Open a model or a head, and tell when what it is given is of none of its classes."""
+    from clinit.extract.cache.head import read_head
+    from clinit.headtrain.model.model import open_model
+    from clinit.headtrain.model.onnx import load_onnx
+    from clinit.headtrain.model.predict import Classifier, Rejection, load_model
+
+    rejection = None
+    if reject is not None and threshold is not None:
+        if not math.isfinite(threshold):
+            raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
+        rejection = Rejection(reject.value, threshold)
+    elif reject is not None:
+        opened = None if is_head or path.suffix == ".onnx" else open_model(path, device=device)
+        known = (None, None) if opened is None else (opened.head, opened.memory)
+        rejection = Rejection.at_rate(reject.value, rate, *known)
+        assert opened is not None
+        return Classifier(opened.facts, opened.backbone), rejection
+    if is_head:
+        return read_head(path), rejection
+    return (load_onnx if path.suffix == ".onnx" else load_model)(path, device=device), rejection
 
 
 def _note_left_out(files: Sequence[str]) -> None:
@@ -221,82 +243,10 @@ MOST_ROWS = 20
 """Rows of features in a table on the terminal."""
 
 
-def json_of(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
-    """Return a prediction as plain values."""
+def _json(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
     place, score = _about(prediction, rejection)
-    classes = [
-        {
-            "class": guess.name,
-            "title": guess.title,
-            "probability": guess.probability,
-            "task": guess.task,
-        }
-        for guess in prediction.guesses
-    ]
+    classes = [_class(guess) for guess in prediction.guesses]
     return {**place, "error": prediction.reason, **score, "classes": classes}
-
-
-def write_table(
-    predictions: Sequence[Prediction],
-    path: Path,
-    rejection: Rejection | None = None,
-    *,
-    of_features: bool = False,
-) -> None:
-    """Write predictions as a CSV or Parquet file, atomically; what is not known is empty or null.
-
-    Args:
-        predictions: One per image, or per row of features; possibly none.
-        path: The file; its name ends in .csv or .parquet.
-        rejection: The rule by which some are unknown.
-        of_features: Whether they are of features.
-    """
-    from clinit.files.commit import commit_file
-    from clinit.files.lock import claim_file
-
-    columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
-    columns = columns if rejection is None else (*columns, *OF_REJECTION)
-    rows = list(_rows(predictions, rejection))
-    content = _parquet(rows, columns) if path.suffix == ".parquet" else _csv(rows, columns)
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content))
-
-
-def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="raise")
-    writer.writeheader()
-    for row in rows:
-        digits = {"probability": 6, "score": 8, "threshold": 8}
-        floats = {name: row[name] for name in digits if isinstance(row.get(name), float)}
-        writer.writerow({**row, **{n: f"{each:.{digits[n]}g}" for n, each in floats.items()}})
-    return text.getvalue().encode()
-
-
-def _parquet(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
-    import polars as pl
-
-    types = {
-        **dict.fromkeys(("row", "rank", "task"), pl.Int64),
-        **dict.fromkeys(("probability", "score", "threshold"), pl.Float64),
-        "unknown": pl.Boolean,
-    }
-    file = io.BytesIO()
-    schema = {name: types.get(name, pl.String) for name in columns}
-    pl.DataFrame(rows, schema=schema).write_parquet(file)
-    return file.getvalue()
-
-
-def _rows(
-    predictions: Sequence[Prediction], rejection: Rejection | None
-) -> Iterator[dict[str, Any]]:
-    for prediction in predictions:
-        place, score = _about(prediction, rejection)
-        for rank, guess in enumerate(prediction.guesses, start=1):
-            named = {"class": guess.name, "title": guess.title, "task": guess.task}
-            yield {**place, "rank": rank, "probability": guess.probability, **named, **score}
-        if prediction.reason is not None:
-            yield {**place, "error": prediction.reason, **score}
 
 
 def _about(
@@ -313,85 +263,99 @@ def _about(
     return place, score
 
 
-def show(predictions: Sequence[Prediction], warning: str | None = None) -> None:
-    """Print the likeliest classes of what could be read.
+def _class(guess: Guess) -> dict[str, Any]:
+    named = {"class": guess.name, "title": guess.title}
+    return {**named, "probability": guess.probability, "task": guess.task}
+
+
+def _write_table(
+    predictions: Sequence[Prediction], path: Path, rejection: Rejection | None, *, of_features: bool
+) -> None:
+    """Write predictions as a CSV or Parquet file, atomically; what is not known is empty or null.
 
     Args:
-        predictions: In their order; of rows of features the first ones are shown.
-        warning: What to know of their probabilities.
+        predictions: One per image, or per row of features; possibly none.
+        path: The file; its name ends in .csv or .parquet.
+        rejection: The rule by which some are unknown.
+        of_features: Whether they are of features.
     """
-    good = [each for each in predictions if each.reason is None]
-    if not good:
-        return
-    shown = good if good[0].row is None else good[:MOST_ROWS]
-    folder = _common_place(shown)
-    above = _shown(good[0], None) if len(good) == 1 else printable(folder or "")
-    if above:
-        out.print(Text(visible(above), style="bold"), soft_wrap=True)
-    out.print(_table(shown, folder))
-    if more := len(good) - len(shown):
-        note(f"{more:,} more rows: --csv FILE, --parquet FILE or --json have all of them")
-    if warning is not None:
-        note(warning)
+    import polars as pl
+
+    from clinit.files.commit import commit_file
+    from clinit.files.lock import claim_file
+
+    columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
+    columns = columns if rejection is None else (*columns, *OF_REJECTION)
+    types = {
+        **dict.fromkeys(("row", "rank", "task"), pl.Int64),
+        **dict.fromkeys(("probability", "score", "threshold"), pl.Float64),
+        "unknown": pl.Boolean,
+    }
+    schema = {name: types.get(name, pl.String) for name in columns}
+    rows = list(_rows(predictions, rejection))
+    with claim_file(path, on_busy=lambda: None):
+        if path.suffix == ".parquet":
+            commit_file(path, pl.DataFrame(rows, schema=schema).write_parquet)
+        else:
+            commit_file(path, lambda draft: draft.write_bytes(_csv(rows, columns)))
 
 
-def count_unknown(predictions: Sequence[Prediction]) -> str:
-    """Return how many are of none of the classes, in words."""
-    good = [each for each in predictions if each.reason is None]
-    unknown = sum(each.unknown for each in good)
-    return f"{unknown:,} of {len(good):,} {_kind(predictions)} unknown: their score is below "
+def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="raise")
+    writer.writeheader()
+    for row in rows:
+        digits = {"probability": 6, "score": 8, "threshold": 8}
+        floats = {name: row[name] for name in digits if isinstance(row.get(name), float)}
+        writer.writerow({**row, **{n: f"{each:.{digits[n]}g}" for n, each in floats.items()}})
+    return text.getvalue().encode()
 
 
-def report_bad(predictions: Sequence[Prediction]) -> None:
-    """Name what could not be read, with its reason.
-
-    Raises:
-        Exit: If there is some.
-    """
-    bad = [each for each in predictions if each.reason is not None]
-    if not bad:
-        return
-    warn(f"{len(bad):,} of {len(predictions):,} {_kind(predictions)} cannot be read:")
-    for prediction in bad:
-        line = f"    {_shown(prediction, None)}: {prediction.reason}"
-        err.print(Text(visible(line)), soft_wrap=True)
-    raise typer.Exit(1)
+def _rows(
+    predictions: Sequence[Prediction], rejection: Rejection | None
+) -> Iterator[dict[str, Any]]:
+    for prediction in predictions:
+        place, score = _about(prediction, rejection)
+        for rank, guess in enumerate(prediction.guesses, start=1):
+            yield {**place, "rank": rank, **_class(guess), **score}
+        if prediction.reason is not None:
+            yield {**place, "error": prediction.reason, **score}
 
 
-def _kind(predictions: Sequence[Prediction]) -> str:
-    return "images" if not predictions or predictions[0].row is None else "rows"
-
-
-def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
-    """Return a table with a line per class; the first line of several images names its image."""
+def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> None:
+    """Print a table with a line per class; the first line of several images names its image."""
     from rich import box
     from rich.table import Table
 
-    several = len(predictions) > 1
+    shown = predictions if what == "images" else predictions[:MOST_ROWS]
+    several, folder = len(shown) > 1, _common_place(shown)
+    if above := printable(folder or "") if several else _shown(shown[0], None):
+        out.print(Text(visible(above), style="bold"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     if several:
-        table.add_column(_kind(predictions).removesuffix("s"), overflow="fold", max_width=40)
+        table.add_column(what.removesuffix("s"), overflow="fold", max_width=40)
     table.add_column("class", overflow="fold")
     table.add_column("probability", justify="right", no_wrap=True)
     table.add_column("since", no_wrap=True)
-    for prediction in predictions:
+    for prediction in shown:
         lines = [_cells(guess) for guess in prediction.guesses]
         if prediction.unknown:
             lines = [(Text(f"unknown (score {prediction.score:.4g})", style="yellow"),)]
         for number, line in enumerate(lines):
             image = "" if number else visible(_shown(prediction, folder))
             table.add_row(*([Text(image)] if several else []), *line)
-    return table
+    out.print(table)
+    if more := len(predictions) - len(shown):
+        note(f"{more:,} more rows: --csv FILE, --parquet FILE or --json have all of them")
+    if warning is not None:
+        note(warning)
 
 
 def _cells(guess: Guess) -> tuple[Text, ...]:
     other = (f" ({visible(guess.name)})", "dim") if guess.title != guess.name else ""
     since = Text(f"task {guess.task}", style="green") if guess.task else Text("base")
-    return (
-        Text.assemble(visible(guess.title), other),
-        Text(f"{100 * guess.probability:.1f} %"),
-        since,
-    )
+    percent = Text(f"{100 * guess.probability:.1f} %")
+    return Text.assemble(visible(guess.title), other), percent, since
 
 
 def _shown(prediction: Prediction, folder: str | None) -> str:

@@ -246,7 +246,7 @@ def _write(content: bytes, draft: Path) -> None:
 def _collapse(table: Table, where: Places) -> Collapse | None:
     """Measure the pretrained head and the aligned one, where the table has such numbers."""
     from clinit.analysis.paper.reproduction import OF_HEAD
-    from clinit.api.heads import diagnose
+    from clinit.api import diagnose
     from clinit.extract.cache.head import read_head
 
     if not set(OF_HEAD) & set(table.metrics):

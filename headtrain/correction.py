@@ -37,8 +37,8 @@ Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,41 +52,25 @@ from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.train.losses import loss_named
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Correction:
-    """New rows after their correction, and the two numbers that it consists of."""
+class Correction(NamedTuple):
+    """New rows after their correction, and what a record holds of it.
+
+    factor         what the trained weights were multiplied by
+    shift          what was added to the biases
+    rows_aside     rows that were kept aside to choose by
+    loss_before    class-balanced cross entropy of these rows, and `loss_after`
+    steps          Newton steps
+    """
 
     rows: Rows
-    factor: float
-    """What the trained weights were multiplied by."""
-    shift: float = 0.0
-    """What was added to the biases."""
-    rows_aside: int | None = None
-    """Rows that were kept aside to choose by; None where the correction looks at no row."""
-    loss_before: float | None = None
-    """Class-balanced cross entropy of these rows."""
-    loss_after: float | None = None
-    steps: int | None = None
-    """Newton steps."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return what a record says, without what the correction does not have."""
-        values = {
-            "factor": self.factor,
-            "shift": self.shift,
-            "rows_aside": self.rows_aside,
-            "loss_before": self.loss_before,
-            "loss_after": self.loss_after,
-            "steps": self.steps,
-        }
-        return {name: value for name, value in values.items() if value is not None}
+    facts: dict[str, Any]
 
 
 def weight_aligned(head: Rows, start: int, stop: int) -> Correction:
     """Return the rows [start, stop) of a trained head at the mean norm of those before them."""
     new = head.between(start, stop)
     gamma = norm_ratio(head.weight[:start, :], new.weight)
-    return Correction(Rows(gamma * new.weight, new.bias), gamma)
+    return Correction(Rows(gamma * new.weight, new.bias), {"factor": gamma, "shift": 0.0})
 
 
 def bias_corrected(aside: NewClasses) -> Correction:
@@ -95,24 +79,18 @@ def bias_corrected(aside: NewClasses) -> Correction:
     Args:
         aside: The rows kept aside, of old and of new classes, and the trained head.
     """
-    around = _weighted_by_class(CalibrationSet.of(aside, loss_named("ce")))
-    new = aside.head.between(aside.start, aside.stop)
+    around, new = CalibrationSet.of(aside, loss_named("ce")), aside.stale
+    weights = torch.from_numpy(class_weights(around.labels, aside.start, aside.stop))
+    around = replace(around, weight=weights.to(around.weight.device))
     found = calibrate(around, around.logits(in_sample(new)))
-    return Correction(
-        Rows(found.factor * new.weight, found.factor * new.bias + found.shift),
-        found.factor,
-        found.shift,
-        rows_aside=len(aside.labels),
-        loss_before=found.loss_before,
-        loss_after=found.loss_after,
-        steps=found.steps,
-    )
+    rows = Rows(found.factor * new.weight, found.factor * new.bias + found.shift)
+    return Correction(rows, {**found._asdict(), "rows_aside": len(aside.labels)})
 
 
 def class_weights(
     labels: Int[np.ndarray, " rows"], start: int, stop: int
 ) -> Float[np.ndarray, " rows"]:
-    """Return the weight of each row where all classes seen count the same; they add up to 1.
+    """Return the weight of each row if all classes seen count the same; they add up to 1.
 
     The classes [0, start) that have rows share the weight of all of these, and so do the others.
     """
@@ -121,9 +99,3 @@ def class_weights(
     present = [np.maximum(1, (counts > 0)[side].sum()) for side in (is_old, ~is_old)]
     per_class = np.where(is_old, start / present[0], (stop - start) / present[1]) / stop
     return np.asarray((per_class / np.maximum(counts, 1))[labels])
-
-
-def _weighted_by_class(around: CalibrationSet) -> CalibrationSet:
-    weights = class_weights(around.labels, around.data.start, around.data.stop)
-    weight = torch.from_numpy(weights).to(around.weight.device)
-    return replace(around, weights=weights, weight=weight)

@@ -1,3 +1,5 @@
+"""The package from Python: caches, runs, heads, and what is shown of them."""
+
 from __future__ import annotations
 
 import subprocess
@@ -5,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,14 +18,21 @@ from typer.testing import CliRunner
 import clinit
 from clinit.cli.main import app
 from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain import runs as runs_module
+from clinit.headtrain.model.export import TrainedRun
+from clinit.headtrain.model.model import open_model
+from clinit.headtrain.model.predict import Rejection
 
-SMALL = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
-ALONE = {**SMALL, "device": "cpu"}
+STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
+STUDY["device"] = "cpu"  # type: ignore[assignment]
+TOP = {**STUDY, "rank": 3, "probe": False}
 
 
-def caches(run: Path) -> tuple[Path, Path]:
-    folder = run.parent / "caches"
+@pytest.fixture(scope="module")
+def caches(tiny_run: Path) -> tuple[Path, Path]:
+    folder = tiny_run.parent / "caches"
     return folder / "base", folder / "new"
 
 
@@ -39,11 +49,10 @@ def test_every_public_name_is_there_and_none_is_loaded_before() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_five_lines_from_caches_to_a_table(tiny_run: Path) -> None:
-    base, new = map(clinit.load_cache, caches(tiny_run))
+def test_five_lines_from_caches_to_a_table(caches: tuple[Path, Path]) -> None:
+    base, new = map(clinit.load_cache, caches)
     assert base.train.features.shape == (len(base.train.labels), base.train.dim)
-    assert base.head is not None
-    runs = clinit.train_heads(base, new, [{**ALONE, "init": each} for each in ("random", "lda")])
+    runs = clinit.train_heads(base, new, [{**STUDY, "init": each} for each in ("random", "lda")])
     table = runs.table()
     assert table["init"].to_list() == ["random", "lda"]
     assert table.columns[:4] == ["run", "id", "method", "init"]
@@ -60,12 +69,10 @@ def test_five_lines_from_caches_to_a_table(tiny_run: Path) -> None:
     assert {"acc_new", "acc_old", "loss_new"} <= set(runs.points.columns)
 
 
-def test_early_evaluations_change_neither_training_nor_averages(tiny_run: Path) -> None:
-    stream = {**ALONE, "tasks": 1, "iterations": 52, "eval_every": 50}
-    every, early = (
-        clinit.train_heads(*caches(tiny_run), settings)
-        for settings in (stream, {**stream, "eval_every": "auto"})
-    )
+def test_early_evaluations_change_neither_training_nor_averages(caches: tuple[Path, Path]) -> None:
+    stream = {**STUDY, "tasks": 1, "iterations": 52}
+    every = clinit.train_heads(*caches, {**stream, "eval_every": 50})
+    early = clinit.train_heads(*caches, {**stream, "eval_every": "auto"})
     assert every.points["iteration"].to_list() == [0, 50, 52]
     assert early.points["iteration"].to_list() == [0, 1, 2, 5, 10, 20, 50, 52]
     assert early.steps.equals(every.steps)
@@ -73,131 +80,105 @@ def test_early_evaluations_change_neither_training_nor_averages(tiny_run: Path) 
     assert early.table()[averages].equals(every.table()[averages])
 
 
-def test_one_study_and_its_settings_are_the_same_run(tiny_run: Path) -> None:
+def test_a_study_or_its_settings_are_the_same_run(caches: tuple[Path, Path]) -> None:
     study = clinit.Study(stream=clinit.Stream(tasks=1, iterations=0, buffer=9))
-    one = clinit.train_heads(*caches(tiny_run), study)
-    same = clinit.train_heads(*caches(tiny_run), {"tasks": 1, "iterations": 0, "buffer": 9})
+    one = clinit.train_heads(*caches, study)
+    same = clinit.train_heads(*caches, {"tasks": 1, "iterations": 0, "buffer": 9})
     assert one.table()["init"].to_list() == ["least-square"]
     assert one.evaluations.equals(same.evaluations)
 
 
-def test_a_rows_dataset_is_what_torch_trains_on(tiny_run: Path) -> None:
-    base = clinit.load_cache(caches(tiny_run)[0])
+def test_a_rows_dataset_is_what_torch_trains_on(caches: tuple[Path, Path]) -> None:
+    base = clinit.load_cache(caches[0])
     loader = torch.utils.data.DataLoader(base.train.dataset(), batch_size=5)
     features, labels = next(iter(loader))
     np.testing.assert_array_equal(features, base.train.features[:5].astype(np.float32))
     np.testing.assert_array_equal(labels, base.train.labels[:5])
 
 
-def test_recorded_runs_are_not_trained_again_and_are_those_of_the_command(
-    tiny_run: Path, tmp_path: Path
+def test_runs_that_the_command_has_recorded_are_not_trained_again(
+    caches: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = clinit.Study.of(ALONE)
-    first = clinit.train_heads(*caches(tiny_run), study, out=tmp_path / "runs")
-    (record,) = (tmp_path / "runs").glob("*/run.json")
-    written = record.stat().st_mtime_ns
-    again = clinit.train_heads(*caches(tiny_run), study, out=tmp_path / "runs")
-    assert record.stat().st_mtime_ns == written
-    assert again.evaluations.equals(first.evaluations)
-    in_memory = clinit.train_heads(*caches(tiny_run), study)
-    assert in_memory.evaluations.equals(first.evaluations)
-    assert clinit.load_runs(tmp_path).evaluations.equals(first.evaluations)
-
-
-def test_seeds_that_the_command_has_recorded_are_not_trained_again(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, new = caches(tiny_run)
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in ALONE.items()]
-    places = [f"--base={base}", f"--new={new}", f"--out={tmp_path / 'runs'}"]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in STUDY.items()]
+    places = [f"--base={caches[0]}", f"--new={caches[1]}", f"--out={tmp_path / 'runs'}"]
     command = ["train-head", *places, *words, "--init=random", "--seed=0:2"]
     assert CliRunner().invoke(app, command).exit_code == 0
-    seeds = [{**ALONE, "init": "random", "seed": seed} for seed in (0, 1)]
-    fresh = clinit.train_heads(base, new, seeds)
+    seeds = [{**STUDY, "init": "random", "seed": seed} for seed in (0, 1)]
+    fresh = clinit.train_heads(*caches, seeds)
     monkeypatch.setattr(runs_module, "train_bank", lambda *_, **__: pytest.fail("trained"))
-    recorded = clinit.train_heads(base, new, seeds, out=tmp_path / "runs")
+    recorded = clinit.train_heads(*caches, seeds, out=tmp_path / "runs")
     assert recorded.evaluations.equals(fresh.evaluations)
-    assert len(clinit.train_heads(base, new, seeds[0], out=tmp_path / "runs")) == 1
-    assert sorted(path.name for path in (tmp_path / "runs").glob("r*")) == [
-        "random-seed=0",
-        "random-seed=1",
-    ]
+    assert clinit.load_runs(tmp_path).evaluations.equals(fresh.evaluations)
+    assert len(clinit.train_heads(*caches, seeds[0], out=tmp_path / "runs")) == 1
+    names = sorted(path.name for path in (tmp_path / "runs").glob("r*"))
+    assert names == ["random-seed=0", "random-seed=1"]
 
 
-def test_top_blocks_go_on_from_what_a_killed_call_left(tiny_run: Path, tmp_path: Path) -> None:
-    settings = {**ALONE, "rank": 3, "probe": False, "init": "least-square"}
-    whole = clinit.train_top(*caches(tiny_run), settings, out=tmp_path / "whole")
+def test_top_blocks_resume_what_a_killed_call_left(
+    caches: tuple[Path, Path], tmp_path: Path
+) -> None:
+    settings = {**TOP, "init": "least-square"}
+    whole = clinit.train_top(*caches, settings, out=tmp_path / "whole")
+    steps: list[object] = []
 
-    def kill(event: object, steps: list[int] = [0]) -> None:  # noqa: B006
-        if type(event).__name__ == "Stepped":
-            steps[0] += 1
-            if steps[0] == 3:
-                raise KeyboardInterrupt
+    def kill(event: object) -> None:
+        steps.extend([event] * (type(event).__name__ == "Stepped"))
+        if len(steps) == 3:
+            raise KeyboardInterrupt
 
+    cut = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        clinit.train_top(
-            *caches(tiny_run), settings, out=tmp_path / "cut", checkpoint_every=1, observer=kill
-        )
-    assert list((tmp_path / "cut").glob("*.checkpoint"))
-    resumed = clinit.train_top(*caches(tiny_run), settings, out=tmp_path / "cut")
+        clinit.train_top(*caches, settings, out=cut, checkpoint_every=1, observer=kill)
+    assert list(cut.glob("*.checkpoint"))
+    resumed = clinit.train_top(*caches, settings, out=cut)
     assert resumed.evaluations.equals(whole.evaluations)
     assert resumed.steps.equals(whole.steps)
-    assert not list((tmp_path / "cut").glob("*.checkpoint"))
+    assert not list(cut.glob("*.checkpoint"))
 
 
 def test_several_runs_of_top_blocks_have_folders_of_their_own(
-    tiny_run: Path, tmp_path: Path
+    caches: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    small = {**ALONE, "rank": 3, "probe": False, "init": "random", "tasks": 1, "iterations": 1}
-    two = [{**small, "lr": 0.05}, {**small, "lr": 0.5}]
-    runs = clinit.train_top(*caches(tiny_run), two, out=tmp_path / "runs")
-    assert sorted(runs.table()["lr"].to_list()) == [0.05, 0.5]
-    other = clinit.train_top(
-        *caches(tiny_run), [small, {**small, "rank": 2}], out=tmp_path / "both"
-    )
-    assert sorted(other.table()["id"]) == ["random-rank=2", "random-rank=3"]
+    small = {**TOP, "init": "random", "tasks": 1, "iterations": 1}
+    runs = clinit.train_top(*caches, [small, {**small, "rank": 2}], out=tmp_path / "runs")
+    assert sorted(runs.table()["id"]) == ["random-rank=2", "random-rank=3"]
 
 
-def test_the_table_has_the_settings_of_every_run(tiny_run: Path, tmp_path: Path) -> None:
-    for settings in ({"method": "ncm"}, {"init": "least-square"}):
-        study = {**settings, "tasks": 1, "device": "cpu"}
-        if "init" in settings:
-            study |= {"iterations": 2, "batch_size": 4, "buffer": 9}
-        clinit.train_heads(*caches(tiny_run), study, out=tmp_path / settings.get("method", "ls"))
+def test_the_table_has_the_settings_of_every_run(caches: tuple[Path, Path], tmp_path: Path) -> None:
+    ncm = {"method": "ncm", "tasks": 1, "device": "cpu"}
+    for name, study in (("ncm", ncm), ("ls", {**STUDY, "tasks": 1})):
+        clinit.train_heads(*caches, study, out=tmp_path / name)
     both = clinit.load_runs(tmp_path / "ncm", tmp_path / "ls").table()
     assert {"lr", "lam", "acc_all"} <= set(both.columns)
     assert sorted(both["lr"].to_list(), key=str) == [0.001, None]
 
 
-def test_a_head_is_diagnosed_as_by_the_command(tiny_run: Path) -> None:
-    base, _ = caches(tiny_run)
-    found = clinit.diagnose(base, split="train").content()
+def test_a_head_is_diagnosed_as_by_the_command(caches: tuple[Path, Path]) -> None:
+    found = clinit.diagnose(caches[0], split="train").content()
     assert found["d_ls"] >= 0
-    stored = clinit.load_cache(base).head
-    assert stored is not None
-    assert clinit.diagnose(base, stored, split="train").content() == found
+    stored = clinit.load_cache(caches[0]).head
+    assert clinit.diagnose(caches[0], stored, split="train").content() == found
 
 
-def test_wrong_calls_are_told(tiny_run: Path, tmp_path: Path) -> None:
-    base, new = caches(tiny_run)
-    with pytest.raises(ValueError, match="there is no setting 'bufer'"):
-        clinit.train_heads(base, new, {"bufer": 3})
-    with pytest.raises(ValueError, match="--lr does not go with --method ncm"):
-        clinit.train_heads(base, new, {"method": "ncm", "lr": 3.0})
-    with pytest.raises(ValueError, match="there is no study: give at least one"):
-        clinit.train_heads(base, new, [])
-    with pytest.raises(ValueError, match=r"the study has settings of top blocks\. Call"):
-        clinit.train_heads(base, new, clinit.Study(top=clinit.Top()))
-    with pytest.raises(ValueError, match=r"the study has no settings of top blocks\. Give"):
-        clinit.train_top(base, new, clinit.Study(), out=tmp_path / "runs")
+def test_wrong_calls_are_refused(caches: tuple[Path, Path], tmp_path: Path) -> None:
+    for study, message in (
+        ({"bufer": 3}, "there is no setting 'bufer'"),
+        ({"method": "ncm", "lr": 3.0}, "--lr does not go with --method ncm"),
+        ([], "there is no study"),
+        (clinit.Study(top=clinit.Top()), "`clinit.train_top`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            clinit.train_heads(*caches, study)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no settings of top blocks"):
+        clinit.train_top(*caches, clinit.Study(), out=tmp_path / "runs")
     with pytest.raises(ExperimentError, match="holds no pretrained head"):
-        clinit.train_heads(replace(clinit.load_cache(base), head=None), new, ALONE)
+        clinit.train_heads(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 
 
 def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_path: Path) -> None:
     model = {"img_size": 32, "embed_dim": 12, "depth": 2, "num_heads": 2}
     run = make_run(tmp_path, "vit_tiny_patch16_224", **model)
-    stored = clinit.load_cache(caches(run)[0])
+    stored = clinit.load_cache(run.parent / "caches" / "base")
     again = clinit.extract_features(
         tmp_path / "base",
         tmp_path / "again",
@@ -211,3 +192,112 @@ def test_features_of_a_folder_in_one_call(make_run: Callable[..., Path], tmp_pat
     np.testing.assert_array_equal(again.train.features, stored.train.features)
     assert again.train.class_names == stored.train.class_names
     assert again.head is not None
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_saved_head_starts_a_run(caches: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
+    stored = clinit.load_cache(caches[0]).head
+    assert stored is not None
+    path = str(tmp_path / f"head{suffix}")  # a path as text
+    clinit.save_head(path, torch.from_numpy(stored.weight), stored.bias, list("abc"))
+    found = clinit.load_head(path)
+    assert found.class_names == ("a", "b", "c")
+    np.testing.assert_array_equal(found.weight, stored.weight)
+    runs = clinit.train_heads(*caches, STUDY, head=path)
+    assert runs.evaluations.equals(clinit.train_heads(*caches, STUDY).evaluations)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": "head.bin"}, "got 'head.bin'"),
+        ({"weight": np.ones(3)}, r"weight is float64 \(3,\), expected floats \(classes, dim\)"),
+        ({"weight": np.ones((2, 3), int)}, "weight is int64"),
+        ({"bias": np.ones(3)}, r"bias is float64 \(3,\), expected floats \(2,\)"),
+        ({"bias": np.array([1, np.inf])}, "not finite"),
+        ({"weight": np.full((2, 3), 1e300)}, "not finite"),
+        ({"class_names": ["cat", "cat"]}, "2 class names, 1 of them different, for 2 rows"),
+        ({"class_names": ["", "dog"]}, "must be texts"),
+        ({"class_names": "cat"}, "1 class names"),
+    ],
+)
+def test_what_is_no_head_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    given = {"path": "head.npz", "weight": np.ones((2, 3)), "bias": np.zeros(2)} | arguments
+    given = {"class_names": ["cat", "dog"], **given, "path": tmp_path / given["path"]}
+    with pytest.raises(ValueError, match=message):
+        clinit.save_head(**given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_features_are_named(tmp_path: Path) -> None:
+    weight, path = np.eye(3, dtype=np.float32), tmp_path / "head.npz"
+    head = clinit.save_head(path, weight, None, ["ant", "bee", "cat"])
+    rows = np.array([[0, 2, 1], [3, 0, 0]], dtype=np.float16)
+    found = clinit.predict_features(head, rows, top=2)
+    names = [[guess.name for guess in each.guesses] for each in found]
+    assert names == [["bee", "cat"], ["ant", "bee"]]
+    expected = np.exp(rows[0]) / np.exp(rows[0].astype(float)).sum()
+    assert found[0].guesses[0].probability == pytest.approx(expected[1], rel=1e-3)
+    np.save(tmp_path / "rows.npy", rows)
+    from_files = clinit.predict_features(str(path), str(tmp_path / "rows.npy"), top=2)
+    assert [each.guesses for each in from_files] == [each.guesses for each in found]
+    assert clinit.predict_features(head, torch.from_numpy(rows), top=2) == found
+    with pytest.raises(ValueError, match=r"features have shape \(2, 2\), expected \(rows, 3\)"):
+        clinit.predict_features(head, rows[:, :2])
+    with pytest.raises(ValueError, match="top must be positive, got 0"):
+        clinit.predict_features(head, rows, top=0)
+
+
+def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path: Path) -> None:
+    head = clinit.save_head(tmp_path / "head.npz", 10 * np.eye(2, 3), None, ["ant", "bee"])
+    rows = np.array([[1, 0, 0], [1e38, 0, 0], [0, 1e38, 1e38], [0, np.inf, 0], [0, 1, 1e300]])
+    found = clinit.predict_features(head, rows)
+    words = [each.reason and each.reason.split()[1:3] for each in found]
+    overflow = ["logits", "overflow:"]
+    assert words == [None, overflow, overflow, ["features", "are"], None]
+    assert [each.guesses[0].name for each in (found[0], found[4])] == ["ant", "bee"]
+
+
+def test_rows_of_later_blocks_keep_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.model.head_alone.BLOCK_ROWS", 3)
+    head = clinit.save_head(tmp_path / "head.npz", np.eye(2), None, ["ant", "bee"])
+    rows = np.random.default_rng(0).standard_normal((8, 2))
+    np.save(tmp_path / "rows.npy", rows)
+    for given in (rows, tmp_path / "rows.npy"):
+        found = clinit.predict_features(head, given)
+        assert [each.row for each in found] == list(range(8))
+        answers = [each.guesses[0].name == "bee" for each in found]
+        assert answers == (rows[:, 1] > rows[:, 0]).tolist()
+
+
+def test_scores_are_of_the_logits_as_they_were_trained() -> None:
+    weight, origin = np.eye(2, dtype=np.float32) / 4, {"temperature": {"value": 4.0}}
+    divided = Head(weight, np.zeros(2, np.float32), ("ant", "bee"), origin=origin)
+    rows = np.array([[1.0, 0.0], [0.0, 3.0]])
+    found = clinit.predict_features(divided, rows, reject=Rejection("max-logit", 2.0))
+    assert [each.score for each in found] == [1.0, 3.0]
+    assert [each.unknown for each in found] == [True, False]
+
+
+def test_classes_beyond_the_least_probability_are_in_their_order(tmp_path: Path) -> None:
+    head = clinit.save_head(tmp_path / "head.npz", np.eye(4), None, list("abcd"))
+    (found,) = clinit.predict_features(head, np.array([[-500.0, 900.0, -200.0, -300.0]]))
+    assert [guess.name for guess in found.guesses] == ["b", "c", "d", "a"]
+
+
+def test_what_is_shown_of_a_value_fits_a_line_or_two(
+    tiny_run: Path, tiny_model: Path, caches: tuple[Path, Path]
+) -> None:
+    cache, runs, base = open_cache(caches[0]), clinit.load_runs(tiny_run), caches[0]
+    opened, loaded = open_model(tiny_model, device="cpu"), clinit.load_model(tiny_model)
+    values = [cache, cache.splits["train"], cache.splits["train"].manifest]
+    values += [clinit.load_cache(base), TrainedRun.read(tiny_run).record, opened, opened.memory]
+    values += [loaded, loaded.facts, next(iter(runs)), runs.report]
+    for each in (*values, clinit.probe(base, by="lbfgs", c=[0.1])):
+        assert repr(each).startswith(f"<{type(each).__name__}"), repr(each)
+        assert len(repr(each)) < 240 + len(str(base)) + len(str(tiny_model)), repr(each)
+    assert repr(loaded.facts) == "<ModelFacts: convnextv2_atto, 5 classes, 2 of them added later>"

@@ -52,7 +52,7 @@ def test_the_wheel_and_the_sdist_hold_every_source_file(built: Path) -> None:
         for part in PARTS
         for path in (ROOT / part).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    } | {"__init__.py", "__main__.py", "api/__init__.py", "errors.py", "py.typed"}
+    } | {"__init__.py", "__main__.py", "api.py", "errors.py", "py.typed"}
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         assert {name.removeprefix("clinit/") for name in wheel.namelist()} >= expected
         for info in wheel.infolist():

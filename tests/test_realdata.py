@@ -31,38 +31,32 @@ def clinit(*arguments: object) -> str:
 
 def extract(name: str, dataset: str, folder: str, out: Path, *options: object) -> None:
     data = Path(os.environ["CLINIT_REALDATA"])
-    clinit(
-        *("extract", "--dataset", dataset, "--root", data / folder, "--out", out),
-        *("--backbone", name, "--weights", data / "weights" / f"{name}.safetensors"),
-        *("--device", "cpu", *NETWORKS[name], *options),
-    )
+    weights = data / "weights" / f"{name}.safetensors"
+    given = ("--dataset", dataset, "--root", data / folder, "--out", out, "--device", "cpu")
+    clinit("extract", *given, "--backbone", name, "--weights", weights, *NETWORKS[name], *options)
 
 
-@pytest.mark.parametrize(
-    ("name", "percent"), [("vit_tiny_patch16_224", 72), ("mobilenetv2_100", 68)]
-)
+@pytest.mark.parametrize(("name", "top1"), [("vit_tiny_patch16_224", 72), ("mobilenetv2_100", 68)])
 def test_the_stored_head_has_the_accuracy_of_its_weights(
-    name: str, percent: float, tmp_path: Path
+    name: str, top1: float, tmp_path: Path
 ) -> None:
     out = tmp_path / "cache"
     extract(name, "imagenet1k", "imagenet_mini", out, "--split=val", "--limit-per-class=12")
     head = open_cache(out).split("val").summary.head
     assert head.total == 120
-    assert head.top1.percent == pytest.approx(percent, abs=8)
+    assert head.top1.percent == pytest.approx(top1, abs=8)
 
 
 def test_least_square_rows_know_new_scenes_before_any_training(tmp_path: Path) -> None:
-    name, small = "mobilenetv2_100", ("--input-size=112",)  # a quarter of the work
-    extract(name, "imagenet1k", "imagenet_mini", tmp_path / "base", "--limit-per-class=1", *small)
-    extract(name, "folder", "places50", tmp_path / "new", "--limit-per-class=3", *small)
-    clinit(
-        *("train-head", "--base", tmp_path / "base", "--new", tmp_path / "new"),
-        *("--out", tmp_path / "runs", "--iterations", 20, "--scale=none", "--scale=calibrated"),
-    )
-    rows = json.loads(clinit("report", tmp_path / "runs", "--format", "json"))
+    name, small = "mobilenetv2_100", "--input-size=112"  # a quarter of the work
+    base, new, runs = tmp_path / "base", tmp_path / "new", tmp_path / "runs"
+    extract(name, "imagenet1k", "imagenet_mini", base, "--limit-per-class=1", small)
+    extract(name, "folder", "places50", new, "--limit-per-class=3", small)
+    scales = ("--iterations", 20, "--scale=none", "--scale=calibrated")
+    clinit("train-head", "--base", base, "--new", new, "--out", runs, *scales)
     start = {
         (row["init"], row["scale"]): max(task["acc_new_start"] for task in row["tasks"])
-        for row in rows
+        for row in json.loads(clinit("report", runs, "--format", "json"))
     }
     assert start["random", "none"] < 10
     assert start["least-square", "none"] < 10

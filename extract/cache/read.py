@@ -151,6 +151,23 @@ class CacheSplit:
             )
         return shard
 
+    def check_size(self) -> None:
+        """Check that the shards are as large as the rows that the plan names.
+
+        Whoever reserves memory for all rows asks first: a plan can name any number.
+
+        Raises:
+            CacheError: If one is missing, or they are smaller.
+        """
+        item = 2 if self.dtype == "float16" else 4
+        shards = (self.path / shard_name(index) for index in range(self.plan.num_shards))
+        if sum(map(file_size, shards)) < self.num_valid * self.dim * item:
+            raise CacheError(
+                f"the shards in {self.path} are smaller than {self.num_valid:,} rows of"
+                f" {self.dim:,} numbers",
+                remedy=WRITE_AGAIN,
+            )
+
     def blocks(
         self, max_rows: int = 65_536
     ) -> Iterator[tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, " rows"]]]:
@@ -168,15 +185,7 @@ class CacheSplit:
         Raises:
             CacheError: If a shard is missing, damaged or belongs to another plan.
         """
-        # A plan can name any number of rows: no memory for more than there are.
-        item = 2 if self.dtype == "float16" else 4
-        shards = (self.path / shard_name(index) for index in range(self.plan.num_shards))
-        if sum(map(file_size, shards)) < self.num_valid * self.dim * item:
-            raise CacheError(
-                f"the shards in {self.path} are smaller than {self.num_valid:,} rows of"
-                f" {self.dim:,} numbers",
-                remedy=WRITE_AGAIN,
-            )
+        self.check_size()
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)
         start = 0
         for block, _ in self.blocks():

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import Cholesky, beside, namespace, take, widen
+from clinit.headtrain.array import Cholesky, as_type, beside, namespace, take
 from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
 from clinit.headtrain.closed.moments import grown
 from clinit.headtrain.groups import by_class
@@ -120,7 +120,7 @@ class Fecam(ClosedForm):
             self._is_after_relu = bool(xp.min(features) >= 0)
         rows = xp.astype(self._powers(features), xp.float64)
         if self._is_after_relu:
-            whole = xp.mean(xp.astype(widen(features), xp.float64), axis=0, keepdims=True)
+            whole = xp.mean(as_type(features, xp.float64), axis=0, keepdims=True)
             mean = _unit(self._powers(whole))[0, :]
         else:
             rows = _unit(rows)
@@ -140,7 +140,7 @@ class Fecam(ClosedForm):
     def _powers(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
         """Return the rows in float32, to the Tukey power if they come after ReLU."""
         xp = namespace(features)
-        rows = xp.astype(widen(features), xp.float32)
+        rows = as_type(features, xp.float32)
         if not self._is_after_relu or self._config.beta == 1:
             return rows
         # The sign is for what comes later: a power of a negative number is none.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import FeatureRows, namespace, slices, take, to_numpy, widen
+from clinit.headtrain.array import FeatureRows, as_type, namespace, slices, take, to_numpy
 from clinit.headtrain.closed.moments import FeatureMap, Progress
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
@@ -88,7 +88,7 @@ def linear_scores(rows: Rows, features: Float[Any, "rows dim"]) -> Float[Any, "r
     """Return weight @ features + bias, as the stored head would give them."""
     xp = namespace(rows.weight)
     weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
-    return xp.astype(widen(features), xp.float32) @ weight.T + bias
+    return as_type(features, xp.float32) @ weight.T + bias
 
 
 BLOCK_VALUES = 2**23

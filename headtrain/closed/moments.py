@@ -26,7 +26,7 @@ import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import FeatureRows, beside, namespace, slices, take, to_numpy, widen
+from clinit.headtrain.array import FeatureRows, as_type, beside, namespace, slices, take, to_numpy
 from clinit.headtrain.statistics.moments import MomentSums, symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
 
@@ -167,8 +167,7 @@ class FeatureMap:
     ) -> Float[Any, "rows width"]:
         """Return the random features, or some columns of them, of rows that are where it is."""
         xp = namespace(features)
-        read = xp.astype(widen(features), xp.float32)
-        projected = read @ self.weight[:, columns]
+        projected = as_type(features, xp.float32) @ self.weight[:, columns]
         if self.phase is None:
             return xp.maximum(projected, beside(projected, np.float32(0)))
         return xp.cos(projected + self.phase[columns]) * float(np.sqrt(2 / self.width))

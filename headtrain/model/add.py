@@ -16,25 +16,24 @@ import numpy as np
 
 from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1, top1
+from clinit.extract.cache.head import Top1
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.images import ImageJob, Listener, Measured, image_features, measured
-from clinit.headtrain.model.memory import Memory, joined_rows, no_rows, without_rows_of
+from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured
+from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of, joined_rows, no_rows
 from clinit.headtrain.model.model import Model, open_model
 from clinit.headtrain.model.model_file import Change, ModelFacts
-from clinit.headtrain.model.old_rows import in_rows_of, old_rows
+from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.settings import AddConfig
-from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study.parts import Start, Stream, Training
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.temperature import Temperature, temperature_of
+from clinit.headtrain.temperature import temperature_of
 from clinit.words import examples
 
 
@@ -52,10 +51,6 @@ class Addition:
     """The same with the new model: among all classes."""
     new: Top1
     """Correct on held-out images of the added classes, among all classes."""
-    old_kind: str
-    """What stood for the old images."""
-    record: RunRecord
-    """The task as a run."""
     onnx: OnnxCheck | None = None
     """How the ONNX form of the model compares; None where there is none."""
 
@@ -135,7 +130,7 @@ def add_images(
             something at `job.out`.
     """
     listener = job.listener
-    if config.recognises_nothing:
+    if config.init in ("random", "zero") and not config.iterations:
         listener.warn(
             f"{config.init} rows that are not trained recognise nothing: leave out"
             " `--init`, or train the head with `--iterations 200`"
@@ -152,11 +147,9 @@ def add_images(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
         )
     with listener.doing("Putting backbone and head together …"):
-        compare_on = None
-        if onnx:
-            found = find_images([job.images])
-            compare_on = found[:: max(1, -(-len(found) // MOST_IMAGES))]
-        written = added.model.write(job.out, compare_on=compare_on, overwrite=job.overwrite)
+        found = find_images([job.images]) if onnx else []
+        some = found[:: max(1, -(-len(found) // MOST_IMAGES))] if onnx else None
+        written = added.model.write(job.out, compare_on=some, overwrite=job.overwrite)
     return replace(added, onnx=written.onnx)
 
 
@@ -175,8 +168,7 @@ def _old_classes(given: Source | Path, model: Model, listener: Listener) -> Sour
             f" in {', '.join(map(str, differing[0]))}",
             remedy="Give the cache of this network, or the images: `clinit remember`.",
         )
-    known = set(model.facts.class_names)
-    if unknown := [name for name in given.class_names if name not in known]:
+    if unknown := sorted({*given.class_names} - {*model.facts.class_names}):
         listener.note(
             f"{len(unknown):,} of {len(given.class_names):,} classes in {given.path} are none of"
             f" the model ({examples(unknown)}): they are left out"
@@ -214,56 +206,56 @@ def add(
     _check_rows_can_be_added(model, arriving, config)
     places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
     left = model.without([model.facts.class_names[row] for row in places]) if places else model
-    given = None if old is None else _given(left, old, config.hold_out)
-    known = None if given is None else given.train
-    rows = old_rows(
-        config.old_rows, left.head, left.memory, arriving.train, given=known, seed=config.seed
+    given = _given(left, arriving, old, config.hold_out)
+    tested = given.val
+    if left.memory is not None and not len(tested.labels):
+        tested = left.memory.held_out
+    rows, kind = old_rows(
+        config.old_rows, left.head, left.memory, arriving.train, given=given.train, seed=config.seed
     )
-    tested = _tested(left, given)
-    study = _study(config, len(rows.rows.labels), arriving, model.backbone.config.device)
-    base = Source(train=rows.rows, val=tested)
-    new = Source(train=arriving.train, val=arriving.held_out)
+    base, new = Source(rows, tested), Source(arriving.train, arriving.val)
+    study = _study(config, len(rows.labels), new, model.backbone.config.device)
     plain = replace(left.head, fingerprint="")
     (record,) = run_experiment(base, new, plain, [study], observer=observer)
     head = record.head
     assert head is not None
     assert head.class_names is not None
+    held = FeatureSet(new.val.features, new.val.labels + left.head.num_classes, head.class_names)
+    found = None
+    if len(tested.labels) and len(held.labels):  # rows of one kind alone say little of the others
+        found = temperature_of(head, joined_rows([tested, held], head.class_names))
+    if found is None and left.facts.temperature is not None:
+        found = left.facts.temperature.unmeasured
     # A number that no task of the model has had, not even one that was removed.
-    past = [*model.facts.tasks, *(change.task or 0 for change in model.facts.history)]
-    task, names = 1 + max(past), head.class_names
-    labels = arriving.held_out.labels + left.head.num_classes
-    held = FeatureSet(arriving.held_out.features, labels, names)
-    facts = replace(
-        left.facts,
-        class_names=names,
-        tasks=(*left.facts.tasks, *(task for _ in arriving.train.class_names)),
-        temperature=_temperature(left.facts, head, tested, held),
-    )
+    task = 1 + max(*model.facts.tasks, *(each.task or 0 for each in model.facts.history), 0)
+    tasks = (*left.facts.tasks, *(task for _ in new.class_names))
+    facts = replace(left.facts, class_names=head.class_names, tasks=tasks, temperature=found)
     grown = replace(left, facts=facts, head=head, memory=_memory(left, arriving, config, given))
-    old_after, new_after = _accuracy(head, tested), _accuracy(head, held)
+    if places:  # the classes that replace others take their rows
+        row_of = {name: row for row, name in enumerate(head.class_names)}
+        rows_then = [row_of.pop(name) for name in model.facts.class_names]
+        grown = grown.of_rows([*rows_then, *row_of.values()])
+    old_after, new_after = accuracy(head, tested), accuracy(head, held)
     change = Change.now(
         "replace" if places else "add",
-        arriving.train.class_names,
-        task=max(facts.tasks),
-        images=dict(zip(arriving.train.class_names, arriving.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": rows.kind},
+        new.class_names,
+        task=task,
+        images=dict(zip(new.class_names, new.train.counts().tolist(), strict=True)),
+        data={**(data or {}), "old_rows": kind},
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
     return Addition(
-        model=_in_place(grown, model, places).after(change),
+        model=grown.after(change),
         replaced=len(places),
-        old_before=_accuracy(model.head, in_rows_of(model.head, tested)),
+        old_before=accuracy(model.head, in_rows_of(model.head, tested)),
         old=old_after,
         new=new_after,
-        old_kind=rows.kind,
-        record=record,
     )
 
 
-def _check_rows_can_be_added(model: Model, arriving: Measured, config: AddConfig) -> None:
-    classifier = model.backbone.network.get_classifier()  # type: ignore[operator]
-    if classifier.bias is None:
+def _check_rows_can_be_added(model: Model, arriving: Source, config: AddConfig) -> None:
+    if model.backbone.network.get_classifier().bias is None:  # type: ignore[operator]
         raise BackboneError(
             f"the classifier of {model.facts.backbone} has no biases, the rows of added classes"
             " need some",
@@ -307,16 +299,19 @@ def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) ->
     return [row_of[name] for name in known]
 
 
-def _given(left: Model, old: Source, share: float) -> Measured:
-    """Return given features of old classes, and others of them that are held out.
+def _given(left: Model, arriving: Source, old: Source | None, share: float) -> Source:
+    """Return given features of old classes, and others of them that are held out; or no rows.
 
     No row that the model remembers as held out is among those to compute rows from.
 
     Raises:
         ModelError: If none of their classes is one of the model.
     """
+    if old is None:
+        nothing = replace(no_rows(arriving.train), class_names=left.facts.class_names)
+        return Source(nothing, nothing)
     parts = measured(old, share)
-    train, held_out = (in_rows_of(left.head, each) for each in (parts.train, parts.held_out))
+    train, held_out = (in_rows_of(left.head, each) for each in (parts.train, parts.val))
     if not len(train.labels):
         raise ModelError(
             f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"
@@ -324,21 +319,13 @@ def _given(left: Model, old: Source, share: float) -> Measured:
             remedy="Give a cache of the model's own classes, named as the model names them.",
         )
     if left.memory is not None:
-        train = without_rows_of(train, left.memory.held_out)
-    return Measured(train, held_out)
+        known = {row.tobytes() for row in left.memory.held_out.features.astype(np.float16)}
+        fresh = [row.tobytes() not in known for row in train.features.astype(np.float16)]
+        train = FeatureSet(train.features[fresh], train.labels[fresh], train.class_names)
+    return Source(train, held_out)
 
 
-def _tested(left: Model, given: Measured | None) -> FeatureSet:
-    """Return held-out rows of old classes: given, or else remembered, or none."""
-    if given is not None and len(given.held_out.labels):
-        return given.held_out
-    if left.memory is not None:
-        return left.memory.held_out
-    empty = np.empty((0, left.head.dim), np.float16), np.empty(0, dtype=np.int64)
-    return FeatureSet(*empty, left.facts.class_names)
-
-
-def _study(config: AddConfig, num_old: int, arriving: Measured, device: str) -> Study:
+def _study(config: AddConfig, num_old: int, new: Source, device: str) -> Study:
     return Study(
         stream=Stream(
             method="rehearsal" if num_old else "naive",
@@ -347,7 +334,7 @@ def _study(config: AddConfig, num_old: int, arriving: Measured, device: str) -> 
             buffer=num_old or None,
             eval_every=max(1, config.iterations),
             seed=config.seed,
-            class_order=arriving.train.class_names,
+            class_order=new.class_names,
         ),
         start=Start(init=config.init),
         training=Training(
@@ -356,21 +343,7 @@ def _study(config: AddConfig, num_old: int, arriving: Measured, device: str) -> 
     )
 
 
-def _temperature(
-    before: ModelFacts, head: Head, old: FeatureSet, new: FeatureSet
-) -> Temperature | None:
-    """Fit a temperature to held-out rows of old and new classes.
-
-    Without both, it is that of the model before: rows of one kind alone say little of the others.
-    """
-    if len(old.labels) and len(new.labels):
-        rows = joined_rows([old, new], new.class_names)
-        if (found := temperature_of(head, rows)) is not None:
-            return found
-    return None if before.temperature is None else before.temperature.unmeasured
-
-
-def _memory(left: Model, arriving: Measured, config: AddConfig, given: Measured | None) -> Memory:
+def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> Memory:
     """Return what the new model remembers.
 
     That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
@@ -378,31 +351,17 @@ def _memory(left: Model, arriving: Measured, config: AddConfig, given: Measured 
     memory, depends_on = left.memory, left.depends_on
     variances = config.variances or (memory is not None and memory.variances is not None)
 
-    def of(rows: Measured) -> Memory:
+    def of(rows: Source) -> Memory:
         return Memory.of(
             rows.train,
             depends_on,
-            held_out=rows.held_out,
+            held_out=rows.val,
             keep=config.keep,
             with_variances=variances,
         )
 
-    if given is not None:
-        memory = of(given) if memory is None else of(given).updated(memory)
     if memory is None:
-        nothing = replace(no_rows(arriving.train), class_names=left.facts.class_names)
-        memory = Memory.of(nothing, depends_on)
+        memory = of(given)
+    elif len(given.train.labels):
+        memory = of(given).updated(memory)
     return memory.joined(of(arriving))
-
-
-def _in_place(grown: Model, before: Model, places: Sequence[int]) -> Model:
-    """Return the model with classes that replace others in the rows of these."""
-    if not places:
-        return grown
-    row_of = {name: row for row, name in enumerate(grown.facts.class_names)}
-    old = [row_of[name] for name in before.facts.class_names]
-    return grown.of_rows([*old, *(row for row in range(len(row_of)) if row not in set(old))])
-
-
-def _accuracy(head: Head, rows: FeatureSet) -> Top1:
-    return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))

@@ -1,13 +1,13 @@
-"""The backbone and the head of a recorded run as one network.
+"""The model of a recorded run: its backbone and head as one network, or its head alone.
 
 The network is put together, compared with what was trained (the features of its backbone times
-the head) and only then written.
+the head) and only then written. A head alone names features that are computed elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,15 @@ import polars as pl
 import timm
 import torch
 
-from clinit.errors import CacheError, ClinitError, RecordError, StorageError
+from clinit.errors import CacheError, ClinitError, HeadError, RecordError, StorageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, Top1
-from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
+from clinit.extract.cache.head import Head, Top1, write_head
+from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
-from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, renumbered
+from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, no_rows, renumbered
 from clinit.headtrain.model.model import Model, model_args
 from clinit.headtrain.model.model_file import Change, ModelFacts, features_of
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck, check_installed
@@ -38,10 +37,12 @@ from clinit.headtrain.record.format import (
 )
 from clinit.headtrain.record.info import SideInfo, is_held_out
 from clinit.headtrain.rows import never_wins
-from clinit.headtrain.temperature import LEAST_ROWS, Temperature, temperature_of
+from clinit.headtrain.temperature import LEAST_ROWS, Temperature, divided, temperature_of
+from clinit.words import examples
 
 HELD_OUT_PER_CLASS = 20
 """Validation features that are remembered of each class, to measure the model on later."""
+_TRAINED_TOO = "training has changed the backbone, so that cached features are not its own"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +68,10 @@ class TrainedRun:
                 records below the folder are named.
             HeadError: If the head is damaged, its training has diverged, or it is no linear one.
         """
-        if run.is_dir() and not (run / "run.json").exists() and (found := find_records(run)):
-            shown = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
+        if not (run / "run.json").exists() and (found := find_records(run)):
             raise RecordError(
                 f"{run} is no run record, but holds {len(found)} of them:"
-                f" {shown}{', …' if len(found) > 5 else ''}",
+                f" {examples([str(folder.relative_to(run)) for folder in found])}",
                 remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
             )
         record = read_record(run)
@@ -113,48 +113,56 @@ class TrainedRun:
                 rows, as far as the record says which they were.
         """
         num_base = int((self.record.classes["task"] == 0).sum())
-        parts = []
-        for option, told, place, start, stop in (
-            ("--base", self.record.info["base"], self.base, 0, num_base),
-            ("--new", self.record.info["new"], self.new, num_base, self.head.num_classes),
+        info, parts = self.record.info, []
+        for told, place, option, start, stop in (
+            (info["base"], self.base, "--base", 0, num_base),
+            (info["new"], self.new, "--new", num_base, self.head.num_classes),
         ):
-            rows = _rows(_cache(told, place, option, split), split)
+            path = _cache_of_then(told, place, option)
+            splits = open_cache(path).splits
+            if split in splits and _are_others(told, splits[split]):
+                raise _other_cache(path, f"its {split} rows", option)
+            rows = splits[split].load() if split in splits else no_rows(splits["train"].load())
             row_of = {name: row for row, name in enumerate(self.class_names) if start <= row < stop}
             places = np.array([row_of.get(name, -1) for name in rows.class_names], dtype=np.int64)
             parts.append(renumbered(rows, places, self.class_names))
         return joined_rows(parts, self.class_names)
 
-    def memory(self, depends_on: Mapping[str, str]) -> Memory:
-        """Return the statistics of all training rows, and held-out features.
+    def memory(self, depends_on: Mapping[str, str]) -> tuple[Memory | None, tuple[str, ...]]:
+        """Return the statistics of all training rows, and held-out features; or a note why not.
 
         Args:
             depends_on: What the features depend on.
-
-        Raises:
-            CacheError: As in `rows`.
         """
-        train, val = self.rows("train"), self.rows("val")
-        return Memory.of(train, depends_on, held_out=first_rows(val, HELD_OUT_PER_CLASS))
+        why = _TRAINED_TOO
+        if not self.changed:
+            try:
+                train, val = self.rows("train"), self.rows("val")
+                held_out = first_rows(val, HELD_OUT_PER_CLASS)
+                return Memory.of(train, depends_on, held_out=held_out), ()
+            except (CacheError, StorageError) as error:
+                why = str(error)
+        later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
+        return None, (f"the model remembers nothing: {why}; {later}",)
 
     def temperature(self) -> tuple[Temperature | None, tuple[str, ...]]:
-        """Return the temperature of the head, or notes why there is none."""
-        if self.changed:
-            why = "training has changed the backbone, so that cached features are not its own"
-            return None, (_undivided(why),)
-        try:
-            rows = self.rows("val")
-        except (CacheError, StorageError) as error:
-            return None, (_undivided(f"{error}. {error.remedy}"),)
-        if (found := temperature_of(self.head, rows)) is not None:
-            return found, ()
-        count = int((~never_wins(self.head))[rows.labels].sum())
-        why = (
-            f"a temperature needs {LEAST_ROWS} held-out rows, the run has {count:,}"
-            if count < LEAST_ROWS
-            else "no temperature has the least loss on its held-out rows: all are labelled right,"
-            " or the logits tell nothing of them"
-        )
-        return None, (_undivided(why),)
+        """Return the temperature of the head, or a note why there is none."""
+        why = _TRAINED_TOO
+        if not self.changed:
+            try:
+                rows = self.rows("val")
+                if (found := temperature_of(self.head, rows)) is not None:
+                    return found, ()
+                count = int((~never_wins(self.head))[rows.labels].sum())
+                why = f"a temperature needs {LEAST_ROWS} held-out rows, the run has {count:,}"
+                if count >= LEAST_ROWS:
+                    why = (
+                        "no temperature has the least loss on its held-out rows: all are labelled"
+                        " right, or the logits tell nothing of them"
+                    )
+            except (CacheError, StorageError) as error:
+                why = f"{error}. {error.remedy}"
+        return None, (f"the probabilities are those of the head as it was trained: {why}",)
 
     def accuracies(self) -> dict[str, Top1]:
         """Return what the run had right at its end: of all, base and new classes and by task."""
@@ -219,27 +227,29 @@ class TrainedRun:
         return [path for path in found if path.is_file()]
 
 
-def _undivided(why: str) -> str:
-    return f"the probabilities are those of the head as it was trained: {why}"
-
-
-def _cache(told: SideInfo, place: Path | None, option: str, split: str) -> Cache:
-    """Open a cache of a run, if it is the one of then."""
+def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
+    """Return where a cache of a run is: at `place`, or where the record says."""
     path = Path(told["path"]) if place is None else place
-    moved = f"Say where that one is with `{option} CACHE`."
     if place is None and not path.is_dir():
-        raise CacheError(f"nothing is at {path}, where a cache of the run was", remedy=moved)
-    cache = open_cache(path)
-    found = cache.split("train").fingerprint.without_rows
-    differing = [each.name for each in Fingerprint(told["fingerprint"]).differences(found)]
-    if not differing and split in cache.splits and _are_others(told, cache.splits[split]):
-        differing = [f"its {split} rows"]
-    if differing:
         raise CacheError(
-            f"the cache at {path} is not the one of the run: it differs in {', '.join(differing)}",
-            remedy=moved,
+            f"nothing is at {path}, where a cache of the run was", remedy=_where(option)
         )
-    return cache
+    found = open_split(path / "train").fingerprint.without_rows
+    if differing := Fingerprint(told["fingerprint"]).without_rows.differences(found):
+        raise _other_cache(path, ", ".join(each.name for each in differing), option)
+    return path
+
+
+def _other_cache(path: Path, differing: str, option: str) -> CacheError:
+    return CacheError(
+        f"the cache at {path} is not the one of the run: it differs in {differing}",
+        remedy=_where(option),
+    )
+
+
+def _where(option: str) -> str:
+    enough = "; a network without a temperature needs `--weights FILE` alone"
+    return f"Say where that one is with `{option} CACHE`{enough * (option == '--base')}."
 
 
 def _are_others(told: SideInfo, split: CacheSplit) -> bool:
@@ -257,24 +267,12 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
     )
 
 
-def _rows(cache: Cache, split: str) -> FeatureSet:
-    if split in cache.splits:
-        return cache.splits[split].load()
-    train = cache.split("train")
-    empty = np.empty((0, train.dim), dtype=train.dtype)
-    return FeatureSet(empty, np.empty(0, dtype=np.int64), train.class_names)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
-    """What was exported."""
+    """What was exported; the first change of `facts.history` says how well the run ended."""
 
     path: Path
     facts: ModelFacts
-    base: Top1
-    """Correct count of the run at its end on the test images of base classes, and their number."""
-    new: Top1
-    """The same on those of the classes that arrived."""
     num_parameters: int
     num_changed: int
     """Parameters of the backbone that training has changed; 0 where it was frozen."""
@@ -330,14 +328,30 @@ def export_run(
     if onnx:
         check_installed()
     trained = TrainedRun.read(run, base, new)
-    record, ended = trained.record, trained.accuracies()
-    backbone, transform = _backbone(record, base, weights)
+    info, ended = trained.record.info, trained.accuracies()
+    fingerprint = Fingerprint(info["base"]["fingerprint"])
+    if fingerprint.weights is None:
+        raise CacheError(
+            f"no network is known for the features of the run {info['id']}: they were imported from"
+            f" {fingerprint.backbone or 'elsewhere'!r}",
+            remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and name rows of"
+            " features with it: `clinit predict FILE.npz FEATURES`.",
+        )
+    if base is not None or weights is None:
+        split = open_split(_cache_of_then(info["base"], base, "--base") / "train")
+        weights = weights or stored_weights(split)
+    then = fingerprint.without_rows
+    backbone, transform = rebuild(then, weights, origin=f"the run {info['id']}")
     _load_changed(backbone, trained, run)
     temperature, notes = trained.temperature() if calibrated else (None, ())
-    fingerprint = Fingerprint(record.info["base"]["fingerprint"])
+    if fingerprint.timm not in (None, timm.__version__):
+        other = (
+            f"the features were extracted with timm {fingerprint.timm}, this is timm"
+            f" {timm.__version__}: compare the accuracy of the model with that of the run"
+        )
+        notes = (other, *notes)
     if trained.changed:
-        own = {"weights": body_sha256(backbone.network)}
-        fingerprint = Fingerprint({**fingerprint.without_rows.fields, **own})
+        fingerprint = Fingerprint({**then.fields, "weights": body_sha256(backbone.network)})
     facts = ModelFacts(
         backbone=backbone.config.name,
         model_args=model_args(backbone),
@@ -348,7 +362,7 @@ def export_run(
         weights="",  # of the network with the head in it, which is put together below
         fingerprint=fingerprint,
         record={
-            **{name: record.info.get(name) for name in ("id", "started", "config")},
+            **{name: info.get(name) for name in ("id", "started", "config")},
             "top1_percent": {name: part.percent for name, part in ended.items()},
             "test_images": {name: part.total for name, part in ended.items()},
         },
@@ -357,77 +371,20 @@ def export_run(
     )
     memory = None
     if remembers and not is_file:
-        memory, forgets = _memory(trained, facts, backbone)
+        memory, forgets = trained.memory(features_of(facts, backbone))
         notes += forgets
     compare_on = (check_with or trained.images()) if onnx else None
     model = Model(facts, backbone, trained.head, memory, str(run))
     written = model.write(out, compare_on=compare_on, overwrite=overwrite)
-    extracted = fingerprint.timm
-    if extracted not in (None, timm.__version__):
-        other = (
-            f"the features were extracted with timm {extracted}, this is timm {timm.__version__}:"
-            " compare the accuracy of the model with that of the run"
-        )
-        notes = (other, *notes)
     return Export(
         path=out,
         facts=written.facts,
-        base=ended["base"],
-        new=ended["new"],
         num_parameters=written.num_parameters,
         num_changed=sum(value.size for value in trained.changed.values()),
         notes=notes,
         memory=memory,
         onnx=written.onnx,
     )
-
-
-def _memory(
-    trained: TrainedRun, facts: ModelFacts, backbone: Backbone
-) -> tuple[Memory | None, tuple[str, ...]]:
-    """Return what the model remembers, or a note why it remembers nothing."""
-    why = "training has changed the backbone, so that cached features are not its own"
-    if not trained.changed:
-        try:
-            return trained.memory(features_of(facts, backbone)), ()
-        except (CacheError, StorageError) as error:
-            why = str(error)
-    later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
-    return None, (f"the model remembers nothing: {why}; {later}",)
-
-
-def _backbone(
-    record: RunRecord, base: Path | None, weights: Path | None
-) -> tuple[Backbone, Transform]:
-    """Load the backbone of the record; the cache is asked only for the place of its weights."""
-    recorded = Fingerprint(record.info["base"]["fingerprint"]).without_rows
-    origin = f"the run {record.info['id']}"
-    if recorded.weights is None:
-        raise CacheError(
-            f"no network is known for the features of {origin}: they were imported from"
-            f" {recorded.backbone or 'elsewhere'!r}",
-            remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and name rows of"
-            " features with it: `clinit predict FILE.npz FEATURES`.",
-        )
-    if base is None and weights is not None:
-        return rebuild(recorded, weights, origin=origin)
-    folder = Path(record.info["base"]["path"]) if base is None else base
-    if base is None and not folder.is_dir():
-        raise CacheError(
-            f"the cache of the base classes was at {folder}, where nothing is now",
-            remedy="Say where it is with `--base CACHE`, or give the weights of the backbone with"
-            " `--weights FILE`.",
-        )
-    split = open_split(folder / "train")
-    if differing := recorded.differences(split.fingerprint.without_rows):
-        raise CacheError(
-            f"{folder} is not the cache that the run was trained on: its features differ in"
-            f" {', '.join(each.name for each in differing)}",
-            remedy="Say where that one is with `--base CACHE`; `clinit cache show` shows what the"
-            " features of a cache depend on.",
-        )
-    found = weights if weights is not None else stored_weights(split)
-    return rebuild(recorded, found, origin=origin)
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
@@ -447,3 +404,71 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
     backbone.network.load_state_dict(changed, strict=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadExport:
+    """What was exported of a head alone."""
+
+    path: Path
+    head: Head
+    """As it is in the file: divided by the temperature, where there is one."""
+    tasks: tuple[int, ...]
+    """The task in which each class arrived; 0 for the classes of the base."""
+    backbone: str
+    """What computed the features that it reads."""
+    temperature: Temperature | None
+    ended: Top1
+    """What the run had right at its end, of old and new classes."""
+    notes: tuple[str, ...]
+
+
+def export_head(
+    run: Path,
+    out: Path,
+    *,
+    calibrated: bool = True,
+    base: Path | None = None,
+    new: Path | None = None,
+    overwrite: bool = False,
+) -> HeadExport:
+    """Write the final head of a run record to a file, for features that are computed elsewhere.
+
+    Args:
+        run: The folder of the record.
+        out: The file, .npz or .safetensors.
+        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
+        base: The feature cache of the base classes, where it is not where the record says.
+        new: That of the classes that arrived.
+        overwrite: Whether a model or a head that is there is replaced.
+
+    Raises:
+        ModelError: If there is something at `out` already.
+        RecordError: If there is no record at `run`, it is damaged or holds no head.
+        HeadError: If the head is damaged, its training has diverged, it is no linear head on
+            features, or those of a backbone that training has changed.
+    """
+    if out.suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
+    check_free(out, overwrite=overwrite)
+    trained = TrainedRun.read(run, base, new)
+    info = trained.record.info
+    if trained.changed:
+        raise HeadError(
+            f"training has changed the backbone of {run}: its head alone does not fit the features"
+            " of any cache",
+            remedy="Export both: `clinit export RUN --out FOLDER`.",
+        )
+    temperature, notes = trained.temperature() if calibrated else (None, ())
+    config = {name: info["config"].get(name) for name in ("method", "loss")}
+    origin = {
+        "run": info["id"],
+        "tasks": list(trained.tasks),
+        "temperature": None if temperature is None else asdict(temperature),
+        **{name: value for name, value in config.items() if value is not None},
+    }
+    head = replace(divided(trained.head, temperature), origin=origin)
+    write_head(head, out)
+    backbone = Fingerprint(info["base"]["fingerprint"]).backbone or "an unknown backbone"
+    ended = trained.accuracies()["all"]
+    return HeadExport(out, head, trained.tasks, backbone, temperature, ended, notes)

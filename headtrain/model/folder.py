@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from types import MappingProxyType
 from typing import Any
 
 import timm
@@ -40,7 +39,7 @@ from clinit.extract.network.transform import Transform
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_folder
 from clinit.files.text import TextFileError, read_text
-from clinit.headtrain.model.memory import MEMORY_FILE, Memory, memory_in
+from clinit.headtrain.model.memory import MEMORY_FILE, Memory, read_memory
 from clinit.headtrain.model.model_file import Change, ModelFacts, read_facts, write_model
 from clinit.machine import choose_device
 from clinit.words import contrast_digests, escaped, lines_of_table, visible
@@ -52,15 +51,7 @@ _TOLERANCE = 1e-5
 """Between the logits of the two networks, relative to the largest."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """A model as it is read."""
-
-    facts: ModelFacts
-    backbone: Backbone | None
-    """The network on its device, its classifier included; None where it was not asked for."""
-    memory: Memory | None
-    """None where it remembers nothing, or was not asked for."""
+Stored = tuple[ModelFacts, Backbone | None, Memory | None]
 
 
 def read_model(path: Path, *, device: str | None = None, remembers: bool = True) -> Stored:
@@ -71,25 +62,29 @@ def read_model(path: Path, *, device: str | None = None, remembers: bool = True)
         device: Where the network goes; None to leave it unread.
         remembers: Whether its memory is read.
 
+    Returns:
+        How it describes itself; the network on its device, its classifier included, None where it
+        was not asked for; what it remembers, None where that is nothing or was not asked for.
+
     Raises:
-        ModelError: If there is no model at `path`, it has changed since it was written, its
-            folder contradicts its file, or it was replaced during the second reading too.
+        ModelError: If there is no model at `path`, it has changed since it was written, or its
+            folder contradicts its file.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    for _ in range(2):
-        before = _identity(path)
-        try:
-            file, facts = _read_facts(path)
-            backbone = None if device is None else _read_network(file, facts, device)
-            return Stored(facts, backbone, memory_in(path, facts) if remembers else None)
-        except ClinitError:
-            if _identity(path) == before:
-                raise
-    raise ModelError(
-        f"{path} was replaced again and again while it was read",
-        remedy="Wait until the command that writes it has ended, then run this one again.",
-    )
+
+    def read() -> Stored:
+        file, facts = _read_facts(path)
+        backbone = None if device is None else _read_network(file, facts, device)
+        return facts, backbone, _read_memory(path, facts) if remembers else None
+
+    before = _identity(path)
+    try:
+        return read()
+    except ClinitError:
+        if _identity(path) == before:
+            raise
+    return read()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -101,7 +96,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
-    """Return the model file at `path`, or in the folder there, and what it says of itself."""
+    """Return the model file at `path`, or in the folder there, and how it describes itself."""
     if not path.is_dir():
         return path, read_facts(path)
     file, config = path / MODEL_FILE, path / CONFIG_FILE
@@ -118,12 +113,42 @@ def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
         raise ModelError(f"cannot read {config}: {error}", remedy=remedy) from error
     facts = read_facts(file)
     expected = json.loads(json.dumps(_content(facts)))
-    # Earlier files do not hold what timm alone reads.
-    if differing := _difference(expected, found, whole=facts.timm is not None):
+    if facts.timm is None:  # earlier model files do not hold what timm alone reads
+        found = _part(found, expected)
+    if found != expected:
+        both = {**expected, **found} if isinstance(found, dict) else ()
+        differing = [name for name in both if expected.get(name) != found.get(name)]
         raise ModelError(
-            f"{config} and the model file beside it disagree about {differing}", remedy=remedy
+            f"{config} and the model file beside it disagree about"
+            f" {', '.join(differing) or 'everything'}",
+            remedy=remedy,
         )
     return file, facts
+
+
+def _part(found: Any, like: Mapping[str, Any]) -> Any:
+    """Return the fields that another configuration has."""
+    if not isinstance(found, dict):
+        return found
+    part = {name: found.get(name) for name in like}
+    if "pretrained_cfg" in like:
+        part["pretrained_cfg"] = _part(part["pretrained_cfg"], like["pretrained_cfg"])
+    return part
+
+
+def _read_memory(path: Path, facts: ModelFacts) -> Memory | None:
+    """Return what the model at `path` remembers; None for a file, or a folder without a memory."""
+    file = path / MEMORY_FILE
+    if not os.path.lexists(file):  # a link that leads nowhere is a memory that is lost
+        return None
+    memory = read_memory(file)
+    if memory.class_names != facts.class_names:
+        raise ModelError(
+            f"{file} remembers {len(memory.class_names):,} classes that are not the"
+            f" {facts.num_classes:,} of the model",
+            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
+        )
+    return memory
 
 
 def _read_network(file: Path, facts: ModelFacts, device: str) -> Backbone:
@@ -150,7 +175,7 @@ def write_model_folder(
     network: nn.Module,
     facts: ModelFacts,
     *,
-    extra: Mapping[str, Callable[[Path], object]] = MappingProxyType({}),
+    more: Callable[[Path], object] = lambda draft: None,
     overwrite: bool = False,
 ) -> None:
     """Write the model to `folder`.
@@ -159,8 +184,7 @@ def write_model_folder(
         folder: The folder; it must not exist, unless it is overwritten.
         network: On any device.
         facts: What the model file says of itself.
-        extra: Writers of further files by their names in the folder; each is given the path to
-            write to, and its error leaves no folder.
+        more: Writes further files into the folder that it is given; its error leaves no folder.
         overwrite: Whether a model that is there is replaced.
 
     Raises:
@@ -175,9 +199,13 @@ def write_model_folder(
         config = json.dumps(_content(facts), indent=2, allow_nan=False) + "\n"
         (draft / CONFIG_FILE).write_text(config, encoding="utf-8")
         (draft / CARD_FILE).write_text(card(facts), encoding="utf-8")
-        _check_timm_loads(draft, network, facts)
-        for name, write_file in extra.items():
-            write_file(draft / name)
+        if why := _difference_in_timm(draft, network, facts):
+            raise ModelError(
+                f"timm does not build the same {facts.backbone} from a folder:"
+                f" {' '.join(why.split())}",
+                remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
+            )
+        more(draft)
 
     commit_folder(folder, write, overwrite=overwrite)
 
@@ -210,28 +238,23 @@ def _foreign(path: Path) -> str | None:
 
 
 @torch.inference_mode()
-def _check_timm_loads(folder: Path, network: nn.Module, facts: ModelFacts) -> None:
+def _difference_in_timm(folder: Path, network: nn.Module, facts: ModelFacts) -> str | None:
+    """Return how the network that timm builds from a folder differs on seeded noise, if it does."""
     try:
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True)
     except Exception as error:  # whatever an architecture makes of its arguments
-        raise _refusal(facts, f"{type(error).__name__}: {error}") from error
+        return f"{type(error).__name__}: {error}"
     device = next(network.parameters()).device
     noise = torch.randn(2, 3, *facts.transform.crop, generator=torch.Generator().manual_seed(0))
     images = noise.to(device, memory_format=torch.channels_last)
-    loaded.eval().to(device).to(memory_format=torch.channels_last)
-    expected, found = network(images), loaded(images)
+    expected = network(images)
+    found = loaded.eval().to(device).to(memory_format=torch.channels_last)(images)
     if found.shape != expected.shape:
-        raise _refusal(facts, f"it has {found.shape[-1]:,} rows, not {expected.shape[-1]:,}")
+        return f"it has {found.shape[-1]:,} rows, not {expected.shape[-1]:,}"
     difference, largest = (found - expected).abs().max(), expected.abs().max()
-    if not difference <= _TOLERANCE * largest:  # not true of NaN either
-        raise _refusal(facts, f"its logits differ by {difference:g} of {largest:g}")
-
-
-def _refusal(facts: ModelFacts, why: str) -> ModelError:
-    return ModelError(
-        f"timm does not build the same {facts.backbone} from a folder: {' '.join(why.split())}",
-        remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
-    )
+    if difference <= _TOLERANCE * largest:  # not true of NaN
+        return None
+    return f"its logits differ by {difference:g} of {largest:g}"
 
 
 def data_config(transform: Transform) -> dict[str, Any]:
@@ -270,22 +293,6 @@ def _content(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def _difference(expected: Mapping[str, Any], found: object, *, whole: bool) -> str | None:
-    """Return the name of the first field of `expected` that `found` lacks or has otherwise.
-
-    With `whole`, that may also be a field which `found` alone has.
-    """
-    if not isinstance(found, dict):
-        return "everything: it holds no fields"
-    for name, value in expected.items():
-        if isinstance(value, dict) and name != "model_args":
-            if (inner := _difference(value, found.get(name), whole=whole)) is not None:
-                return f"{name}.{inner}" if " " not in inner else name
-        elif found.get(name) != value:
-            return name
-    return next((name for name in found if name not in expected), None) if whole else None
-
-
 def _crop_fraction(transform: Transform) -> float:
     """Return the crop fraction p of fewest digits for which floor(crop / p) is the resized side.
 
@@ -307,14 +314,6 @@ def _crop_fraction(transform: Transform) -> float:
 
 UNFOLDED = 60
 """Class names that stand open in the card; longer lists are folded."""
-_DONE = {
-    "run": "trained",
-    "add": "added",
-    "replace": "replaced",
-    "remove": "removed",
-    "rename": "renamed",
-    "remember": "remembered",
-}
 
 
 def card(facts: ModelFacts) -> str:
@@ -323,11 +322,11 @@ def card(facts: ModelFacts) -> str:
     Names of classes and paths are text from data: they are escaped wherever they stand.
     """
     arrived = sum(task > 0 for task in facts.tasks)
-    told = []
+    probabilities = []
     if (caution := facts.caution) is not None:
-        told.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
+        probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
     if facts.temperature is not None:
-        told.append(
+        probabilities.append(
             f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are divided"
             " by it already; the class that scores highest is the same without it."
         )
@@ -338,11 +337,15 @@ def card(facts: ModelFacts) -> str:
         base=f"{facts.num_classes - arrived:,}",
         arrived=f"{arrived:,}",
         transform=escaped(facts.transform.describe()),
-        probabilities="".join(f"\n{each}\n" for each in told),
+        probabilities="".join(f"\n{each}\n" for each in probabilities),
         lists="".join(f"\n{_names(facts, task)}\n" for task in sorted(set(facts.tasks))),
         accuracy=_accuracy(facts),
         history=_history(facts),
     )
+
+
+def _done(change: Change) -> str:
+    return "trained" if change.action == "run" else f"{change.action.removesuffix('e')}ed"
 
 
 def _names(facts: ModelFacts, task: int) -> str:
@@ -359,17 +362,17 @@ def _folded(title: str, text: str) -> str:
 
 
 def _accuracy(facts: ModelFacts) -> str:
-    measured = next((each for each in reversed(facts.history) if each.accuracy), None)
-    rows = [
-        [escaped(group), f"{part.correct:,}", f"{part.total:,}", f"{part.percent:.2f} %"]
-        for group, part in (measured.accuracy.items() if measured else ())
-        if part.total
-    ]
-    if measured is None or not rows:
-        return "Not known: no test image was evaluated."
-    when = f"{_DONE[measured.action]} ({escaped(measured.date)})"
-    table = lines_of_table(["classes", "right", "test images", "top-1"], rows, numbers=3)
-    return "\n".join([f"Top-1 when the classes were last {when}:", "", *table])
+    for change in reversed(facts.history):
+        rows = [
+            [escaped(group), f"{part.correct:,}", f"{part.total:,}", f"{part.percent:.2f} %"]
+            for group, part in change.accuracy.items()
+            if part.total
+        ]
+        if rows:
+            when = f"{_done(change)} ({escaped(change.date)})"
+            table = lines_of_table(["classes", "right", "test images", "top-1"], rows, numbers=3)
+            return "\n".join([f"Top-1 when the classes were last {when}:", "", *table])
+    return "Not known: no test image was evaluated."
 
 
 def _history(facts: ModelFacts) -> str:
@@ -379,7 +382,7 @@ def _history(facts: ModelFacts) -> str:
     rows = [
         [
             escaped(each.date),
-            _DONE[each.action],
+            _done(each),
             "-" if each.task is None else str(each.task),
             f"{len(each.classes):,}",
             f"{sum(each.images.values()):,}" if each.images else "-",
@@ -388,7 +391,7 @@ def _history(facts: ModelFacts) -> str:
         for each in facts.history
     ]
     details = [
-        _folded(f"{number}: what was {_DONE[each.action]}, and how", _details(each))
+        _folded(f"{number}: what was {_done(each)}, and how", _details(each))
         for number, each in enumerate(facts.history, start=1)
     ]
     return "\n\n".join(["\n".join(lines_of_table(heads, rows, numbers=4)), *details])

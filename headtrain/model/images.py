@@ -16,7 +16,6 @@ import numpy as np
 
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Top1, top1
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import available_splits, scan
@@ -25,10 +24,9 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import Digest, DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
-from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.model_file import Change
-from clinit.headtrain.model.old_rows import in_rows_of
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
@@ -50,22 +48,18 @@ class _Content(TypedDict):
     digests: dict[str, Digest]
 
 
-def _nothing(told: object) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """What is called; by default nothing is told to anybody."""
 
-    note: Callable[[str], None] = _nothing
+    note: Callable[[str], object] = lambda text: None
     """Given what the user may want to know."""
-    warn: Callable[[str], None] = _nothing
+    warn: Callable[[str], object] = lambda text: None
     """Given what is probably not what the user wanted."""
     doing: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Entered with a few words while something goes on that has no progress to show."""
     extracting: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: (
-        nullcontext(_nothing)
+        nullcontext(lambda progress: None)
     )
     """Entered while features are computed: what it gives is called after every batch."""
     training: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(ignore)
@@ -148,11 +142,9 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
             bad += result.split.summary.invalid
     _CONTENT.write(folder / _CONTENT_FILE, content)
     if bad:
+        every = sum(len(each.table) for each in manifests.values())
         named = examples([f"{each.path}: {each.reason}" for each in bad])
-        listener.warn(
-            f"{len(bad):,} of {sum(len(each.table) for each in manifests.values()):,} images cannot"
-            f" be read and are left out ({named})"
-        )
+        listener.warn(f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})")
     source = read_source(folder)
     counts = source.train.counts()
     if unreadable := [source.class_names[row] for row in np.flatnonzero(counts == 0)]:
@@ -160,14 +152,12 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
             f"no image of {len(unreadable):,} classes in {root} can be read"
             f" ({examples(unreadable)})",
             remedy="Replace the damaged images, or remove the folders of these classes, and give"
-            " another folder with `--features`. If the storage was at fault, give the same command"
-            " with `--retry-invalid`.",
+            " another folder with `--features`; or read them again with `--retry-invalid`.",
         )
     if single := [source.class_names[row] for row in np.flatnonzero(counts == 1)]:
         listener.note(
-            f"{len(single):,} of {len(counts):,} classes"
-            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
-            " is computed from it is a guess, and nothing is kept aside to measure it on"
+            f"{len(single):,} of {len(counts):,} classes have a single image ({examples(single)}):"
+            " what is computed from it is a guess, and nothing is kept aside to measure it on"
         )
     return source
 
@@ -180,17 +170,14 @@ def _list_images(root: Path, listener: Listener) -> dict[str, Manifest]:
         manifests[split] = scanned.manifest
         for warning in scanned.warnings:
             listener.warn(warning)
+    remedy = "Give a folder of class folders, or one with train/<class>/ and val/<class>/."
     if "train" not in manifests:
+        raise ManifestError(f"{root} holds a folder val, but no folder train", remedy=remedy)
+    counts = manifests["train"].class_counts()
+    if empty := counts.filter(images=0)["class_name"].to_list():
         raise ManifestError(
-            f"{root} holds a folder val, but no folder train",
-            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
-        )
-    train = manifests["train"]
-    empty = train.class_counts().filter(images=0)["class_name"].to_list()
-    if empty:
-        raise ManifestError(
-            f"{len(empty):,} of {len(train.class_names):,} class folders in {root} hold no image"
-            f" to learn from ({examples(empty)})",
+            f"{len(empty):,} of {len(counts):,} class folders in {root} hold no image to learn"
+            f" from ({examples(empty)})",
             remedy="Put images into them, or remove them.",
         )
     return manifests
@@ -221,15 +208,7 @@ def _same_content(manifests: Mapping[str, Manifest], root: Path, folder: Path) -
     return {"digests": found}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """Features to compute rows from, and others of the same classes to measure them on."""
-
-    train: FeatureSet
-    held_out: FeatureSet
-
-
-def measured(source: Source, share: float) -> Measured:
+def measured(source: Source, share: float) -> Source:
     """Keep images aside: the split `val` where there is one, else a share of each class.
 
     At least one image of each class of five or more is kept aside, and none of smaller ones. Which
@@ -241,11 +220,9 @@ def measured(source: Source, share: float) -> Measured:
         source: The features.
         share: Of the images of a class, in [0, 1).
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"the share of held-out images must lie in [0, 1), got {share}")
     rows = source.train
     if len(source.val.labels) or not share:
-        return Measured(rows, source.val)
+        return source
 
     def choose(firsts: np.ndarray) -> np.ndarray:
         chosen = [firsts[:0]]
@@ -259,27 +236,14 @@ def measured(source: Source, share: float) -> Measured:
         return np.concatenate(chosen)
 
     aside = in_whole_groups(groups_of(rows), choose)
-    train, held_out = (
+    train, val = (
         FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)
         for chosen in (~aside, aside)
     )
-    return Measured(train, held_out)
+    return replace(source, train=train, val=val)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Remembered:
-    """A model that remembers classes, as it was written."""
-
-    model: Model
-    num_remembered: int
-    """Classes whose images were given."""
-    kept_from_before: int
-    """Other classes that the model had remembered, and still does."""
-    accuracy: Top1
-    """Correct on the held-out images."""
-
-
-def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Remembered:
+def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Model:
     """Let a model remember the classes of a folder of images, which it knows by name; write it.
 
     What it remembers of other classes stays; the shared covariance becomes the average of that of
@@ -306,17 +270,16 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Reme
 
     source = image_features(model, job, check_own)
     parts = measured(source, config.hold_out)
-    train, held_out = (in_rows_of(model.head, each) for each in (parts.train, parts.held_out))
-    fresh = Memory.of(
+    train, held_out = (in_rows_of(model.head, each) for each in (parts.train, parts.val))
+    memory = Memory.of(
         train,
         model.depends_on,
         held_out=held_out,
         keep=config.keep,
         with_variances=config.variances,
     )
-    memory = fresh if model.memory is None else model.memory.updated(fresh)
-    classes = np.arange(model.head.num_classes)
-    accuracy = top1(model.head, held_out.features, held_out.labels, classes)
+    if model.memory is not None:
+        memory = model.memory.updated(memory)
     counts = train.counts()
     named = sorted(source.class_names, key=row_of.__getitem__)
     change = Change.now(
@@ -325,14 +288,9 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Reme
         images={name: int(counts[row_of[name]]) for name in named},
         data=job.where_from(model, source),
         settings=asdict(config),
-        accuracy={"old": accuracy},
+        accuracy={"old": accuracy(model.head, held_out)},
     )
     remembering = replace(model, memory=memory).after(change)
     with job.listener.doing("Putting backbone and head together …"):
         remembering.write(job.out, overwrite=job.overwrite)
-    return Remembered(
-        model=remembering,
-        num_remembered=len(named),
-        kept_from_before=int(memory.known.sum() - fresh.known.sum()),
-        accuracy=accuracy,
-    )
+    return remembering

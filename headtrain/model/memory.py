@@ -17,7 +17,6 @@ sealed JSON document with class names, what the features depend on, and the dige
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +28,10 @@ from safetensors.numpy import save
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, Top1, head_rows, top1
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind, Share
 from clinit.files.paths import check_readable
-from clinit.headtrain.model.model_file import ModelFacts
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 
@@ -67,18 +66,14 @@ class Memory:
 
     def __post_init__(self) -> None:
         classes, dim = len(self.class_names), len(self.covariance)
-        expected = {
-            "counts": (classes,),
-            "means": (classes, dim),
-            "covariance": (dim, dim),
-            "variances": (classes, dim),
-        }
+        rows = {"counts": classes, "means": classes, "covariance": dim, "variances": classes}
         for name, tensor in self.tensors().items():
-            if tensor.shape != expected.get(name, tensor.shape):
-                raise ValueError(f"{name} has shape {tensor.shape}, expected {expected[name]}")
-        for name, rows in (("held_out", self.held_out), ("kept", self.kept)):
-            if rows.class_names != self.class_names or rows.dim != dim:
-                raise ValueError(f"{name} is not of these classes and this width")
+            shape: tuple[int, ...] = (rows.get(name, len(tensor)), dim)
+            kind = "f"
+            if name == "counts" or name.endswith("_labels"):
+                shape, kind = shape[:1], "i"
+            if tensor.shape != shape or tensor.dtype.kind != kind:
+                raise ValueError(f"{name} is {tensor.dtype} {tensor.shape}, expected {shape}")
 
     def __repr__(self) -> str:
         rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
@@ -149,17 +144,11 @@ class Memory:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return all arrays by name, as a file holds them."""
-        variances = {} if self.variances is None else {"variances": self.variances}
-        return {
-            "counts": self.counts,
-            "means": self.means,
-            "covariance": self.covariance,
-            "held_out": self.held_out.features,
-            "held_out_labels": self.held_out.labels,
-            "kept": self.kept.features,
-            "kept_labels": self.kept.labels,
-            **variances,
-        }
+        plain = {name: getattr(self, name) for name in _ARRAYS}
+        for name in _ROWS:
+            rows: FeatureSet = getattr(self, name)
+            plain |= {name: rows.features, f"{name}_labels": rows.labels}
+        return {name: tensor for name, tensor in plain.items() if tensor is not None}
 
     @property
     def population_covariance(self) -> Float[np.ndarray, "dim dim"]:
@@ -177,24 +166,23 @@ class Memory:
         names = (*self.class_names, *new.class_names)
         averaged = self.averaged + new.averaged
         shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
+        covariance = shares[0] * self.covariance + shares[1] * new.covariance
         places = len(self.class_names) + np.arange(len(new.class_names))
-        both = None
-        if self.variances is not None or new.variances is not None:
-            both = np.concatenate([_variances_or_shared(self), _variances_or_shared(new)])
+        variances = [self.variances, new.variances]
+        if any(each is not None for each in variances):
+            variances = [_variances_or_shared(each) for each in (self, new)]
         return replace(
             self,
             class_names=names,
             counts=np.concatenate([self.counts, new.counts]),
             means=np.concatenate([self.means, new.means]),
-            covariance=np.asarray(
-                shares[0] * self.covariance + shares[1] * new.covariance, dtype=np.float32
-            ),
+            covariance=np.asarray(covariance, dtype=np.float32),
             averaged=averaged,
             freedom=float(shares @ [self.freedom, new.freedom]),
             exact=self.exact and new.exact,
             held_out=joined_rows([self.held_out, renumbered(new.held_out, places, names)], names),
             kept=joined_rows([self.kept, renumbered(new.kept, places, names)], names),
-            variances=both,
+            variances=None if variances[0] is None else np.concatenate(variances),
         )
 
     def of_rows(self, rows: Sequence[int]) -> Memory:
@@ -224,18 +212,14 @@ class Memory:
 
         What is known here of other classes stays.
         """
-        given = np.flatnonzero(fresh.known)
-        others = np.flatnonzero(~fresh.known)
+        given, others = np.flatnonzero(fresh.known), np.flatnonzero(~fresh.known)
         both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
-        order = np.argsort(np.concatenate([others, given]))
-        return both.of_rows(order.tolist())
+        return both.of_rows(np.argsort(np.concatenate([others, given])).tolist())
 
     def renamed(self, class_names: tuple[str, ...]) -> Memory:
         """Return the same memory of classes of other names."""
-        held_out, kept = (
-            replace(rows, class_names=class_names) for rows in (self.held_out, self.kept)
-        )
-        return replace(self, class_names=class_names, held_out=held_out, kept=kept)
+        rows = {name: replace(getattr(self, name), class_names=class_names) for name in _ROWS}
+        return replace(self, class_names=class_names, **rows)
 
 
 def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
@@ -246,8 +230,10 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:
-        names = ", ".join(sorted(differing))
-        raise _refusal(f"what the model remembers is of another backbone: it differs in {names}")
+        raise _refusal(
+            "what the model remembers is of another backbone: it differs in"
+            f" {', '.join(sorted(differing))}"
+        )
 
 
 def no_rows(like: FeatureSet) -> FeatureSet:
@@ -267,11 +253,8 @@ def first_rows(rows: FeatureSet, per_class: int) -> FeatureSet:
 
 def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
     found = np.zeros((len(rows.class_names), rows.dim), dtype=np.float32)
-    order = np.argsort(rows.labels, kind="stable")
-    labels = rows.labels[order]
-    for label in np.unique(labels):
-        start, stop = np.searchsorted(labels, [label, label + 1])
-        found[label] = rows.features[order[start:stop]].astype(np.float64).var(axis=0)
+    for label in np.unique(rows.labels):
+        found[label] = rows.features[rows.labels == label].astype(np.float64).var(axis=0)
     return found
 
 
@@ -305,22 +288,29 @@ def renumbered(
     return FeatureSet(rows.features[there], labels[there], names)
 
 
-def without_rows_of(rows: FeatureSet, others: FeatureSet) -> FeatureSet:
-    """Return the rows that are not, bit for bit in float16, among others."""
-    held = {row.tobytes() for row in others.features.astype(np.float16)}
-    left = np.array([row.tobytes() not in held for row in rows.features.astype(np.float16)], bool)
-    return FeatureSet(rows.features[left], rows.labels[left], rows.class_names)
+def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
+    """Return the rows of classes that the head knows by name, with the labels of its rows."""
+    assert head.class_names is not None
+    return renumbered(rows, head_rows(head, rows.class_names), head.class_names)
+
+
+def accuracy(head: Head, rows: FeatureSet) -> Top1:
+    """Return the accuracy of a head on rows whose labels are numbers of its rows."""
+    return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))
 
 
 MEMORY_FILE = "memory.safetensors"
+_ARRAYS = ("counts", "means", "covariance", "variances")
+_ROWS = ("held_out", "kept")
+_FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
 _KEY = "clinit_memory"
-_REMEDY = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
 _DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
     format="clinit-memory/1",
     error=ModelError,
-    remedy=_REMEDY,
+    remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
 )
+_LEAST_FREEDOM = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +325,10 @@ class _Facts:
     tensors: str
 
 
+def _refusal(why: str) -> ModelError:
+    return ModelError(why, remedy=_DOCUMENT.remedy)
+
+
 def write_memory(memory: Memory, path: Path) -> None:
     """Write a memory to `path`, atomically.
 
@@ -342,34 +336,11 @@ def write_memory(memory: Memory, path: Path) -> None:
         ClinitError: If it cannot be written.
     """
     tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
-    plain = ("class_names", "averaged", "freedom", "exact")
-    facts = {name: getattr(memory, name) for name in plain}
-    facts |= {"backbone": dict(memory.backbone), "tensors": _digest(tensors)}
+    facts = {name: getattr(memory, name) for name in _FACTS} | {"tensors": _digest(tensors)}
     # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
     text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
     content = save(tensors, metadata={_KEY: text})
     commit_file(path, lambda draft: draft.write_bytes(content))
-
-
-def memory_in(folder: Path, facts: ModelFacts) -> Memory | None:
-    """Return what the model in a folder remembers; None where there is no file of it.
-
-    Args:
-        folder: The model folder, or a model file, which remembers nothing.
-        facts: What the model says of itself.
-
-    Raises:
-        ModelError: If the memory cannot be read, or is of other classes.
-    """
-    path = folder / MEMORY_FILE
-    # A link that leads nowhere is a memory that is lost, not one that never was.
-    if not (folder.is_dir() and os.path.lexists(path)):
-        return None
-    memory = read_memory(path)
-    if memory.class_names != facts.class_names:
-        found = f"{len(memory.class_names):,} classes that are not the {facts.num_classes:,}"
-        raise _refusal(f"{path} remembers {found} of the model")
-    return memory
 
 
 def read_memory(path: Path) -> Memory:
@@ -382,14 +353,14 @@ def read_memory(path: Path) -> Memory:
     check_readable(path, ModelError)
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
+            text = (file.metadata() or {}).get(_KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise _refusal(f"{path} is not the memory of a model: {error}") from error
-    if _KEY not in metadata:
-        raise _refusal(f"{path} does not say what it remembers: no command of clinit wrote it")
+    if text is None:
+        raise _refusal(f"{path} does not describe what it remembers: clinit has not written it")
     origin = f"the description in {path}"
-    facts = _DOCUMENT.convert(_DOCUMENT.parse(metadata[_KEY], origin=origin), _Facts, origin=origin)
+    facts = _DOCUMENT.convert(_DOCUMENT.parse(text, origin=origin), _Facts, origin=origin)
     if facts.tensors != _digest(tensors):
         raise _refusal(f"{path} has changed since it was written")
     try:
@@ -398,50 +369,19 @@ def read_memory(path: Path) -> Memory:
         raise _refusal(f"{path} is damaged: {error}") from error
 
 
-def _refusal(why: str) -> ModelError:
-    return ModelError(why, remedy=_REMEDY)
-
-
-_KINDS = {
-    "counts": ("i", 1),
-    "means": ("f", 2),
-    "covariance": ("f", 2),
-    "variances": ("f", 2),
-    **dict.fromkeys(("held_out", "kept"), ("f", 2)),
-    **{f"{name}_labels": ("i", 1) for name in ("held_out", "kept")},
-}
-"""Kind of the numbers and number of axes of each tensor."""
-_LEAST_FREEDOM = 1e-9
-
-
 def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
-    """Return a memory; refuse what none holds before anything is computed with it."""
-
-    def rows(name: str) -> FeatureSet:
-        return FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
-
+    """Return a memory; refuse numbers that none holds."""
     for name, tensor in tensors.items():
-        if (tensor.dtype.kind, tensor.ndim) != _KINDS[name]:
-            raise ValueError(f"{name} is of type {tensor.dtype} with {tensor.ndim} axes")
         if not np.isfinite(tensor).all():
             raise ValueError(f"{name} holds values that are not finite")
-    if (tensors["counts"] < 0).any():
-        raise ValueError("counts holds negative numbers")
-    if 0 < facts.freedom < _LEAST_FREEDOM:
-        raise ValueError(f"freedom is {facts.freedom}")
-    return Memory(
-        class_names=facts.class_names,
-        counts=tensors["counts"],
-        means=tensors["means"],
-        covariance=tensors["covariance"],
-        averaged=facts.averaged,
-        freedom=facts.freedom,
-        exact=facts.exact,
-        held_out=rows("held_out"),
-        kept=rows("kept"),
-        backbone=facts.backbone,
-        variances=tensors.get("variances"),
-    )
+    if (tensors["counts"] < 0).any() or 0 < facts.freedom < _LEAST_FREEDOM:
+        raise ValueError("its numbers of images are none")
+    rows = {
+        name: FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
+        for name in _ROWS
+    }
+    arrays = {name: tensors.get(name) for name in _ARRAYS}
+    return Memory(**{name: getattr(facts, name) for name in _FACTS}, **arrays, **rows)
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

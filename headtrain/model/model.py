@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,7 @@ from clinit.headtrain.model.model_file import (
     for_timm,
     write_model,
 )
-from clinit.headtrain.model.onnx import OnnxCheck, load_onnx, write_onnx
-from clinit.headtrain.model.predict import Classifier, Predictor, Rejection, load_model
+from clinit.headtrain.model.onnx import OnnxCheck, write_onnx
 from clinit.headtrain.temperature import divided
 from clinit.words import examples, visible
 
@@ -150,7 +148,7 @@ class Model:
         left = self.without(names)
         if (temperature := left.facts.temperature) is not None:
             left = replace(left, facts=replace(left.facts, temperature=temperature.unmeasured))
-        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=dict(data)))
+        return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
     def renamed(self, new_names: Mapping[str, str], data: Mapping[str, Any]) -> Model:
         """Return the same classes under other names, and with that in the history.
@@ -174,27 +172,26 @@ class Model:
                 remedy="Choose names that the model does not have; `clinit model show MODEL` lists"
                 " its classes.",
             )
-        found = replace(
+        renamed = replace(
             self,
             facts=replace(self.facts, class_names=names),
             head=replace(self.head, class_names=names),
             memory=None if self.memory is None else self.memory.renamed(names),
         )
         settings = {"names": dict(new_names)}
-        change = Change.now("rename", list(new_names.values()), data=dict(data), settings=settings)
-        return found.after(change)
+        return renamed.after(
+            Change.now("rename", [*new_names.values()], data=data, settings=settings)
+        )
 
     def _check_known(self, names: Sequence[str]) -> None:
         known = set(self.facts.class_names)
-        unknown = [name for name in names if name not in known]
-        if not unknown:
-            return
-        near = get_close_matches(unknown[0], self.facts.class_names, n=3)
-        raise ModelError(
-            f"the model has no class {examples(unknown)}"
-            + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
-            remedy="`clinit model show MODEL` lists its classes.",
-        )
+        if unknown := [name for name in names if name not in known]:
+            near = get_close_matches(unknown[0], self.facts.class_names, n=3)
+            raise ModelError(
+                f"the model has no class {examples(unknown)}"
+                + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
+                remedy="`clinit model show MODEL` lists its classes.",
+            )
 
     def write(
         self, out: Path, *, compare_on: Sequence[Path] | None = None, overwrite: bool = False
@@ -224,20 +221,21 @@ class Model:
             weights=state_sha256(network.state_dict()),
             timm=for_timm(network, self.facts.model_args),
         )
-        checks: list[OnnxCheck] = []
+        check = None
         if out.suffix == ".safetensors":
             write_model(network, facts, out)
         else:
-            extra: dict[str, Any] = {}
-            if compare_on is not None:
-                extra[ONNX_FILE] = lambda path: checks.append(
-                    write_onnx(network, facts, path, compare_on)
-                )
-            if self.memory is not None:
-                extra[MEMORY_FILE] = partial(write_memory, self.memory)
-            write_model_folder(out, network, facts, extra=extra, overwrite=overwrite)
+
+            def write_more(draft: Path) -> None:
+                nonlocal check
+                if compare_on is not None:
+                    check = write_onnx(network, facts, draft / ONNX_FILE, compare_on)
+                if self.memory is not None:
+                    write_memory(self.memory, draft / MEMORY_FILE)
+
+            write_model_folder(out, network, facts, more=write_more, overwrite=overwrite)
         num_parameters = sum(parameter.numel() for parameter in network.parameters())
-        return Written(facts, num_parameters, checks[0] if checks else None)
+        return Written(facts, num_parameters, check)
 
 
 def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
@@ -248,77 +246,15 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    stored = read_model(Path(path), device=device)
-    facts, backbone = stored.facts, stored.backbone
+    facts, backbone, memory = read_model(Path(path), device=device)
     assert backbone is not None
     head = replace(backbone.head, class_names=facts.class_names)
     if facts.temperature is not None:
         head = facts.temperature.multiplied(head)
-    model = Model(facts, backbone, head, stored.memory, str(path))
-    if model.memory is not None:
-        check_backbone(model.depends_on, model.memory.backbone)
+    model = Model(facts, backbone, head, memory, str(path))
+    if memory is not None:
+        check_backbone(model.depends_on, memory.backbone)
     return model
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a user asks for, that images of none of the classes are called unknown."""
-
-    score: str
-    """One of `clinit.headtrain.model.predict.SCORES`."""
-    rate: float = 0.05
-    """Share of images of known classes that may be turned away."""
-    threshold: float | None = None
-    """Lowest score of a known image, in place of a share."""
-
-    def rejection(self, path: Path, model: Model | None) -> tuple[Rejection, str]:
-        """Return the threshold, and in words where it is from.
-
-        Args:
-            path: The model, an ONNX file of it, or a head alone.
-            model: The model, if it may remember images.
-
-        Raises:
-            ModelError: If nothing is remembered that the threshold could be taken from.
-        """
-        if self.threshold is not None:
-            return Rejection(self.score, self.threshold), ""
-        if model is None or model.memory is None:
-            raise ModelError(
-                f"{path} remembers no image of its classes: nothing says how low the score of an"
-                " unknown one is",
-                remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
-                " give the new folder; or give the lowest score of a known one:"
-                " `--threshold VALUE`.",
-            )
-        found = Rejection.at_rate(self.score, self.rate, model.head, model.memory)
-        share = f"{100 * self.rate:g} % of {len(model.memory.held_out.labels):,} held-out images"
-        return found, f", below which at most {share} are"
-
-
-def open_predictor(
-    path: Path, rule: Rule | None, *, device: str = "auto"
-) -> tuple[Predictor, Rejection | None, str]:
-    """Open a model of images in any form, with what it takes for unknown.
-
-    Args:
-        path: A folder or file of a model, or an ONNX file.
-        rule: What is called unknown; None for nothing.
-        device: Where it computes.
-
-    Returns:
-        The model, when an image is of none of its classes, and in words where that is from.
-
-    Raises:
-        ModelError: If there is no model at `path`, it is damaged, or lacks what the rule needs.
-        DeviceError: If the device is absent.
-    """
-    if rule is not None and rule.threshold is None and path.suffix != ".onnx":
-        model = open_model(path, device=device)
-        return Classifier(model.facts, model.backbone), *rule.rejection(path, model)
-    rejection, why = (None, "") if rule is None else rule.rejection(path, None)
-    load = load_onnx if path.suffix == ".onnx" else load_model
-    return load(path, device=device), rejection, why
 
 
 def stock_model(config: ExtractConfig) -> Model:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -46,35 +46,38 @@ class Change:
     """UTC in ISO format, to the second."""
     clinit: Word
     """Version of clinit."""
-    task: int | None
+    task: int | None = None
     """The task in which the classes arrived; None if they arrived in several, or none did."""
     classes: tuple[str, ...]
     """The classes that it concerns, in the order of their rows; the new names of renamed ones."""
-    images: Mapping[str, Count]
+    images: Mapping[str, Count] = field(default_factory=dict)
     """Training images by class name."""
-    data: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=dict)
     """What it was made from: caches, roots, digests of manifests, the run."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """What it was asked to do."""
-    accuracy: Mapping[str, Top1]
+    accuracy: Mapping[str, Top1] = field(default_factory=dict)
     """Test images of `old` classes, there before it, of `new` ones, of `all`, and of those of
     `task 1`, … where a run had several; what was not measured is absent."""
 
     @classmethod
-    def now(cls, action: Action, classes: Sequence[str], **fields: Any) -> Change:
-        """Return what is done now, by this version of clinit; other fields are empty."""
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        empty: dict[str, Any] = {"task": None}
-        empty |= {name: {} for name in ("images", "data", "settings", "accuracy")}
-        found = cls(
-            **{**empty, **fields},
+    def now(
+        cls,
+        action: Action,
+        classes: Sequence[str],
+        *,
+        accuracy: Mapping[str, Top1] | None = None,
+        **more: Any,
+    ) -> Change:
+        """Return what is done now, by this version of clinit."""
+        return cls(
             action=action,
-            date=date,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
             clinit=version("clinit"),
             classes=tuple(classes),
+            accuracy={name: part for name, part in (accuracy or {}).items() if part.total},
+            **more,
         )
-        measured = {name: part for name, part in found.accuracy.items() if part.total}
-        return replace(found, accuracy=measured)
 
 
 _DOCUMENT = DocumentKind(
@@ -148,22 +151,17 @@ class ModelFacts:
         """
         if self.temperature is not None:
             return None
-        trained = (each for each in reversed(self.history) if each.settings.get("iterations"))
-        last = next((each for each in trained if each.action in ("add", "replace")), None)
-        settings = (self.record.get("config") or {}) if last is None else last.settings
-        return caution(settings)
+        trained = [each for each in self.history if each.settings.get("iterations")]
+        added = [each.settings for each in trained if each.action in ("add", "replace")]
+        return caution(added[-1] if added else self.record.get("config") or {})
 
     def loading_line(self, path: Path) -> str:
         """Return the Python expression that loads the folder or file at `path` with timm alone."""
         if path.is_dir():
             return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"
-        arguments = [
-            repr(self.backbone),
-            f"num_classes={self.num_classes}",
-            *(f"{name}={value!r}" for name, value in self.model_args.items()),
-            f"checkpoint_path={str(path)!r}",
-        ]
-        return f"timm.create_model({', '.join(arguments)})"
+        told = {"num_classes": self.num_classes, **self.model_args, "checkpoint_path": str(path)}
+        arguments = "".join(f", {name}={value!r}" for name, value in told.items())
+        return f"timm.create_model({self.backbone!r}{arguments})"
 
 
 class _Record(TypedDict, total=False):
@@ -201,10 +199,9 @@ def for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:
 
 def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
     """Write the state of `network` and what is known of it to `path`, atomically."""
-    metadata = {METADATA: facts_text(facts)}
     # Clones: tensors that share memory are not written.
     state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
-    written = save(state, metadata=metadata)
+    written = save(state, metadata={METADATA: facts_text(facts)})
     commit_file(path, lambda draft: draft.write_bytes(written))
 
 
@@ -217,8 +214,8 @@ def read_facts(path: Path) -> ModelFacts:
     if path.suffix == ".onnx":
         raise ModelError(
             f"{path} is an ONNX file, not one of weights",
-            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
-            " clinit.headtrain.model.onnx.",
+            remedy="Give it to `clinit predict`; in Python, to"
+            " `clinit.headtrain.model.onnx.load_onnx`.",
         )
     if not path.is_file():
         raise no_model(f"no model file at {path}")
@@ -260,29 +257,25 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
     origin = f"the description in {path}"
     content = _DOCUMENT.parse(text, origin=origin)
     told = _DOCUMENT.convert(content, _Told, origin=origin)
-    content["fingerprint"] = {"fields": told["fingerprint"]}
-    content["model_args"] = _model_args(path, told["model_args"])
-    return _DOCUMENT.convert(content, ModelFacts, origin=origin)
-
-
-def _model_args(path: Path, text: str) -> dict[str, Any]:
     try:
-        return read_model_args(text)
+        arguments = read_model_args(told["model_args"])
     except ValueError as error:
         raise ModelError(
             f"{path} asks for what no model file may ask for: {error}",
             remedy="Do not use this file. `clinit export` writes none that asks for this.",
         ) from error
+    content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
+    return _DOCUMENT.convert(content, ModelFacts, origin=origin)
 
 
-NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
+NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
 """Methods whose logits are scores: their order counts, not their softmax."""
 
 
 def caution(settings: Mapping[str, Any]) -> str | None:
     """Return why a head of these settings gives no probabilities; None where it does."""
     method = settings.get("method")
-    if isinstance(method, str) and method in NOT_PROBABILISTIC:
+    if method in NOT_PROBABILISTIC:
         origin = f"solved ({method})"
     elif settings.get("loss") == "mse":
         origin = "trained with squared error"

@@ -32,7 +32,7 @@ more ways than a few new ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -42,22 +42,12 @@ from sklearn.covariance import ledoit_wolf
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, head_rows
-from clinit.headtrain.model.memory import Memory, joined_rows, no_rows, renumbered
+from clinit.extract.cache.head import Head
+from clinit.headtrain.model.memory import Memory, in_rows_of, joined_rows, no_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 
 OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
 MOST_PSEUDO_ROWS = 60_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OldRows:
-    """Rows of the classes that a model knows, real or drawn, and what they are."""
-
-    rows: FeatureSet
-    """With a name per row of the classifier."""
-    kind: str
-    """In words: `4,000 rows drawn from the statistics of 1,000 classes`."""
 
 
 def old_rows(
@@ -68,7 +58,7 @@ def old_rows(
     *,
     given: FeatureSet | None = None,
     seed: int = 0,
-) -> OldRows:
+) -> tuple[FeatureSet, str]:
     """Return rows of the old classes, the best there are unless `choice` asks for others.
 
     `auto` takes, for each class, given rows; or kept rows, if they are at least as many as would be
@@ -82,13 +72,16 @@ def old_rows(
         given: Real rows of old classes, from a feature cache.
         seed: Of what is drawn.
 
+    Returns:
+        The rows, and in words what they are: `4,000 rows drawn from the statistics of old classes`.
+
     Raises:
         ModelError: If the model remembers nothing of the kind that is asked for.
     """
     names = head.class_names
     assert names is not None
     if choice == "none":
-        return OldRows(FeatureSet(new.features[:0], new.labels[:0], names), "none")
+        return FeatureSet(new.features[:0], new.labels[:0], names), "none"
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -118,19 +111,12 @@ def old_rows(
         draw(memory_of_head(head, new), "what the head says of old classes")
     if not taken:
         lacks = "keeps no training rows" if choice == "kept" else "remembers no images"
-        also = " with --keep N, or give a cache of old classes with --old"
         raise ModelError(
             f"the model {lacks} of its classes",
-            remedy="Let it remember some: `clinit remember MODEL IMAGES --out NEW`"
-            f"{also * (choice == 'kept')}. Or leave out `--old-rows {choice}`.",
+            remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
+            " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
         )
-    return OldRows(joined_rows(taken, names), ", ".join(kinds))
-
-
-def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
-    """Return the rows of classes that the head knows by name, with the labels of its rows."""
-    assert head.class_names is not None
-    return renumbered(rows, head_rows(head, rows.class_names), head.class_names)
+    return joined_rows(taken, names), ", ".join(kinds)
 
 
 def _per_class(memory: Memory) -> int:

@@ -63,27 +63,29 @@ class Rejection:
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
     @classmethod
-    def at_rate(cls, rule: str, rate: float, head: Head, memory: Memory) -> Rejection:
+    def at_rate(cls, rule: str, rate: float, head: Head | None, memory: Memory | None) -> Rejection:
         """Return the rule that turns away at most a share of the held-out images of a memory.
 
         Args:
             rule: One of `SCORES`.
             rate: The share, in [0, 1).
-            head: The classifier, as it was trained.
-            memory: Of the same classes and features.
+            head: The classifier, as it was trained; None where it is unknown.
+            memory: Of the same classes and features; None where nothing is remembered.
 
         Raises:
-            ModelError: If no image was held out.
+            ModelError: If no image was held out, or the head is unknown.
         """
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
-        rows = torch.from_numpy(memory.held_out.features).float()
-        if not len(rows):
+        if head is None or memory is None or not len(memory.held_out.labels):
             raise ModelError(
-                "the model remembers no held-out image of its classes",
-                remedy="Hold some out: `clinit remember MODEL IMAGES --out NEW`; or give"
-                " --threshold VALUE.",
+                "the model remembers no image of its classes: nothing says how low the score of an"
+                " unknown one is",
+                remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
+                " give the new folder; or give the lowest score of a known one:"
+                " `--threshold VALUE`.",
             )
+        rows = torch.from_numpy(memory.held_out.features).float()
         weight, bias = torch.from_numpy(head.weight).float(), torch.from_numpy(head.bias).float()
         scores = SCORES[rule](rows @ weight.T + bias).sort().values
         # As many scores as the share allows are below this one.
@@ -144,17 +146,15 @@ class Named:
         scores: list[Any] = [None] * len(logits)
         if reject is not None:
             scores = SCORES[reject.rule](logits * self.temperature).tolist()
-        each = zip(chances.tolist(), found.tolist(), scores, strict=True)
-        for probabilities, rows, score in each:
-            names = [self.class_names[row] for row in rows]
-            yield {
-                "guesses": tuple(
-                    Guess(name, title(name), probability, row, self.tasks[row])
-                    for name, probability, row in zip(names, probabilities, rows, strict=True)
-                ),
-                "score": score,
-                "unknown": reject is not None and not score >= reject.threshold,
-            }
+        for probabilities, rows, score in zip(
+            chances.tolist(), found.tolist(), scores, strict=True
+        ):
+            guesses = []
+            for row, probability in zip(rows, probabilities, strict=True):
+                name = self.class_names[row]
+                guesses.append(Guess(name, title(name), probability, row, self.tasks[row]))
+            unknown = reject is not None and not score >= reject.threshold
+            yield {"guesses": tuple(guesses), "score": score, "unknown": unknown}
 
 
 class Predictor(ABC):
@@ -209,17 +209,14 @@ class Predictor(ABC):
             paths = find_images([Path(images)])
         else:
             paths = [Path(image) for image in images]
-        temperature = self.facts.temperature
-        named = Named(
-            self.facts.class_names,
-            self.facts.tasks,
-            1.0 if temperature is None else temperature.value,
-        )
+        facts, temperature = self.facts, self.facts.temperature
+        divisor = 1.0 if temperature is None else temperature.value
+        named = Named(facts.class_names, facts.tasks, divisor)
         found = [Prediction(path, (), MISSING) for path in paths]
         there = [row for row, path in enumerate(paths) if _exists(path)]
         for batch in load_files(
             [paths[row] for row in there],
-            self.facts,
+            facts,
             batch_size=batch_size,
             workers=workers or cpu_count(),
             max_pixels=max_pixels,
@@ -227,10 +224,10 @@ class Predictor(ABC):
         ):
             answers = named.answers(self.logits(batch), top, reject)
             for row, answer in zip(batch.rows, answers, strict=True):
-                reason, path = batch.reasons.get(row), paths[there[row]]
-                found[there[row]] = (
-                    Prediction(path, (), reason) if reason else Prediction(path, **answer)
-                )
+                told = answer
+                if row in batch.reasons:
+                    told = {"guesses": (), "reason": batch.reasons[row]}
+                found[there[row]] = Prediction(paths[there[row]], **told)
             on_images(there[batch.rows[-1]] + 1)
         on_images(len(paths))
         return found
@@ -251,11 +248,6 @@ class Classifier(Predictor):
     def device(self) -> str:
         """Where the network computes."""
         return self.backbone.config.device
-
-    @property
-    def caution(self) -> str | None:
-        """Why the probabilities are not to be taken at their word, None where they are."""
-        return self.facts.caution
 
     def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to resized pixels.
@@ -291,9 +283,9 @@ def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    stored = read_model(Path(path), device=device, remembers=False)
-    assert stored.backbone is not None
-    return Classifier(stored.facts, stored.backbone)
+    facts, backbone, _ = read_model(Path(path), device=device, remembers=False)
+    assert backbone is not None
+    return Classifier(facts, backbone)
 
 
 def load_files(
@@ -311,12 +303,10 @@ def load_files(
         [str(path.absolute()) for path in paths],
         need_rights=False,  # the others are of no less use without it
     )
+    starts = range(0, len(paths), batch_size)
     return load_batches(
         images,
-        [
-            range(start, min(start + batch_size, len(paths)))
-            for start in range(0, len(paths), batch_size)
-        ],
+        [range(start, min(start + batch_size, len(paths))) for start in starts],
         facts.transform,
         workers=workers,
         max_pixels=max_pixels,
@@ -346,19 +336,21 @@ def find_images(
             found.append(path)
             continue
         images: list[Path] = []
-        others: list[Path] = []
+        others: list[str] = []
         for name, below, files in os.walk(path, onerror=_refuse):
             below[:] = sorted(each for each in below if not each.startswith("."))
             for file in sorted(each for each in files if not each.startswith(".")):
-                is_image = file.lower().endswith(IMAGE_SUFFIXES)
-                (images if is_image else others).append(Path(name, file))
+                if file.lower().endswith(IMAGE_SUFFIXES):
+                    images.append(Path(name, file))
+                else:
+                    others.append(printable(Path(name, file)))
         if others:
-            on_left_out([printable(each) for each in others])
+            on_left_out(others)
         if not images:
             raise ImageError(
                 f"no image in {printable(path)}",
-                remedy=f"Files that end in {', '.join(IMAGE_SUFFIXES)} are looked for; any other"
-                " file can be given by its name.",
+                remedy=f"Give a folder with files that end in {', '.join(IMAGE_SUFFIXES)}, or any"
+                " other file by its name.",
             )
         found += images
     return found

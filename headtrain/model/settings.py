@@ -46,8 +46,3 @@ class AddConfig(RememberConfig):
         " rows drawn from the statistics that it remembers (pseudo), rows drawn from what its"
         " head says of them (head), or nothing; auto: the first of these that there is.",
     )
-
-    @property
-    def recognises_nothing(self) -> bool:
-        """Whether the added rows have seen no image: random or zero ones that are not trained."""
-        return self.init in ("random", "zero") and not self.iterations

@@ -54,19 +54,18 @@ it. Products with features are in the type of these, sums and rows in float64.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import as_array, as_tensor, namespace, to_numpy
+from clinit.headtrain.array import as_array, as_tensor, beside, namespace, slices, to_numpy
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import (
     CalibrationSet,
     mean_variance,
-    slices,
     weighted_moments,
     wide_enough,
 )
@@ -74,10 +73,7 @@ from clinit.headtrain.start.new_rows import NewClasses
 
 
 def norm_factor(rows: Rows, data: NewClasses) -> float:
-    """Return mean norm of the head's existing rows / mean norm of the new rows.
-
-    1 where there is nothing to compare: no existing row, or only zeros.
-    """
+    """Return mean norm of the head's existing rows / mean norm of the new rows, as `norm_ratio`."""
     return norm_ratio(data.head.weight[: data.start, :], rows.weight)
 
 
@@ -90,7 +86,7 @@ def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
 
 
 def norm_ratio(existing: Float[Any, "rows dim"], new: Float[Any, "new dim"]) -> float:
-    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 where either is nothing."""
+    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 if either is nothing."""
     norms, others = _norms(existing), _norms(new)
     return float(norms.mean() / others.mean()) if len(norms) and others.mean() > 0 else 1.0
 
@@ -112,16 +108,14 @@ Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
 """Value, gradient and Hessian."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What calibration found."""
+class Calibration(NamedTuple):
+    """What calibration found; the losses are without the prior."""
 
     factor: float
     shift: float
     loss_before: float
-    """With the raw rows: factor 1, shift 0; the prior left out."""
+    """With the raw rows: factor 1, shift 0."""
     loss_after: float
-    """With the factor and the shift; the prior left out."""
     steps: int
 
 
@@ -174,9 +168,10 @@ class Objective:
         kept_bias: Float[Tensor, " new"] | None = None,
     ) -> Objective:
         """Weigh the prior by the spread of the logits."""
-        moments: Any = 0.0
-        for rows in slices(len(logits)):
-            moments += weighted_moments(as_array(logits[rows]), sample.weights[rows])
+        moments = sum(
+            weighted_moments(as_array(logits[rows]), as_array(sample.weight[rows]))
+            for rows in slices(len(logits))
+        )
         return cls(
             sample=sample,
             logits=logits,
@@ -201,34 +196,30 @@ class Objective:
         return self.prior / 2 * float(point[0]) ** 2
 
     def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
-        """Return F and the prior, their gradient and their Hessian at (s, t)."""
+        """Return F and the prior, their gradient and their Hessian at (s, t).
+
+        In few operations: most data are so small that each of them takes as long as any other.
+        """
         s, t = float(point[0]), float(point[1])
         start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
         total = self.logits.new_tensor(start)
         for rows in slices(len(self.logits)):
-            total += self._sums(rows, s, t)
+            g = self.logits[rows]
+            local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
+            # Sums over new rows of what the loss says times 1, g and g^2.
+            plain = torch.stack([local.gradient, local.diagonal, local.outer])
+            times_g = plain * g
+            sums = torch.stack([plain.sum(2), times_g.sum(2)])
+            square = (times_g[1] * g).sum(1)
+            (slope, curvature, p), (slope_g, curvature_g, p_g) = sums
+            mixed = curvature_g - p_g * p
+            second = (square - p_g * p_g, mixed, mixed, curvature - p * p)
+            total += torch.stack([local.value, slope_g, slope, *second]) @ self.sample.weight[rows]
         numbers = total.cpu().numpy()
         value, gradient, hessian = float(numbers[0]), numbers[1:3], numbers[3:].reshape(2, 2)
         if not self.shifts:
             gradient[1] = hessian[0, 1] = hessian[1, 0] = hessian[1, 1] = 0.0
         return value, gradient, hessian
-
-    def _sums(self, rows: slice, s: float, t: float) -> Float[Tensor, " 7"]:
-        """Return the value of some rows, their gradient and their Hessian, row after row.
-
-        In few operations: most data are so small that each of them takes as long as any other.
-        """
-        g, w = self.logits[rows], self.sample.weight[rows]
-        local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
-        # Sums over new rows of what the loss says times 1, g and g^2.
-        plain = torch.stack([local.gradient, local.diagonal, local.outer])
-        times_g = plain * g
-        sums = torch.stack([plain.sum(2), times_g.sum(2)])
-        square = (times_g[1] * g).sum(1)
-        (slope, curvature, p), (slope_g, curvature_g, p_g) = sums
-        mixed = curvature_g - p_g * p
-        terms = (local.value, slope_g, slope, square - p_g * p_g, mixed, mixed, curvature - p * p)
-        return torch.stack(terms) @ w
 
 
 def minimise(
@@ -276,48 +267,42 @@ def newton_step(
 FIT_STEPS = 30
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fit:
-    """What fitting found."""
+class Fit(NamedTuple):
+    """What fitting found; the losses are without the ridge."""
 
-    weight: Float[Tensor, "new dim"]
-    bias: Float[Tensor, " new"]
+    rows: Rows
     loss_before: float
-    """At the start; the ridge left out."""
+    """Of the rows that the search starts from."""
     loss_after: float
     steps: int
 
 
 def fit(
     sample: CalibrationSet,
-    weight: Float[Tensor, "new dim"],
-    bias: Float[Tensor, " new"],
+    begin: Rows,
     ridge: float,
     *,
     fits_bias: bool = True,
     max_steps: int = FIT_STEPS,
 ) -> Fit:
-    """Minimise G from the rows (weight, bias).
+    """Minimise G from rows (V_0, b_0).
 
     Args:
         sample: The data, and all logits that stay fixed.
-        weight: V_0, in float64.
-        bias: b_0.
+        begin: The rows to start from, and to stay near.
         ridge: Strength of the ridge, in rows of data.
         fits_bias: Whether the biases may move.
         max_steps: Bound on the steps of L-BFGS.
     """
-    blocks = [
-        as_tensor(sample.features(rows, wide_enough(sample.data))) for rows in slices(len(sample))
-    ]
-    features = torch.cat(blocks)
+    data = sample.data
+    dtype = wide_enough(data)
+    features = torch.cat([as_tensor(sample.features(part, dtype)) for part in slices(len(sample))])
     squares = sample.weight @ features.square().sum(1, dtype=torch.float64)
     size = float((squares / features.shape[1]).sqrt()) or 1.0
-    start = torch.cat([size * weight, bias[:, None]], dim=1)
+    start = torch.cat([size * as_tensor(begin.weight), as_tensor(begin.bias)[:, None]], dim=1)
     rows = start.clone().requires_grad_()
-    data = sample.data
     rows_per_class = float(data.counts[data.start :].mean())
-    strength = ridge / (len(sample.present) * rows_per_class)
+    strength = ridge / (len(np.unique(sample.labels)) * rows_per_class)
     values: list[float] = []
 
     def evaluate() -> Tensor:
@@ -337,8 +322,9 @@ def fit(
         search.step(evaluate)
     found = rows.detach()
     after, _ = _loss(sample, features, found, size)
-    steps = int(search.state[rows]["n_iter"])
-    return Fit(found[:, :-1] / size, found[:, -1].clone(), values[0], after, steps)
+    weight, bias = (found[:, :-1] / size).cpu().numpy(), found[:, -1].cpu().numpy()
+    end = Rows(beside(begin.weight, weight), beside(begin.weight, bias))
+    return Fit(end, values[0], after, int(search.state[rows]["n_iter"]))
 
 
 def _loss(

@@ -6,7 +6,7 @@ block. Choosing new rows then costs no more than the new logits do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clinit.headtrain.array import as_tensor, beside, namespace, take, widen
+from clinit.headtrain.array import as_tensor, as_type, beside, namespace, slices, take
 from clinit.headtrain.groups import draw_per_class, water_level
-from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_weights
 from clinit.headtrain.statistics.leave_one_out import Unit, blocks_of
@@ -26,7 +25,6 @@ from clinit.headtrain.train.losses import FixedPart, LocalTerms, Loss
 Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
 """The logits of new rows for features in float64 and the numbers of these rows of the data."""
 
-BLOCK_ROWS = 4096
 MAX_ROWS = 32_768
 """Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""
 
@@ -39,46 +37,49 @@ class CalibrationSet:
     loss: Loss
     drawn: Int[np.ndarray, " rows"]
     """Numbers of the rows."""
-    labels: Int[np.ndarray, " rows"]
-    weights: Float[np.ndarray, " rows"]
-    """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one."""
     target: Int[Tensor, " rows"]
-    """Column of the label among the new rows, or -1 where it is another row."""
+    """Column of the label among the new rows, or -1 if it is another row."""
     weight: Float[Tensor, " rows"]
-    """`weights` on the device."""
+    """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one."""
     fixed: FixedPart
     spread: float
-    """Variance of the logits of old rows, averaged over these; 0 where there is none."""
+    """Variance of the logits of old rows, averaged over these; 0 if there is none."""
 
     @classmethod
-    def of(cls, data: NewClasses, loss: Loss, max_rows: int = MAX_ROWS) -> CalibrationSet:
-        """Compute the fixed logits of at most `max_rows` rows, drawn class by class."""
-        drawn = balanced_draw(data.labels, max_rows)
-        labels = data.labels[drawn]
-        weights = _weights(data, drawn)
-        dtype = wide_enough(data)
-        negatives = _negatives(data, dtype)
-        fixed = []
-        moments: Any = 0.0
+    def of(cls, data: NewClasses, loss: Loss) -> CalibrationSet:
+        """Compute the fixed logits of at most `MAX_ROWS` rows, drawn class by class."""
+        drawn = balanced_draw(data.labels, MAX_ROWS)
+        labels, weights, dtype = data.labels[drawn], _weights(data, drawn), wide_enough(data)
+        xp, classes = namespace(data.head.weight), data.head.weight.shape[0]
+        before, after = data.head.between(0, data.start), data.head.between(data.stop, classes)
+        weight = xp.astype(xp.concat([before.weight, after.weight]), dtype)
+        bias = xp.astype(xp.concat([before.bias, after.bias]), dtype)
+        fixed, moments = [], []
         for block in slices(len(drawn)):
-            features = as_type(take(data.features, drawn[block]), dtype)
-            others = features @ negatives.weight.T + negatives.bias
-            fixed.append(_fixed_part(others, labels[block], data, loss))
-            moments += weighted_moments(others[:, : data.start], weights[block])
+            others = as_type(take(data.features, drawn[block]), dtype) @ weight.T + bias
+            logits = as_tensor(others)
+            target = np.where(labels[block] < data.start, labels[block], -1)
+            part = loss.fixed_part(logits, torch.from_numpy(target).to(logits.device), classes)
+            fixed.append((part.log_sum.double(), part.constant.double()))
+            old = others[:, : data.start]
+            moments.append(weighted_moments(old, beside(old, weights[block])))
         parts = FixedPart(*map(torch.cat, zip(*fixed, strict=True)))
         device = parts.constant.device
-        new = (labels >= data.start) & (labels < data.stop)
+        target = np.where(labels >= data.start, labels - data.start, -1)
         return cls(
             data=data,
             loss=loss,
             drawn=drawn,
-            labels=labels,
-            weights=weights,
-            target=torch.from_numpy(np.where(new, labels - data.start, -1)).to(device),
+            target=torch.from_numpy(target).to(device),
             weight=torch.from_numpy(weights).to(device),
             fixed=parts,
-            spread=mean_variance(moments),
+            spread=mean_variance(sum(moments)),
         )
+
+    @property
+    def labels(self) -> Int[np.ndarray, " rows"]:
+        """The class of each row."""
+        return self.data.labels[self.drawn]
 
     @property
     def judgeable(self) -> CalibrationSet:
@@ -88,17 +89,13 @@ class CalibrationSet:
 
     def subset(self, kept: Bool[np.ndarray, " rows"]) -> CalibrationSet:
         """Return some of the rows, weighted anew."""
-        labels = self.labels[kept]
-        weights = _weights(self.data, self.drawn[kept])
-        rows = torch.from_numpy(np.flatnonzero(kept)).to(self.target.device)
+        rows, drawn = torch.from_numpy(kept).to(self.target.device), self.drawn[kept]
         return replace(
             self,
-            drawn=self.drawn[kept],
-            labels=labels,
-            weights=weights,
+            drawn=drawn,
             target=self.target[rows],
-            weight=torch.from_numpy(weights).to(self.target.device),
-            fixed=FixedPart(self.fixed.log_sum[rows], self.fixed.constant[rows]),
+            weight=torch.from_numpy(_weights(self.data, drawn)).to(self.target.device),
+            fixed=FixedPart(*(each[rows] for each in self.fixed)),
         )
 
     def features(self, rows: slice, dtype: Any) -> Float[Any, "rows dim"]:
@@ -124,24 +121,20 @@ class CalibrationSet:
     def __len__(self) -> int:
         return len(self.drawn)
 
-    @property
-    def present(self) -> Int[np.ndarray, " present"]:
-        """The classes that have rows."""
-        return np.unique(self.labels)
-
     def terms(self, logits: Float[Tensor, "rows new"], rows: slice) -> LocalTerms:
         """Expand the loss of some of the drawn rows in their new logits."""
-        return self.loss.local_terms(
-            logits,
-            self.target[rows],
-            FixedPart(self.fixed.log_sum[rows], self.fixed.constant[rows]),
-            self.data.head.weight.shape[0],
-        )
+        fixed = FixedPart(*(each[rows] for each in self.fixed))
+        classes = self.data.head.weight.shape[0]
+        return self.loss.local_terms(logits, self.target[rows], fixed, classes)
 
 
-def balanced_draw(
-    labels: Int[np.ndarray, " rows"], max_rows: int, seed: int = 0
-) -> Int[np.ndarray, " drawn"]:
+def joined(found: Iterable[Any], places: Int[np.ndarray, " rows"]) -> Float[Tensor, "rows new"]:
+    """Return the logits of blocks of rows at these places of the blocks joined."""
+    logits = torch.cat([as_tensor(block) for block in found])
+    return logits[torch.from_numpy(places).to(logits.device)]
+
+
+def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.ndarray, " drawn"]:
     """Return at most `max_rows` row numbers (at least one per class), the same number per class.
 
     A class with fewer rows gives all of them. Ascending; the same for the same labels.
@@ -150,11 +143,11 @@ def balanced_draw(
         return np.arange(len(labels))
     counts = np.bincount(labels)
     quotas = np.full(len(counts), max(1, water_level(counts, max_rows)))
-    return np.flatnonzero(draw_per_class(labels, quotas, seed))
+    return np.flatnonzero(draw_per_class(labels, quotas, seed=0))
 
 
 def wide_enough(data: NewClasses) -> Any:
-    """Return float64 where the features are stored so, else float32.
+    """Return float64 if the features are stored so, else float32.
 
     Products with many rows are the bulk of the work.
     """
@@ -163,35 +156,24 @@ def wide_enough(data: NewClasses) -> Any:
     return xp.float64 if none.dtype == xp.float64 else xp.float32
 
 
-def slices(rows: int) -> Iterator[slice]:
-    """Cut row numbers into blocks."""
-    for start in range(0, rows, BLOCK_ROWS):
-        yield slice(start, start + BLOCK_ROWS)
-
-
 def weighted_moments(
-    logits: Float[Any, "rows columns"], weights: np.ndarray
+    logits: Float[Any, "rows columns"], weight: Float[Any, " rows"]
 ) -> Float[Any, "2 columns"]:
     """Return the weighted sums of each column and of its squares."""
     xp = namespace(logits)
-    columns, weight = xp.astype(logits, xp.float64, copy=True), beside(logits, weights)
+    columns = xp.astype(logits, xp.float64, copy=True)
     sums = weight @ columns
     columns *= columns  # in place: a second array of this size would take longer than all else
     return xp.stack([sums, weight @ columns])
 
 
 def mean_variance(moments: Float[Any, "2 columns"]) -> float:
-    """Return the variance of a column, averaged over columns; 0 where there is none."""
+    """Return the variance of a column, averaged over columns; 0 if there is none."""
     if not moments.shape[1]:
         return 0.0
     xp = namespace(moments)
     spread = moments[1, :] - moments[0, :] ** 2
     return float(xp.mean(xp.where(spread > 0, spread, 0.0)))
-
-
-def as_type(features: Any, dtype: Any) -> Any:
-    """Return features as arrays of `dtype`, without a copy where they are."""
-    return namespace(features).astype(widen(features), dtype, copy=False)
 
 
 def _weights(data: NewClasses, drawn: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
@@ -202,20 +184,3 @@ def _weights(data: NewClasses, drawn: Int[np.ndarray, " rows"]) -> Float[np.ndar
     shares = data.shares[drawn]
     means = np.bincount(labels, shares) / np.maximum(1, np.bincount(labels))
     return np.asarray(weights * shares / means[labels])
-
-
-def _negatives(data: NewClasses, dtype: Any) -> Rows:
-    """Return the rows that stay fixed."""
-    xp = namespace(data.head.weight)
-    before = data.head.between(0, data.start)
-    after = data.head.between(data.stop, data.head.weight.shape[0])
-    weight = xp.concat([before.weight, after.weight])
-    bias = xp.concat([before.bias, after.bias])
-    return Rows(xp.astype(weight, dtype), xp.astype(bias, dtype))
-
-
-def _fixed_part(others: Any, labels: np.ndarray, data: NewClasses, loss: Loss) -> FixedPart:
-    logits = as_tensor(others)
-    target = torch.from_numpy(np.where(labels < data.start, labels, -1)).to(logits.device)
-    part = loss.fixed_part(logits, target, data.head.weight.shape[0])
-    return FixedPart(part.log_sum.double(), part.constant.double())

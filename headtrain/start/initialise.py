@@ -15,17 +15,15 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import as_tensor, beside, library, namespace, take
-from clinit.headtrain.rows import Rows
+from clinit.headtrain.array import as_type, library, namespace, take
 from clinit.headtrain.start.calibrate import Objective, fit, minimise
-from clinit.headtrain.start.calibration_set import CalibrationSet, as_type, balanced_draw
+from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw, joined
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.start.scale import Initialisation, scaled
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study.parts import Start
@@ -39,12 +37,98 @@ ABOVE, BELOW = 4, 10
 MOST_BELOW = 20
 
 
+def initialise(
+    start: Start,
+    data: NewClasses,
+    *,
+    loss: str = "ce",
+    travel: float = math.inf,
+    statistics: ClassStatistics | None = None,
+    path: Callable[[], LambdaPath] | None = None,
+    watch: Stopwatch | None = None,
+) -> Initialisation:
+    """Return the rows [start, stop) of the head.
+
+    Args:
+        start: Which rows at which scale.
+        data: The data and the head; `random` returns the draw that the head holds already.
+        loss: What calibration, the choice of lambda and the fit minimise: that of the training.
+        travel: As of `scaled`.
+        statistics: `data.statistics()`, if they are there already.
+        path: Returns the least-square heads of these statistics for all lambdas, if they are
+            there already.
+        watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
+
+    Raises:
+        ValueError: If a new class has no row.
+        StatisticsError: If lambda is to be chosen by held-out rows and no class has two.
+    """
+    if start.init == "random":
+        return Initialisation(data.stale)
+    empty = np.flatnonzero(data.counts[data.start :] == 0) + data.start
+    if len(empty):
+        raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")
+    watch = watch or Stopwatch()
+    if start.reads_statistics and statistics is None:
+        statistics = data.statistics(start.weighting)
+    sample = None
+    if start.looks_around:
+        with watch.phase("calibrate"):
+            sample = CalibrationSet.of(data, loss_named(loss))
+    lam, curve = None, None
+    if start.chooses_lambda:
+        assert sample is not None
+        assert statistics is not None
+        with watch.phase("lambda"):
+            lam, curve = choose_lambda(start, sample, path or partial(LambdaPath.of, statistics))
+    elif start.reads_lambda:
+        lam = float(start.ridge_parameter)
+    with watch.phase("solve"):
+        rows = raw_rows(start, data, statistics, lam)
+    with watch.phase("calibrate"):
+        raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
+        found = scaled(raw, start, data, sample, statistics, travel=travel)
+    if start.init != "fitted" or not data.has_old_rows:
+        return found
+    assert sample is not None
+    with watch.phase("fit"):
+        end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
+        return replace(found, **end._asdict())
+
+
+def choose_lambda(
+    start: Start, sample: CalibrationSet, path: Callable[[], LambdaPath]
+) -> tuple[float, LambdaCurve | None]:
+    """Return the lambda that a word stands for, and the curve that it is chosen by.
+
+    Without a new class of two rows there is nothing to judge by, and no curve, nor if rows are of
+    no use at any lambda: `auto` then is about the largest eigenvalue of the features.
+
+    Args:
+        start: How rows start; its `lam` is `auto` or `held-out`.
+        sample: The data, and all logits that stay fixed.
+        path: Returns the least-square heads of these data for all lambdas.
+    """
+    data = sample.data
+    if start.lam == "held-out":
+        judged = slice(data.start, data.stop)
+        held = lambda_curve(
+            data.features, data.labels, data.stop, classes=judged, weighting=start.weighting,
+            groups=data.groups,
+        )  # fmt: skip
+        return held.best, held
+    curve: LambdaCurve | None = None
+    if data.has_pairs:
+        curve = loss_curve(sample.judgeable, path(), with_bias=start.bias == "write")
+    return curve.best if curve is not None else safe_lambda(path()), curve
+
+
 def loss_curve(
     sample: CalibrationSet, path: LambdaPath, *, with_bias: bool = True
 ) -> LambdaCurve | None:
     """Return the leave-one-out loss of calibrated rows at each lambda.
 
-    None where it is nowhere below that of rows of zeros: then no lambda is better than another.
+    None if it is nowhere below that of rows of zeros: then no lambda is better than another.
     """
     if len(sample) > MAX_ROWS:
         drawn = np.zeros(len(sample), dtype=bool)
@@ -65,7 +149,7 @@ def loss_curve(
 
 
 def safe_lambda(path: LambdaPath) -> float:
-    """Return the lambda where nothing can be left out to judge by: about the largest eigenvalue.
+    """Return the lambda if nothing can be left out to judge by: about the largest eigenvalue.
 
     There the rows are nearly the differences of class means from the mean of all.
     """
@@ -89,12 +173,11 @@ class _Search:
     def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
         self._sample, self._path, self._with_bias = sample, path, with_bias
         double, data = namespace(path.basis).float64, sample.data
-        blocks, places = sample.blocks(path.statistics)
+        blocks, self._places = sample.blocks(path.statistics)
         self._blocks = [
             (block, path.coordinates(as_type(take(data.features, block.all_rows), double)))
             for block in blocks
         ]
-        self._places = torch.from_numpy(places).to(sample.weight.device)
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift where the last search ended."""
         zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
@@ -103,17 +186,15 @@ class _Search:
 
     def loss(self, lam: float) -> float:
         """Return the class-balanced loss at a lambda, with a factor of at least 0."""
-        data, shares = self._sample.data, self._sample.data.shares
-        classes = slice(data.start, data.stop)
-        logits = torch.cat([
-            as_tensor(self._path.left_out(
-                coordinates, data.labels[block.all_rows], lam, block, classes,
-                shares=None if shares is None else shares[block.all_rows],
-                with_bias=self._with_bias,
-            ))
+        data = self._sample.data
+        left_out = (
+            self._path.left_out(
+                coordinates, data.labels, lam, block, slice(data.start, data.stop),
+                shares=data.shares, with_bias=self._with_bias,
+            )
             for block, coordinates in self._blocks
-        ])[self._places]  # fmt: skip
-        factor, loss = self._calibrated(logits)
+        )  # fmt: skip
+        factor, loss = self._calibrated(joined(left_out, self._places))
         return loss if factor > 0 else self.without
 
     def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
@@ -123,111 +204,3 @@ class _Search:
         found, lowest, _ = minimise(objective, start, objective.expansion(start))
         self._end = found * size
         return float(found[0]), lowest - objective.penalty(found)
-
-
-def class_statistics(data: NewClasses, weighting: Weighting = "class") -> ClassStatistics:
-    """Return the statistics of old and new rows: once per task, for all heads."""
-    return ClassStatistics.of(
-        data.features,
-        data.labels,
-        num_classes=data.stop,
-        weighting=weighting,
-        groups=data.groups,
-    )
-
-
-def initialise(
-    start: Start,
-    data: NewClasses,
-    *,
-    loss: str = "ce",
-    travel: float = math.inf,
-    statistics: ClassStatistics | None = None,
-    path: Callable[[], LambdaPath] | None = None,
-    watch: Stopwatch | None = None,
-) -> Initialisation:
-    """Return the rows [start, stop) of the head.
-
-    Args:
-        start: Which rows at which scale.
-        data: The data and the head; `random` returns the draw that the head holds already.
-        loss: What calibration, the choice of lambda and the fit minimise: that of the training.
-        travel: As of `scaled`.
-        statistics: Those of `class_statistics(data)`, if they are there already.
-        path: Returns the least-square heads of these statistics for all lambdas, if they are
-            there already.
-        watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
-
-    Raises:
-        ValueError: If a new class has no row.
-        StatisticsError: If lambda is to be chosen by held-out rows and no class has two.
-    """
-    if start.init == "random":
-        return Initialisation(data.stale)
-    data.require_rows()
-    watch = watch or Stopwatch()
-    if start.reads_statistics and statistics is None:
-        statistics = class_statistics(data, start.weighting)
-    sample = None
-    if start.looks_around:
-        with watch.phase("calibrate"):
-            sample = CalibrationSet.of(data, loss_named(loss))
-    lam, curve = None, None
-    if start.reads_lambda and not start.chooses_lambda:
-        lam = float(start.ridge_parameter)
-    elif start.chooses_lambda:
-        assert sample is not None
-        assert statistics is not None
-        with watch.phase("lambda"):
-            lam, curve = choose_lambda(start, sample, path or partial(LambdaPath.of, statistics))
-    with watch.phase("solve"):
-        rows = raw_rows(start, data, statistics, lam)
-    with watch.phase("calibrate"):
-        raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        found = scaled(raw, start, data, sample, statistics, travel=travel)
-    if start.init != "fitted" or not data.has_old_rows:
-        return found
-    assert sample is not None
-    with watch.phase("fit"):
-        return fitted(found, start, sample)
-
-
-def choose_lambda(
-    start: Start, sample: CalibrationSet, path: Callable[[], LambdaPath]
-) -> tuple[float, LambdaCurve | None]:
-    """Return the lambda that a word stands for, and the curve that it is chosen by.
-
-    Without a new class of two rows there is nothing to judge by, and no curve, nor where rows are
-    of no use at any lambda: `auto` then is about the largest eigenvalue of the features.
-
-    Args:
-        start: How rows start; its `lam` is `auto` or `held-out`.
-        sample: The data, and all logits that stay fixed.
-        path: Returns the least-square heads of these data for all lambdas.
-    """
-    data = sample.data
-    if start.lam == "held-out":
-        judged = slice(data.start, data.stop)
-        held = lambda_curve(
-            data.features, data.labels, data.stop, classes=judged, weighting=start.weighting,
-            groups=data.groups,
-        )  # fmt: skip
-        return held.best, held
-    curve: LambdaCurve | None = None
-    if data.has_pairs:
-        curve = loss_curve(sample.judgeable, path(), with_bias=start.bias == "write")
-    return curve.best if curve is not None else safe_lambda(path()), curve
-
-
-def fitted(start_rows: Initialisation, start: Start, sample: CalibrationSet) -> Initialisation:
-    """Fit the rows to the loss of the training, from where they are."""
-    like = start_rows.rows.weight
-    weight, bias = as_tensor(like), as_tensor(start_rows.rows.bias)
-    found = fit(sample, weight, bias, start.fit_ridge, fits_bias=start.bias == "write")
-    return replace(
-        start_rows,
-        rows=Rows(beside(like, found.weight.cpu().numpy()), beside(like, found.bias.cpu().numpy())),
-        loss_before=found.loss_before,
-        loss_after=found.loss_after,
-        steps=found.steps,
-    )

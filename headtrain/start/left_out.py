@@ -24,16 +24,16 @@ with e the deviation of the mean of the group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import Cholesky, as_tensor, beside, namespace, take
+from clinit.headtrain.array import Cholesky, as_type, beside, namespace, take
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.calibration_set import CalibrationSet, Logits, as_type
+from clinit.headtrain.start.calibration_set import CalibrationSet, Logits, joined
 from clinit.headtrain.start.new_rows import (
     SHRINKAGE,
     NewClasses,
@@ -42,7 +42,7 @@ from clinit.headtrain.start.new_rows import (
     unit_class_mean_rows,
 )
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.leave_one_out import Answers, blocks_of
+from clinit.headtrain.statistics.leave_one_out import Answers, Unit, blocks_of
 from clinit.headtrain.statistics.moments import add_by_class
 from clinit.headtrain.study.parts import Start
 
@@ -63,52 +63,51 @@ def leave_one_out(
 
     Args:
         start: How the rows were computed; not `zero`, nor random.
-        rows: The rows, with their own biases; where `start` keeps biases as they are, the logits
+        rows: The rows, with their own biases; if `start` keeps biases as they are, the logits
             are without any.
         sample: What they were computed from, and the rows to look at.
-        statistics: Those of the data, where `start.reads_statistics`.
+        statistics: Those of the data, if `start.reads_statistics`.
         lam: Ridge of least-square rows.
     """
     data, with_bias = sample.data, start.bias == "write"
     if start.init == "imprint" or statistics is None:
         means = unit_class_mean_rows(data).weight
-        return sample.logits(_UnitMeans(means, data, normalised=start.init == "imprint"))
+        return sample.logits(partial(_unit_means, means, data, start.init == "imprint"))
     if start.init == "class-mean":
-        return sample.logits(_Means(rows, data, with_bias=with_bias))
+        return sample.logits(partial(_means, rows, data, with_bias))
     if start.init == "lda" and data.groups is not None:
-        return _discriminants_without_groups(sample, statistics, with_bias=with_bias)
+        return _discriminants_without_groups(sample, statistics, with_bias)
     if start.init == "lda":
-        return sample.logits(_Discriminants.of(rows, data, statistics, with_bias=with_bias))
+        return sample.logits(_discriminants(rows, data, statistics, with_bias))
     assert lam is not None
-    return _least_square_logits(rows, sample, statistics, lam, with_bias=with_bias)
+    return _least_square_logits(rows, sample, statistics, lam, with_bias)
 
 
 def _least_square_logits(
-    rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float, *, with_bias: bool
+    rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
     covariance, mean = statistics.total_covariance, statistics.mean
-    xp = namespace(covariance)
     system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
     direction = system.solve(mean[:, None])[:, 0]
-    data, found = sample.data, []
-    blocks, places = sample.blocks(statistics)
-    for block in blocks:
-        rows_of, shares = block.all_rows, data.shares
-        labels = data.labels[rows_of]
-        features = as_type(take(data.features, rows_of), xp.float64)
+    data, xp = sample.data, namespace(covariance)
+
+    def without(block: Unit) -> Float[Any, "rows new"]:
+        numbers, shares = block.all_rows, data.shares
+        labels, features = data.labels[numbers], as_type(take(data.features, numbers), xp.float64)
         centred = features - mean
-        answers = Answers(
+        return Answers(
             scores=features @ rows.weight.T + rows.bias,
             target=np.where(labels >= data.start, labels - data.start, -1),
-            weights=statistics.weights[labels] * (1.0 if shares is None else shares[rows_of]),
+            weights=statistics.weights[labels] * (1.0 if shares is None else shares[numbers]),
             white=system.half(centred.T).T,
             overlaps=centred @ direction,
             mean_overlap=float(mean @ direction),
             lam=lam,
             bias=None if with_bias else rows.bias,
-        )
-        found.append(as_tensor(answers.without(block)))
-    return torch.cat(found)[torch.from_numpy(places).to(found[0].device)]
+        ).without(block)
+
+    blocks, places = sample.blocks(statistics)
+    return joined(map(without, blocks), places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,20 +126,20 @@ class _Own:
         truth = (labels[:, None] == columns[None, :]).astype(np.float64)
         return cls(beside(logits, truth), beside(logits, data.counts[labels].astype(np.float64)))
 
-    def replaced(self, logits: Any, own: Any, alone: Any = 0.0) -> Any:
-        """Return the logits with others at the labels, and `alone` there for the only one."""
+    def replaced(self, logits: Any, own: Any) -> Any:
+        """Return the logits with others at the labels, and 0 there for the only one of a class."""
         xp = namespace(logits)
-        own = xp.where(self.count > 1, own, alone)
+        own = xp.where(self.count > 1, own, 0.0)
         return xp.where(self.truth > 0, own[:, None], logits)
 
     @property
     def others(self) -> Float[Any, " rows"]:
-        """N - 1; 1 where a row is the only one, whose value is replaced."""
+        """N - 1; 1 for a row that is the only one, whose value is replaced."""
         xp = namespace(self.count)
         return xp.where(self.count > 1, self.count - 1, 1.0)
 
     def picked(self, logits: Any) -> Any:
-        """Return the logit at the label of each row; 0 where that is no new row."""
+        """Return the logit at the label of each row; 0 if that is no new row."""
         return namespace(logits).sum(self.truth * logits, axis=1)
 
 
@@ -160,108 +159,79 @@ def _group_means(
     return xp.take(means, beside(features, places), axis=0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Means:
+def _means(
+    rows: Rows, data: NewClasses, with_bias: bool, features: Any, numbers: np.ndarray
+) -> Any:
     """Weight mu_c, and a bias that no row changes."""
-
-    rows: Rows
-    data: NewClasses
-    with_bias: bool
-
-    def __call__(self, features: Any, numbers: np.ndarray) -> Any:
-        xp = namespace(features)
-        products = features @ self.rows.weight.T
-        own = _Own.of(products, numbers, self.data)
-        alone = self.data.groups is None
-        group = features if alone else _group_means(features, numbers, self.data)
-        removed = xp.sum(features * group, axis=1)
-        without = (own.count * own.picked(products) - removed) / own.others
-        logits = own.replaced(products, without)
-        return logits + self.rows.bias if self.with_bias else logits
+    xp, products = namespace(features), features @ rows.weight.T
+    own = _Own.of(products, numbers, data)
+    group = features if data.groups is None else _group_means(features, numbers, data)
+    removed = xp.sum(features * group, axis=1)
+    without = (own.count * own.picked(products) - removed) / own.others
+    logits = own.replaced(products, without)
+    return logits + rows.bias if with_bias else logits
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _UnitMeans:
+def _unit_means(
+    means: Any, data: NewClasses, normalised: bool, features: Any, numbers: np.ndarray
+) -> Any:
     """Means of h / |h|, as they are or normalised."""
-
-    means: Float[Any, "new dim"]
-    data: NewClasses
-    normalised: bool
-
-    def __call__(self, features: Any, numbers: np.ndarray) -> Any:
-        xp = namespace(features)
-        products = features @ self.means.T
-        own = _Own.of(products, numbers, self.data)
-        if self.data.groups is None:
-            removed = xp.linalg.vector_norm(features, axis=1)
-            overlap = own.picked(products) / xp.where(removed > 0, removed, 1.0)
-            size = xp.astype(removed > 0, xp.float64)  # a feature of zeros stays one
-        else:
-            group = _group_means(features, numbers, self.data, units=True)
-            removed = xp.sum(group * features, axis=1)
-            overlap = own.picked(group @ self.means.T)
-            size = xp.sum(group**2, axis=1)
-        total = own.count * own.picked(products) - removed  # sum of the other units, times h
-        if not self.normalised:
-            return own.replaced(products, total / own.others)
-        squares = xp.sum(self.means**2, axis=1)
-        of_class = own.truth @ squares
-        square = own.count**2 * of_class - 2 * own.count * overlap + size
-        norms = xp.sqrt(xp.where(squares > 0, squares, 1.0))
-        length = xp.sqrt(xp.where(square > 0, square, 1.0))
-        return own.replaced(products / norms, total / length)
+    xp, products = namespace(features), features @ means.T
+    own = _Own.of(products, numbers, data)
+    if data.groups is None:
+        removed = xp.linalg.vector_norm(features, axis=1)
+        overlap = own.picked(products) / xp.where(removed > 0, removed, 1.0)
+        size = xp.astype(removed > 0, xp.float64)  # a feature of zeros stays one
+    else:
+        group = _group_means(features, numbers, data, units=True)
+        removed = xp.sum(group * features, axis=1)
+        overlap = own.picked(group @ means.T)
+        size = xp.sum(group**2, axis=1)
+    total = own.count * own.picked(products) - removed  # sum of the other units, times h
+    if not normalised:
+        return own.replaced(products, total / own.others)
+    squares = xp.sum(means**2, axis=1)
+    square = own.count**2 * (own.truth @ squares) - 2 * own.count * overlap + size
+    norms = xp.sqrt(xp.where(squares > 0, squares, 1.0))
+    length = xp.sqrt(xp.where(square > 0, square, 1.0))
+    return own.replaced(products / norms, total / length)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Discriminants:
-    """weight = P mu_c and bias = -1/2 mu_c.P mu_c, with P the inverse of the shrunk covariance."""
+def _discriminants(
+    rows: Rows, data: NewClasses, statistics: ClassStatistics, with_bias: bool
+) -> Logits:
+    """Weight P mu_c and bias -1/2 mu_c.P mu_c, with P the inverse of the shrunk covariance."""
+    class_means, system = statistics.class_means, Cholesky.of(shrunk(statistics))
+    new, half = class_means[data.start : data.stop, :], 0.5 if with_bias else 0.0
+    squares = namespace(new).sum(rows.weight * new, axis=1)  # mu_c.P mu_c
 
-    rows: Rows
-    """Their weights are P mu_c, whatever their biases."""
-    data: NewClasses
-    means: Float[Any, "seen dim"]
-    squares: Float[Any, " new"]
-    """mu_c.P mu_c."""
-    system: Cholesky
-    weights: np.ndarray
-    with_bias: bool
-
-    @classmethod
-    def of(
-        cls, rows: Rows, data: NewClasses, statistics: ClassStatistics, *, with_bias: bool
-    ) -> _Discriminants:
-        means = statistics.class_means
-        squares = namespace(means).sum(rows.weight * means[data.start : data.stop, :], axis=1)
-        system = Cholesky.of(shrunk(statistics))
-        return cls(rows, data, means, squares, system, statistics.weights, with_bias)
-
-    def __call__(self, features: Any, numbers: np.ndarray) -> Any:
-        xp, labels = namespace(features), self.data.labels[numbers]
-        products = features @ self.rows.weight.T  # mu_k.P h
-        own = _Own.of(products, numbers, self.data)
-        means = xp.take(self.means, beside(features, labels), axis=0)
-        deviation = features - means
-        solved = self.system.solve(deviation.T).T  # P d
+    def logits(features: Any, numbers: np.ndarray) -> Any:
+        xp, labels = namespace(features), data.labels[numbers]
+        products = features @ rows.weight.T  # mu_k.P h
+        own = _Own.of(products, numbers, data)
+        deviation = features - xp.take(class_means, beside(features, labels), axis=0)
+        solved = system.solve(deviation.T).T  # P d
         size = xp.sum(solved * deviation, axis=1)  # d.P d
         at_row = xp.sum(solved * features, axis=1)  # d.P h
-        at_means = solved @ self.means[self.data.start : self.data.stop, :].T  # mu_k.P d
-        weights = beside(features, self.weights[labels])
+        at_means = solved @ new.T  # mu_k.P d
+        weights = beside(features, statistics.weights[labels])
         removed = (1 - SHRINKAGE) * weights * own.count / own.others
         gain = removed / (1 - removed * size)
-        half = 0.5 if self.with_bias else 0.0
-        logits = products - half * self.squares
-        logits = logits + gain[:, None] * at_means * (at_row[:, None] - half * at_means)
+        scores = products - half * squares
+        scores = scores + gain[:, None] * at_means * (at_row[:, None] - half * at_means)
         mean_at_row = own.picked(products) - at_row / own.others
         mean_at_deviation = own.picked(at_means) - size / own.others
-        square = own.truth @ self.squares - 2 * own.picked(at_means) / own.others
+        square = own.truth @ squares - 2 * own.picked(at_means) / own.others
         square = square + size / own.others**2
         without = mean_at_row - half * square
         without = without + gain * mean_at_deviation * (at_row - half * mean_at_deviation)
-        return own.replaced(logits, without)
+        return own.replaced(scores, without)
+
+    return logits
 
 
 def _discriminants_without_groups(
-    sample: CalibrationSet, statistics: ClassStatistics, *, with_bias: bool
+    sample: CalibrationSet, statistics: ClassStatistics, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
     """Return what discriminants answer without the group of each row.
 
@@ -269,15 +239,12 @@ def _discriminants_without_groups(
     deviations of the rows of the group and of their mean: x.P_- y = x.y + (V x).C (V y) with
     C = (diag(1/r) - V V^T)^-1.
     """
-    data, found, half = sample.data, [], 0.5 if with_bias else 0.0
-    system = Cholesky.of(shrunk(statistics))
+    data, half, system = sample.data, 0.5 if with_bias else 0.0, Cholesky.of(shrunk(statistics))
     xp, means = namespace(statistics.gram), system.half(statistics.class_means.T).T
     new, shares = means[data.start : data.stop, :], data.shares
     assert shares is not None
-    blocks, places = blocks_of(
-        data.labels, sample.drawn, np.zeros(data.stop, dtype=bool), data.groups
-    )
-    for block in blocks:
+
+    def without(block: Unit) -> Float[Any, "rows new"]:
         (units, n), labels = block.rows.shape, data.labels[block.rows[:, 0]]
         features = as_type(take(data.features, block.all_rows), xp.float64)
         rows = xp.reshape(system.half(features.T).T, (units, n, -1))
@@ -288,15 +255,16 @@ def _discriminants_without_groups(
         removed = weights * np.concatenate([shares[block.rows], 1 / others], axis=1)
         gram = deviations @ xp.matrix_transpose(deviations)
         inner = xp.linalg.inv(beside(means, np.eye(n + 1) / removed[:, :, None]) - gram)
-        without = of_class - deviations[:, -1:, :] / beside(means, others)[:, :, None]
-
-        answers = [
+        fewer = of_class - deviations[:, -1:, :] / beside(means, others)[:, :, None]
+        scores, own_scores = (
             xp.reshape(_downdated(rows, classes, deviations, inner, half), (units * n, -1))
-            for classes in (new[None, :, :], without)
-        ]
-        own = _Own.of(answers[0], block.all_rows, data)
-        found.append(as_tensor(own.replaced(answers[0], answers[1][:, 0])))
-    return torch.cat(found)[torch.from_numpy(places).to(found[0].device)]
+            for classes in (new[None, :, :], fewer)
+        )
+        return _Own.of(scores, block.all_rows, data).replaced(scores, own_scores[:, 0])
+
+    none = np.zeros(data.stop, dtype=bool)
+    blocks, places = blocks_of(data.labels, sample.drawn, none, data.groups)
+    return joined(map(without, blocks), places)
 
 
 def _downdated(rows: Any, classes: Any, deviations: Any, inner: Any, half: float) -> Any:

@@ -28,20 +28,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import (
-    FeatureRows,
-    beside,
-    float64_of,
-    namespace,
-    solve_positive_definite,
-)
+from clinit.headtrain.array import Cholesky, FeatureRows, beside, float64_of, namespace
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task
@@ -100,11 +93,12 @@ class NewClasses:
         """Whether a new class has two rows that differ, so that one can be judged by the others."""
         return bool((self.counts[self.start :] > 1).any())
 
-    def require_rows(self) -> None:
-        """Refuse new classes of which there is no sample to learn from."""
-        empty = np.flatnonzero(self.counts[self.start :] == 0) + self.start
-        if len(empty):
-            raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")
+    def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
+        """Return the statistics of old and new rows: once per task, for all heads."""
+        return ClassStatistics.of(
+            self.features, self.labels, num_classes=self.stop, weighting=weighting,
+            groups=self.groups,
+        )  # fmt: skip
 
 
 SHRINKAGE = 1e-4
@@ -121,7 +115,7 @@ def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "d
     Raises:
         numpy.linalg.LinAlgError: If it is not positive definite to working precision.
     """
-    weight = solve_positive_definite(covariance, means.T).T
+    weight = Cholesky.of(covariance).solve(means.T).T
     return Rows(weight, -0.5 * namespace(weight).sum(weight * means, axis=1))
 
 
@@ -152,17 +146,14 @@ def raw_rows(
         statistics: Statistics of old and new rows, where `start.reads_statistics`.
         lam: Ridge, where `start.reads_lambda`.
     """
-    new = slice(data.start, data.stop)
+    new, xp = slice(data.start, data.stop), namespace(data.head.weight)
     if start.init == "zero":
-        weight = namespace(data.head.weight).zeros_like(data.stale.weight)
-        return Rows(weight, namespace(weight).zeros_like(data.stale.bias))
-    if start.init == "imprint":
-        return imprinted_rows(data)
-    if statistics is None:
-        return unit_class_mean_rows(data)
+        return Rows(xp.zeros_like(data.stale.weight), xp.zeros_like(data.stale.bias))
+    if start.init == "imprint" or statistics is None:
+        means = unit_class_mean_rows(data)
+        return Rows(unit(means.weight), means.bias) if start.init == "imprint" else means
     if start.init == "class-mean":
-        means = statistics.class_means[new, :]
-        return Rows(means, beside(means, np.ones(data.stop - data.start)))
+        return Rows(statistics.class_means[new, :], xp.ones_like(data.stale.bias))
     if start.init == "lda":
         return discriminants(statistics, new)
     assert lam is not None
@@ -173,17 +164,15 @@ def unit_class_mean_rows(data: NewClasses) -> Rows:
     """Return (mean of h / |h|, 0) for each new class; a feature of zeros stays one."""
     new = np.flatnonzero(data.labels >= data.start)
     order = new[np.argsort(data.labels[new], kind="stable")]
-    weight = data.head.weight
-    xp, device = namespace(weight), array_api_compat.device(weight)
-    classes = data.stop - data.start
-    sums = xp.zeros((classes, weight.shape[1]), dtype=xp.float64, device=device)
+    stale = data.stale
+    sums = namespace(stale.weight).zeros_like(stale.weight)
     for block, labels, *shares in cut(data.features, data.labels, order, data.shares):
         features = unit(block)
         if shares:
             features *= beside(features, shares[0])[:, None]
         add_by_class(sums, features, labels - data.start)
     counts = beside(sums, data.counts[data.start :].astype(np.float64))
-    return Rows(sums / counts[:, None], beside(sums, np.zeros(classes)))
+    return Rows(sums / counts[:, None], namespace(sums).zeros_like(stale.bias))
 
 
 def unit(features: Any) -> Any:
@@ -193,14 +182,6 @@ def unit(features: Any) -> Any:
     norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
     wide /= xp.where(norms > 0, norms, 1.0)
     return wide
-
-
-def imprinted_rows(data: NewClasses) -> Rows:
-    """Return the normalised mean of the normalised features of each new class."""
-    mean = unit_class_mean_rows(data)
-    xp = namespace(mean.weight)
-    norms = xp.linalg.vector_norm(mean.weight, axis=1, keepdims=True)
-    return Rows(mean.weight / xp.where(norms > 0, norms, 1.0), mean.bias)
 
 
 def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:

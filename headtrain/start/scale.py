@@ -1,4 +1,14 @@
-"""The scale of rows of single images, learnt from old classes that play new ones.
+"""The scale of new rows, and how they came about.
+
+    rows = factor * raw rows + (0, shift)
+
+`calibrate` has the factor and the shift of the least loss. If new classes have a single image,
+nothing can be left out to calibrate on, and the factor is learnt from old classes. If that is
+impossible too, or the factor would be negative (the images left out are unlike the others of their
+class), rows take the norm of the old ones, and least-square rows of single images that will be
+trained twice that.
+
+The scale of rows of single images, learnt from old classes that play new ones:
 
 A single image leaves nothing behind when it is left out, so that nothing about a new class shows
 how far its row may be trusted. Old classes do. In an episode some of them lose their row of the
@@ -18,17 +28,6 @@ update, however little there is to learn from single images: old and new rows of
 rows are lengthened by as much, until that costs too much in the episodes.
 
 Images of a class that came later and has one image do not judge: its row was computed from it.
-
-New rows, and how they came about.
-
-Bring new rows to the scale of the rows that the head has.
-
-rows = factor * raw rows + (0, shift)
-
-Where new classes have a single image, nothing can be left out to calibrate on, and the factor is
-learnt from old classes (`episodes`). Where that is impossible too, or the factor would be negative
-(the images left out are unlike the others of their class), rows take the norm of the old ones, and
-least-square rows of single images that will be trained twice that.
 """
 
 from __future__ import annotations
@@ -37,11 +36,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import as_tensor, beside, namespace, take, to_numpy
@@ -107,17 +107,18 @@ LOSS = loss_named("ce")
 Ints = Int[np.ndarray, " _"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Episode:
+class Episode(NamedTuple):
     """Rows computed from one image per class, and what judges them."""
 
-    weight: Float[np.ndarray, "playing dim"]
-    logits: Float[np.ndarray, "judges playing"]
-    target: Int[np.ndarray, " judges"]
+    weight: Float[Tensor, "playing dim"]
+    logits: Float[Tensor, "judges playing"]
+    target: Int[Tensor, " judges"]
     """Column of the label, or -1 for a class that keeps its row."""
-    weights: Float[np.ndarray, " judges"]
-    """Of the judges in the loss."""
-    fixed: FixedPart
+    judges: Float[Tensor, " judges"]
+    """Their weights in the loss."""
+    log_sum: Float[Tensor, " judges"]
+    constant: Float[Tensor, " judges"]
+    """The fixed part of the loss."""
 
 
 def learnt_scale(
@@ -125,7 +126,7 @@ def learnt_scale(
 ) -> Calibration | None:
     """Return the factor of new rows of single images, its loss before and after over episodes.
 
-    None where there is nothing to learn from: fewer than two old classes have two rows, their
+    None if there is nothing to learn from: fewer than two old classes have two rows, their
     least squares are singular, or the best factor is not positive.
 
     Args:
@@ -141,23 +142,25 @@ def learnt_scale(
         return None
     if not episodes:
         return None
-    weight = np.concatenate([each.weight for each in episodes])
-    judges = _together(episodes, sample)
-    logits = torch.from_numpy(np.concatenate([each.logits for each in episodes]))
-    kept, unit = logits.new_zeros(logits.shape[1]), norm_ratio(old, weight)
-    found = calibrate(judges, logits, guess=unit, kept_bias=kept)
+    weight, logits, target, judges, *fixed = map(torch.cat, zip(*episodes, strict=True))
+    drawn = np.arange(len(target))
+    sample = replace(
+        sample, loss=LOSS, drawn=drawn, target=target, weight=judges, fixed=FixedPart(*fixed)
+    )
+    kept, unit = logits.new_zeros(logits.shape[1]), norm_ratio(old, weight.numpy())
+    found = calibrate(sample, logits, guess=unit, kept_bias=kept)
     if found.factor <= 0:
         return None
     factor = min(found.factor, unit * (LONGEST if start.reads_lambda else 1.0))
-    objective = Objective.of(judges, logits, kept)
+    objective = Objective.of(sample, logits, kept)
     if travel:
         reach = 2 * travel * old.shape[1] ** 0.5 / np.linalg.norm(old, axis=1).mean()
         longest = min(factor + reach * unit, LONGEST_TRAINED * unit)
         factor = _longer(objective, factor, longest)
     point = np.array([factor, 0.0])
     loss = objective.value(point) - objective.penalty(point)
-    carried = norm_ratio(weight, to_numpy(raw.rows.weight))
-    return replace(found, factor=factor * carried, loss_after=loss)
+    carried = norm_ratio(weight.numpy(), to_numpy(raw.rows.weight))
+    return found._replace(factor=factor * carried, loss_after=loss)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,14 +169,10 @@ class _Stage:
 
     start: Start
     lam: float | None
+    data: NewClasses
     head: Rows
     features: Float[np.ndarray, "rows dim"]
     labels: Int[np.ndarray, " rows"]
-    logits: Float[np.ndarray, "rows head"]
-    judges: Bool[np.ndarray, " rows"]
-    """Whether a row may judge: its row of the head was not computed from it alone."""
-    new: range
-    """Head rows of the new classes, which are not there yet."""
 
     @classmethod
     def of(cls, data: NewClasses, start: Start, lam: float | None) -> _Stage:
@@ -183,39 +182,41 @@ class _Stage:
         drawn = old[balanced_draw(data.labels[old], max(MAX_ROWS, two_each))]
         features = to_numpy(take(data.features, drawn)).astype(np.float64)
         order = np.lexsort((features.sum(axis=1), data.labels[drawn]))
-        features, labels = features[order], data.labels[drawn][order]
-        head = data.head.on_host()
-        base = data.start if data.base is None else data.base
-        return cls(
-            start, lam, head, features, labels,
-            logits=features @ head.weight.T + head.bias,
-            judges=(labels < base) | (data.counts[labels] > 1),
-            new=range(data.start, data.stop),
-        )  # fmt: skip
+        head, labels = data.head.on_host(), data.labels[drawn][order]
+        return cls(start, lam, data, head, features[order], labels)
 
     def episodes(self) -> Iterator[Episode]:
         """Yield all episodes; none if no two classes have two rows."""
         counts = np.bincount(self.labels)
         present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
-        share = len(self.new) / (len(self.new) + len(present))
+        new = self.data.stop - self.data.start
+        share = new / (new + len(present))
         playing = min(max(1, round(share * len(present))), len(several) // 2)
+        logits = self.features @ self.head.weight.T + self.head.bias
         rng = generator(0, Draw.EPISODES)
         for _ in range(CASTS if playing else 0):
             cast = np.sort(rng.choice(several, playing, replace=False))
-            yield from self._played(cast, share, rng)
+            for rows, judges, target in self._played(cast, rng):
+                yield self._judged(rows, judges, target, cast, share, logits)
 
-    def _played(self, cast: Ints, share: float, rng: np.random.Generator) -> Iterator[Episode]:
-        """Yield the episodes of one cast, whose rows of the head come last."""
+    def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
+        """Yield the rows of the episodes of a cast, and the numbers and targets of their judges.
+
+        The rows of the cast come last in the head.
+        """
         stays = ~np.isin(self.labels, cast)
         order = np.concatenate([np.unique(self.labels[stays]), cast])
         first, stop = len(order) - len(cast), len(order)
-        place = np.zeros(self.new.start, dtype=int)
+        place = np.zeros(self.data.start, dtype=int)
         place[order] = np.arange(stop)
         classes = place[self.labels]
         totals = np.bincount(classes[stays], minlength=stop)
         totals[first:] = 1
         summed = partial(ClassStatistics.of, weighting=self.start.weighting, totals=totals)
         known = summed(self.features[stays], classes[stays])
+        base = self.data.start if self.data.base is None else self.data.base
+        # A row of the head that was computed from a single image does not judge by it.
+        judging = stays & ((self.labels < base) | (self.data.counts[self.labels] > 1))
         shuffled = [rng.permutation(np.flatnonzero(self.labels == each)) for each in cast]
         for turn in range(TURNS):
             images = np.array([rows[turn % len(rows)] for rows in shuffled])
@@ -225,38 +226,25 @@ class _Stage:
             added = summed(played.features, played.labels, shift=known.shift)
             rows = raw_rows(self.start, played, known + added, self.lam)
             aside = np.setdiff1d(np.concatenate(shuffled), images)
-            others = np.flatnonzero(stays & self.judges)[turn::TURNS]
-            judges = np.concatenate([aside, others])
-            target = np.where(classes[judges] < first, -1, classes[judges] - first)
-            yield self._judged(rows, judges, target, cast, share)
+            judges = np.concatenate([aside, np.flatnonzero(judging)[turn::TURNS]])
+            yield rows, judges, np.where(classes[judges] < first, -1, classes[judges] - first)
 
-    def _judged(self, rows: Rows, judges: Ints, target: Ints, cast: Ints, share: float) -> Episode:
+    def _judged(
+        self, rows: Rows, judges: Ints, target: Ints, cast: Ints, share: float, known: np.ndarray
+    ) -> Episode:
         labels = self.labels[judges]
         weights = row_weights(np.bincount(labels), "class")[labels]
         for group, part in ((target >= 0, share), (target < 0, 1 - share)):
             weights[group] *= part / max(weights[group].sum(), 1e-300)  # a group may be empty
-        columns = np.setdiff1d(np.arange(self.logits.shape[1]), [*cast, *self.new])
-        fixed = torch.from_numpy(self.logits[np.ix_(judges, columns)])
+        gone = [*cast, *range(self.data.start, self.data.stop)]
+        columns = np.setdiff1d(np.arange(known.shape[1]), gone)
         labelled = np.where(target < 0, np.searchsorted(columns, labels), -1)
         bias = rows.bias if self.start.bias == "write" else 0.0
-        return Episode(
-            weight=rows.weight,
-            logits=self.features[judges] @ rows.weight.T + bias,
-            target=target,
-            weights=weights / (CASTS * TURNS),
-            fixed=LOSS.fixed_part(fixed, torch.from_numpy(labelled), self.logits.shape[1]),
-        )
-
-
-def _together(episodes: list[Episode], sample: CalibrationSet) -> CalibrationSet:
-    """Return the judges of all episodes as what calibration looks at."""
-    target = np.concatenate([each.target for each in episodes])
-    weights = np.concatenate([each.weights for each in episodes])
-    parts = FixedPart(*map(torch.cat, zip(*(each.fixed for each in episodes), strict=True)))
-    return replace(
-        sample, loss=LOSS, drawn=np.arange(len(target)), labels=target, weights=weights,
-        target=torch.from_numpy(target), weight=torch.from_numpy(weights), fixed=parts,
-    )  # fmt: skip
+        logits = self.features[judges] @ rows.weight.T + bias
+        arrays = (rows.weight, logits, target, weights / (CASTS * TURNS), labelled)
+        *tensors, labelled = map(torch.from_numpy, arrays)
+        fixed = torch.from_numpy(known[np.ix_(judges, columns)])
+        return Episode(*tensors, *LOSS.fixed_part(fixed, labelled, known.shape[1]))
 
 
 def _longer(objective: Objective, factor: float, longest: float) -> float:
@@ -297,26 +285,26 @@ def scaled(
         raw: The rows as computed.
         start: How they were computed, and their scale.
         data: The data and the head.
-        sample: What `calibrated` rows are chosen by, where `start.looks_around`.
+        sample: What `calibrated` rows are chosen by, if `start.looks_around`.
         statistics: Those that the rows were computed from, if any.
         travel: How far training can move a weight: its learning rate times its updates; 0 if the
             rows are used as they are.
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
-    # Without a row of an earlier class nothing holds the shift back: the least loss is where every
-    # image is of a new class. Without a new class of two rows nothing can be left out.
-    judged = data.has_old_rows and (data.has_pairs or not _leaves_out(start))
-    if start.is_calibrated and judged:
+    if start.is_calibrated and data.has_old_rows:
         assert sample is not None
-        found = _calibrated(raw, start, sample, statistics, kept)
-        if found.factor > 0:
-            return found
-    elif start.is_calibrated and data.has_old_rows and (start.reads_lambda or not travel):
-        assert sample is not None
-        learnt = learnt_scale(raw, start, sample, travel)
-        if learnt is not None:
-            return _by(learnt, raw, kept)
+        found = None
+        # Without a row of an earlier class nothing holds the shift back: the least loss is where
+        # every image is of a new class. Without a new class of two rows nothing can be left out.
+        if data.has_pairs or not _leaves_out(start):
+            found = _calibrated(raw, start, sample, statistics, kept)
+        elif start.reads_lambda or not travel:
+            found = learnt_scale(raw, start, sample, travel)
+        if found is not None:
+            factors = np.full(rows.bias.shape[0], found.factor)
+            rows = _affine(rows, factors, found.shift, kept)
+            return replace(raw, rows=rows, **found._asdict())
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
         # Unlike `norm_factor` this does not grow from task to task with the rows that it made.
@@ -340,35 +328,18 @@ def _calibrated(
     sample: CalibrationSet,
     statistics: ClassStatistics | None,
     kept: Any | None,
-) -> Initialisation:
+) -> Calibration | None:
+    """Return the factor and the shift of the least loss; None if the factor is not positive."""
     rows = raw.rows
     if _leaves_out(start):
         sample = sample.judgeable
         logits = leave_one_out(start, rows, sample, statistics, raw.lam)
     else:
-        without = namespace(rows.bias).zeros_like(rows.bias)
-        own = in_sample(rows if kept is None else Rows(rows.weight, without))
-        logits = sample.logits(own)
-    found = calibrate(
-        sample,
-        logits,
-        guess=norm_factor(rows, sample.data),
-        kept_bias=None if kept is None else as_tensor(kept),
-    )
-    return _by(found, raw, kept)
-
-
-def _by(found: Calibration, raw: Initialisation, kept: Any | None) -> Initialisation:
-    rows = raw.rows
-    return replace(
-        raw,
-        rows=_affine(rows, np.full(rows.bias.shape[0], found.factor), found.shift, kept),
-        factor=found.factor,
-        shift=found.shift,
-        loss_before=found.loss_before,
-        loss_after=found.loss_after,
-        steps=found.steps,
-    )
+        bias = rows.bias if kept is None else namespace(rows.bias).zeros_like(rows.bias)
+        logits = sample.logits(in_sample(Rows(rows.weight, bias)))
+    guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
+    found = calibrate(sample, logits, guess=guess, kept_bias=bias)
+    return found if found.factor > 0 else None
 
 
 def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:

@@ -6,8 +6,8 @@ A solved head follows from all rows of all classes seen so far, and is not train
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,14 @@ from clinit.headtrain.rows import NEVER, Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses, discriminants
 from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.class_statistics import (
+    ClassStatistics,
+    RunningStatistics,
+    Weighting,
+)
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
+from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.study.study import Study
@@ -81,15 +86,11 @@ def warm_up(device: torch.device) -> None:
     if library_for(device) == "numpy":
         return
     with torch_stream(device):
-        start_made_task(partial(placed, device=device))
-
-
-def start_made_task(place: Callable[[np.ndarray], Any]) -> list[Initialisation]:
-    """Initialise a class of two beside a class of two, each in some ways; `place` makes arrays."""
-    features = place(np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32))
-    head = Rows(place(np.array([[0.0, 1.0], [0.5, 0.5]])), place(np.zeros(2)))
-    data = NewClasses(features, np.array([0, 0, 1, 1]), head, 1, 2)
-    return [initialise(Start(init=init), data) for init in ("least-square", "class-mean")]
+        features = np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32)
+        weight, bias = (placed(np.ones(shape), device) for shape in ((2, 2), 2))
+        labels, head = np.array([0, 0, 1, 1]), Rows(weight, bias)
+        for init in ("least-square", "class-mean"):
+            initialise(Start(init=init), NewClasses(placed(features, device), labels, head, 1, 2))
 
 
 @dataclass(eq=False)
@@ -104,21 +105,20 @@ class TaskStart:
     """Whose classes arrive."""
     num_base: int
     """Rows that came with the head."""
+    seen: TaskRows
+    """The old and new rows that may be looked at."""
     read: Callable[[], FeatureRows]
-    """Returns the features of the old and new rows that may be looked at; it is called if rows are
-    computed, and not for random rows."""
-    labels: Int[np.ndarray, " rows"]
-    """Of these rows."""
+    """Returns their features; it is called if rows are computed, and not for random rows."""
+    groups: Callable[[], Int[np.ndarray, " rows"] | None]
+    """Returns the groups of those that repeat each other, None if none does."""
     solve: Solve | None
     """How the head is solved; None if rows are initialised."""
     device: torch.device
     """Where the work that is timed is done."""
     chosen: Callable[[LambdaCurve], None]
     """Called with the curve by which lambda is chosen, if it is."""
-    summed: Callable[[FeatureRows, Weighting], ClassStatistics] | None = None
-    """Returns the class statistics of these features; default: sums all rows."""
-    groups: Callable[[], Int[np.ndarray, " rows"] | None] = lambda: None
-    """Returns the groups of rows that repeat each other, None if none does."""
+    summed: RunningStatistics = field(default_factory=RunningStatistics)
+    """Sums the rows, or those that it has not summed yet."""
     heads_alike: bool = False
     """Whether all heads have the same rows yet, as they have before the first task: those that
     start in the same way then start with the same rows."""
@@ -139,18 +139,33 @@ class TaskStart:
         init, new = study.start, (self.task.start, self.task.stop)
         if init.init == "random":
             return Initialisation(head.between(*new)), {}
-        data = NewClasses(self.features, self.labels, head, *new, self.num_base, self._groups)
+        features, groups = self._read
+        data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
+        # How far training can move a weight: AdamW moves it by about the learning rate.
+        updates = study.stream.iterations
+        travel = updates * study.training.rate if updates else 0.0
         if not self.heads_alike:
-            return self._initialised(study, data)
-        # How far training goes matters to rows of single images alone.
-        key = init, study.training.loss, 0.0 if data.has_pairs else _travel(study)
+            return self._initialised(study, data, travel)
+        # That matters to rows of single images alone.
+        key = init, study.training.loss, 0.0 if data.has_pairs else travel
         if key not in self._starts:
-            self._starts[key] = self._initialised(study, data)
+            self._starts[key] = self._initialised(study, data, travel)
         return self._starts[key]
 
-    def _initialised(self, study: Study, data: NewClasses) -> tuple[Initialisation, Spent]:
-        init = study.start
-        statistics, needed = None, ["features"]
+    @property
+    def features(self) -> FeatureRows:
+        """The features of the rows that the start looks at."""
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[FeatureRows, Int[np.ndarray, " rows"] | None]:
+        with self._watch.phase("features"):
+            return self.read(), self.groups()
+
+    def _initialised(
+        self, study: Study, data: NewClasses, travel: float
+    ) -> tuple[Initialisation, Spent]:
+        init, statistics, needed = study.start, None, ["features"]
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
             needed.append(f"statistics {init.weighting}")
@@ -162,7 +177,7 @@ class TaskStart:
             init,
             data,
             loss=study.training.loss,
-            travel=_travel(study),
+            travel=travel,
             statistics=statistics,
             path=lambda: self._path(init.weighting),
             watch=watch,
@@ -183,40 +198,25 @@ class TaskStart:
         path: LambdaPath = self._once(f"lambda {weighting}", lambda: LambdaPath.of(statistics))
         return path
 
-    def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
+    def statistics(self, weighting: Weighting) -> ClassStatistics:
         """Return the class statistics of the rows that the start looks at."""
-        features, found = self.features, self.summed or self._sum
+        features, groups = self._read
+        given = self.seen, features, self.task.stop, weighting, groups
         phase = f"statistics {weighting}"
-        statistics: ClassStatistics = self._once(phase, lambda: found(features, weighting))
+        statistics: ClassStatistics = self._once(phase, lambda: self.summed.of(*given))
         return statistics
 
-    def _sum(self, features: FeatureRows, weighting: Weighting) -> ClassStatistics:
-        classes, groups = self.task.stop, self._groups
-        return ClassStatistics.of(
-            features, self.labels, num_classes=classes, weighting=weighting, groups=groups
-        )
-
     def _curve(self, weighting: Weighting) -> LambdaCurve:
-        features, classes, groups = self.features, self.task.stop, self._groups
+        features, groups = self._read
+        given = features, self.seen.labels, self.task.stop
 
         def compute() -> LambdaCurve:
-            curve = lambda_curve(features, self.labels, classes, weighting=weighting, groups=groups)
+            curve = lambda_curve(*given, weighting=weighting, groups=groups)
             self.chosen(curve)
             return curve
 
         found: LambdaCurve = self._once(f"lambda {weighting}", compute)
         return found
-
-    @cached_property
-    def _groups(self) -> Int[np.ndarray, " rows"] | None:
-        with self._watch.phase("features"):
-            return self.groups()
-
-    @cached_property
-    def features(self) -> FeatureRows:
-        """The features of the rows that the start looks at."""
-        with self._watch.phase("features"):
-            return self.read()
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")
@@ -242,9 +242,3 @@ class TaskStart:
             for phase in PHASES
             if phase in shared or phase in own.seconds
         }
-
-
-def _travel(study: Study) -> float:
-    """Return how far training can move a weight: AdamW moves it by about the learning rate."""
-    updates = study.stream.iterations
-    return updates * study.training.rate if updates else 0.0

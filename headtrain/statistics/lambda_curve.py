@@ -40,12 +40,11 @@ good ridge parameter", Technometrics 21(2), 1979.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import (
@@ -60,7 +59,7 @@ from clinit.headtrain.array import (
 from clinit.headtrain.groups import draw_per_class, one_of_each
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
-from clinit.headtrain.statistics.leave_one_out import Unit, blocks_of
+from clinit.headtrain.statistics.leave_one_out import blocks_of
 from clinit.headtrain.statistics.solve import LambdaPath
 
 Measure = Literal[
@@ -214,8 +213,11 @@ def leave_one_out_curve(
     truth = np.eye(statistics.num_classes)[labels[drawn]]
     errors = []
     for lam in lams:
-        parts = _answers(path, blocks, coordinates, labels, lam)
-        gaps = np.concatenate(list(parts))[places] - truth
+        parts = [
+            to_numpy(path.left_out(rows, labels, lam, block))
+            for block, rows in zip(blocks, coordinates, strict=True)
+        ]
+        gaps = np.concatenate(parts)[places] - truth
         errors.append(float(weights @ (gaps**2).sum(axis=1) / weights.sum() / 2))
     return LambdaCurve(lams, tuple(errors), "leave-one-out error")
 
@@ -228,12 +230,8 @@ def generalised_curve(
     Args:
         statistics: With averages over rows.
         lams: As in `leave_one_out_curve`; above 0.
-
-    Raises:
-        ValueError: If the averages are over classes.
     """
-    if statistics.weighting != "sample":
-        raise ValueError("generalised cross-validation needs averages over rows")
+    assert statistics.weighting == "sample"
     path, rows = LambdaPath.of(statistics), int(statistics.totals.sum())
     eigenvalues, mean = to_numpy(path.eigenvalues), to_numpy(path.basis.T @ statistics.mean)
     target = to_numpy(statistics.target_covariance @ path.basis)
@@ -260,14 +258,3 @@ def generalised_curve(
         left += rho * (1 + float(found @ direction**2)) / pull
         errors.append(error / 2 / (left / rows) ** 2)
     return LambdaCurve(lams, tuple(errors), "generalised cross-validation")
-
-
-def _answers(
-    path: LambdaPath,
-    blocks: list[Unit],
-    coordinates: list[Float[Any, "_ dim"]],
-    labels: Int[np.ndarray, " rows"],
-    lam: float,
-) -> Iterator[Float[np.ndarray, "_ classes"]]:
-    for block, rows in zip(blocks, coordinates, strict=True):
-        yield to_numpy(path.left_out(rows, labels[block.all_rows], lam, block))

@@ -157,12 +157,12 @@ class TopBlocks(Method):
         shared = TaskStart(
             task,
             self._inputs.scenario.num_base,
+            seen,
             lambda: as_array(features(self.model, self._inputs.train, seen.rows)),
-            seen.labels,
+            lambda: self._inputs.scenario.train.groups_of(seen.rows),
             None,
             self.device,
             run.chosen,
-            groups=lambda: self._inputs.scenario.train.groups_of(seen.rows),
         )
         if study.start.init != "random" and not _is_finite(shared.features):
             why = f"its features are not finite at the start of task {task.number}"

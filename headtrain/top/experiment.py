@@ -180,7 +180,7 @@ def run_top(
     study = study.resolved()
     if study.shared != inputs.study.shared:
         raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
-    origin = Origin.of(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
+    origin = Origin(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
     blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()

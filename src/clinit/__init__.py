@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clinit.analysis.report.report import Runs as Runs
     from clinit.analysis.report.report import load_runs as load_runs
-    from clinit.api.caches import extract_features as extract_features
-    from clinit.api.caches import load_cache as load_cache
-    from clinit.api.heads import diagnose as diagnose
-    from clinit.api.heads import load_head as load_head
-    from clinit.api.heads import probe as probe
-    from clinit.api.heads import save_head as save_head
-    from clinit.api.training import train_heads as train_heads
-    from clinit.api.training import train_top as train_top
+    from clinit.api import diagnose as diagnose
+    from clinit.api import extract_features as extract_features
+    from clinit.api import load_cache as load_cache
+    from clinit.api import load_head as load_head
+    from clinit.api import probe as probe
+    from clinit.api import save_head as save_head
+    from clinit.api import train_heads as train_heads
+    from clinit.api import train_top as train_top
     from clinit.headtrain.model.add import add_classes as add_classes
     from clinit.headtrain.model.head_alone import predict_features as predict_features
     from clinit.headtrain.model.predict import load_model as load_model
@@ -74,10 +74,11 @@ _PLACES = {
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.statistics.solve": ("least_squares",),
     "clinit.analysis.report.report": ("Runs", "load_runs"),
-    "clinit.api.caches": ("extract_features", "load_cache"),
-    "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),
+    "clinit.api": (
+        *("diagnose", "extract_features", "load_cache", "load_head"),
+        *("probe", "save_head", "train_heads", "train_top"),
+    ),
     "clinit.headtrain.model.add": ("add_classes",),
-    "clinit.api.training": ("train_heads", "train_top"),
 }
 """The public names, by the module that defines them."""
 

@@ -55,7 +55,7 @@ def test_linear_heads_are_exported(method: str, runs: Path, tmp_path: Path) -> N
     out = tmp_path / "model.safetensors"
     result = invoke("export", runs / method, "--out", out)
     assert result.exit_code == 0, result.output
-    caution = load_model(out, device="cpu").caution
+    caution = load_model(out, device="cpu").facts.caution
     assert (caution is not None) == (method == "simplecil")
 
 

@@ -15,7 +15,7 @@ from clinit.cli.model import accuracy_in_words, add, remember, remove, rename, s
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.export import export_run
-from clinit.headtrain.model.memory import read_memory
+from clinit.headtrain.model.memory import Memory, read_memory
 from clinit.headtrain.model.model import open_model
 from clinit.headtrain.model.model_file import read_facts
 
@@ -89,25 +89,27 @@ def head_of(folder: Path) -> Head:
     return open_model(folder, device="cpu").head
 
 
+def memory_of(folder: Path) -> Memory:
+    return read_memory(folder / "memory.safetensors")
+
+
 def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
-    remembering: Path, grown: tuple[Path, str]
+    remembering: Path, grown: tuple[Path, str], images: Path
 ) -> None:
     out, printed = grown
     before, after = head_of(remembering), head_of(out)
     assert after.class_names == tuple("abcdefg")
     np.testing.assert_array_equal(after.weight[:5], before.weight)
     np.testing.assert_array_equal(after.bias[:5], before.bias)
-    assert printed.startswith("2 classes added: convnextv2_atto knows 7 classes now")
-    assert "Images: 12 to learn from, 4 kept aside; their features are at" in printed
-    assert "rows drawn from the statistics of old classes" in printed
-    assert "old classes 5 " in printed  # one of six images of each
-    assert f"clinit predict {out} IMAGE…" in printed
-
-
-def test_the_new_model_says_what_came_when_and_from_what(
-    grown: tuple[Path, str], images: Path, remembering: Path
-) -> None:
-    facts = read_facts(grown[0] / "model.safetensors")
+    for part in (
+        "2 classes added: convnextv2_atto knows 7 classes now",
+        "Images: 12 to learn from, 4 kept aside; their features are at",
+        "rows drawn from the statistics of old classes",
+        "old classes 5 ",  # one of six images of each
+        f"clinit predict {out} IMAGE…",
+    ):
+        assert part in printed
+    facts = read_facts(out / "model.safetensors")
     assert facts.tasks == (0, 0, 0, 1, 2, 3, 3)
     assert [change.action for change in facts.history] == ["run", "remember", "add"]
     change = facts.history[-1]
@@ -117,27 +119,24 @@ def test_the_new_model_says_what_came_when_and_from_what(
     assert change.data["model"] == str(remembering)
     assert len(change.data["train_manifest"]) == 64
     assert (change.accuracy["new"].total, change.accuracy["old"].total) == (4, 5)
-    printed = done("show", grown[0])
+    printed = done("show", out)
     assert "base, 3 classes: a, b, c" in printed
     assert "task 3, 2 classes: f, g" in printed
-    told = json.loads(invoke("show", grown[0], "--json").stdout)
+    told = json.loads(invoke("show", out, "--json").stdout)
     assert told["classes"][-1] == {"class": "g", "task": 3}
-    assert told["memory"]["classes"] == 7
-    assert told["memory"]["exact"] is True
+    assert (told["memory"]["classes"], told["memory"]["exact"]) == (7, True)
 
 
 def test_a_model_that_was_added_to_is_added_to_again(
     grown: tuple[Path, str], tmp_path: Path
 ) -> None:
-    more = draw(tmp_path / "more", "hi", 6)
-    printed = done("add", grown[0], more, "--out", tmp_path / "out", "--device", "cpu")
+    more, cpu = draw(tmp_path / "more", "hi", 6), ("--device", "cpu")
+    printed = done("add", grown[0], more, "--out", tmp_path / "out", *cpu)
     assert "real rows" not in printed  # two of f are fewer than would be drawn of it
-    printed = done(
-        *("add", grown[0], more, "--out", tmp_path / "kept", "--old-rows", "kept"),
-        *("--features", tmp_path / "out-features", "--device", "cpu"),
-    )
+    kept = ("--old-rows", "kept", "--features", tmp_path / "out-features")
+    printed = done("add", grown[0], more, "--out", tmp_path / "kept", *kept, *cpu)
     assert "4 real rows that the model keeps" in printed  # two of f, two of g
-    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    memory = memory_of(tmp_path / "out")
     assert memory.class_names == tuple("abcdefghi")
     assert memory.counts.tolist() == [5, 5, 5, 5, 5, 6, 6, 5, 5]
     assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 2, 2, 1, 1]
@@ -150,23 +149,20 @@ def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
     again = draw(tmp_path / "again", "bh", 6, start=50)
     out = tmp_path / "out"
     message = refused(ModelError, "add", grown[0], again, "--out", out, "--device", "cpu")
-    assert "the model has 1 of these classes already (b)" in message
+    assert "1 of these classes already (b)" in message
     assert "`--replace`" in message
-    assert not out.exists()
-    assert not (tmp_path / "out-features").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
     printed = done("add", grown[0], again, "--out", out, "--replace", "--device", "cpu")
-    assert printed.startswith("1 class replaced, 1 class added: ")
+    assert "1 class replaced, 1 class added: " in printed
     before, after = head_of(grown[0]), head_of(out)
     assert after.class_names == tuple("abcdefgh")
     others = [0, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(after.weight[others], before.weight[others])
     assert (after.weight[1] != before.weight[1]).any()
     facts = read_facts(out / "model.safetensors")
-    assert facts.tasks == (0, 4, 0, 1, 2, 3, 3, 4)
-    assert facts.history[-1].action == "replace"
-    memory = read_memory(out / "memory.safetensors")
-    assert memory.class_names == tuple("abcdefgh")
-    assert memory.counts.tolist() == [5] * 5 + [6, 6, 5]
+    assert (facts.tasks, facts.history[-1].action) == ((0, 4, 0, 1, 2, 3, 3, 4), "replace")
+    assert memory_of(out).class_names == tuple("abcdefgh")
+    assert memory_of(out).counts.tolist() == [5] * 5 + [6, 6, 5]
 
 
 def test_images_exchanged_for_others_of_their_size_have_no_features_yet(
@@ -182,23 +178,28 @@ def test_images_exchanged_for_others_of_their_size_have_no_features_yet(
     content[-20] ^= 1
     changed.write_bytes(content)
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
-    message = refused(CacheError, *arguments, "--out", tmp_path / "three")
-    assert "(f/3.png)" in message
+    assert "(f/3.png)" in refused(CacheError, *arguments, "--out", tmp_path / "three")
     assert not (tmp_path / "three").exists()
 
 
 def test_classes_are_removed_with_what_is_remembered_of_them(
     grown: tuple[Path, str], tmp_path: Path
 ) -> None:
-    printed = done("remove", grown[0], "b", "f", "--out", tmp_path / "out")
+    fewer = tmp_path / "fewer"
+    printed = done("remove", grown[0], "b", "g", "--out", fewer)
     assert "2 removed: convnextv2_atto knows 5 classes now" in printed
     assert "`clinit remember` computes it anew" in printed
-    before, after = head_of(grown[0]), head_of(tmp_path / "out")
-    assert after.class_names == tuple("acdeg")
-    np.testing.assert_array_equal(after.weight, before.weight[[0, 2, 3, 4, 6]])
-    memory = read_memory(tmp_path / "out" / "memory.safetensors")
-    assert memory.class_names == tuple("acdeg")
-    assert not memory.exact
+    before, after = head_of(grown[0]), head_of(fewer)
+    assert after.class_names == memory_of(fewer).class_names == tuple("acdef")
+    np.testing.assert_array_equal(after.weight, before.weight[[0, 2, 3, 4, 5]])
+    assert not memory_of(fewer).exact
+    done("remove", fewer, "f", "--out", tmp_path / "few")
+    more, out = draw(tmp_path / "more", "h", 3), tmp_path / "out"
+    done("add", tmp_path / "few", more, "--out", out, "--device", "cpu")
+    assert read_facts(out / "model.safetensors").tasks == (0, 0, 1, 2, 4)  # 3 was used
+    again = draw(tmp_path / "again", "acdef", 6, start=100)
+    done("remember", fewer, again, "--out", tmp_path / "anew", "--device", "cpu")
+    assert memory_of(tmp_path / "anew").exact
 
 
 def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
     before, after = head_of(grown[0]), head_of(tmp_path / "out")
     assert after.class_names == ("b", "a", "c", "d", "e", "f", "[bold] grün")
     np.testing.assert_array_equal(after.weight, before.weight)
-    assert read_memory(tmp_path / "out" / "memory.safetensors").class_names == after.class_names
+    assert memory_of(tmp_path / "out").class_names == after.class_names
 
 
 def test_remembering_more_classes_keeps_what_was_remembered(
@@ -216,9 +217,7 @@ def test_remembering_more_classes_keeps_what_was_remembered(
     printed = done("remember", remembering, again, "--out", tmp_path / "out", "--device", "cpu")
     assert "2 of 5 classes remembered, of 16 images" in printed
     assert "3 others as they were remembered before" in printed
-    before = read_memory(remembering / "memory.safetensors")
-    after = read_memory(tmp_path / "out" / "memory.safetensors")
-    assert after.class_names == before.class_names
+    before, after = memory_of(remembering), memory_of(tmp_path / "out")
     assert after.counts.tolist() == [5, 5, 8, 8, 5]
     np.testing.assert_array_equal(after.means[[0, 1, 4]], before.means[[0, 1, 4]])
     assert (after.means[2:4] != before.means[2:4]).any()
@@ -227,18 +226,15 @@ def test_remembering_more_classes_keeps_what_was_remembered(
 def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     model: Path, images: Path, tmp_path: Path
 ) -> None:
-    old = draw(tmp_path / "old", "abcde", 10, start=300)
-    done("remember", model, old, "--out", tmp_path / "remembers", "--device", "cpu")
-    features = tmp_path / "remembers-features"
-    printed = done(
-        *("add", tmp_path / "remembers", images, "--out", tmp_path / "out", "--old", features),
-        *("--device", "cpu"),
-    )
+    old, cpu = draw(tmp_path / "old", "abcde", 10, start=300), ("--device", "cpu")
+    done("remember", model, old, "--out", tmp_path / "remembers", *cpu)
+    given = ("--old", tmp_path / "remembers-features")
+    out = tmp_path / "out"
+    printed = done("add", tmp_path / "remembers", images, "--out", out, *given, *cpu)
     assert "40 real rows of the cache" in printed  # of 50, ten are held out
     assert "old classes 10 " in printed
-    memory = read_memory(tmp_path / "out" / "memory.safetensors")
-    assert memory.counts.tolist() == [8] * 5 + [6, 6]
-    assert memory.held_out.counts().tolist() == [2] * 7
+    assert memory_of(out).counts.tolist() == [8] * 5 + [6, 6]
+    assert memory_of(out).held_out.counts().tolist() == [2] * 7
 
 
 def test_the_same_images_are_held_out_in_other_company(
@@ -248,13 +244,10 @@ def test_the_same_images_are_held_out_in_other_company(
     shutil.copytree(images, together, dirs_exist_ok=True)
     options = ("--seed", 9, "--device", "cpu")
     done("remember", grown[0], together, "--out", tmp_path / "out", *options)
-    before, after = (
-        read_memory(folder / "memory.safetensors") for folder in (grown[0], tmp_path / "out")
-    )
+    before, after = (memory_of(each).held_out for each in (grown[0], tmp_path / "out"))
     for row in (5, 6):
         one, other = (
-            each.held_out.features[each.held_out.labels == row].astype(np.float32)
-            for each in (before, after)
+            each.features[each.labels == row].astype(np.float32) for each in (before, after)
         )
         np.testing.assert_allclose(one, other, atol=2e-2)
 
@@ -274,19 +267,6 @@ def test_python_gives_the_same_model(
         clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})
 
 
-def test_what_was_removed_is_forgotten_and_its_task_number_is_used_once(
-    grown: tuple[Path, str], tmp_path: Path
-) -> None:
-    done("remove", grown[0], "f", "g", "--out", tmp_path / "fewer")
-    assert not read_memory(tmp_path / "fewer" / "memory.safetensors").exact
-    more = draw(tmp_path / "more", "h", 3)
-    done("add", tmp_path / "fewer", more, "--out", tmp_path / "out", "--device", "cpu")
-    assert read_facts(tmp_path / "out" / "model.safetensors").tasks == (0, 0, 0, 1, 2, 4)
-    again = draw(tmp_path / "again", "abcde", 6, start=100)
-    done("remember", tmp_path / "fewer", again, "--out", tmp_path / "anew", "--device", "cpu")
-    assert read_memory(tmp_path / "anew" / "memory.safetensors").exact
-
-
 def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(images, tmp_path / "images"))
     draw(own, "h", 2)
@@ -295,13 +275,16 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     (own / "g" / "9.heic").write_bytes(b"")
     options = ("--init", "zero", "--device", "cpu")
     printed = done("add", model, own, "--out", tmp_path / "out", *options)
-    assert "2 of 18 images cannot be read and are left out (f/3.png: " in printed
-    assert "g/9.heic" in printed
-    assert "Images: 13 to learn from, 3 kept aside" in printed
-    assert "1 of 3 classes has a single image (h)" in printed
-    assert "zero rows that are not trained recognise nothing" in printed
+    for part in (
+        "2 of 18 images cannot be read and are left out (f/3.png: ",
+        "g/9.heic",
+        "Images: 13 to learn from, 3 kept aside",
+        "1 of 3 classes have a single image (h)",
+        "zero rows that are not trained recognise nothing",
+        "3 images of added classes kept aside: too few to tell",
+    ):
+        assert part in printed
     assert re.search(r"added classes 3 - \d of 3 ", printed)
-    assert "Note: 3 images of added classes kept aside: too few to tell" in printed
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     single = draw(tmp_path / "single", "f", 1)
     out = tmp_path / "one.safetensors"
@@ -385,7 +368,7 @@ def test_nothing_is_written_into_what_is_read(
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
         ("add MODEL IMAGES --out TAKEN", ModelError, "there is already something at"),
         ("add IMAGES", None, "give MODEL and IMAGES; or --backbone and IMAGES alone"),
-        ("add MODEL IMAGES --backbone resnet18", None, "give the folder of images alone"),
+        ("add MODEL IMAGES --backbone resnet18", None, "--backbone and IMAGES alone"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),
         ("add MODEL IMAGES --transform paper", None, "--transform goes with --backbone"),
         ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
@@ -396,8 +379,7 @@ def test_nothing_is_written_into_what_is_read(
         ("rename MODEL a=c", ModelError, "two classes would have the same name (c)"),
         ("rename MODEL a=\x1b[31m", ModelError, "cannot be the name of a class"),
         ("rename MODEL ab", None, "expected OLD=NEW"),
-        ("rename MODEL =b", None, "expected OLD=NEW"),
-        ("rename MODEL a=x a=y", None, "'a' is renamed twice"),
+        ("rename MODEL a=x a=y", None, "expected OLD=NEW, each OLD once, got 'a=y'"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -136,7 +136,7 @@ def test_a_record_of_another_run_is_not_overwritten(
     assert not (tmp_path / "runs" / "trunk-cache").exists()
     head = tiny_run / "head.safetensors"
     shown = train_top("--init=random", "--iterations=0", f"--head={head}")
-    assert "holds the record of another run: head differs in digest" in str(shown.exception)
+    assert "other data: the head that ce starts from" in str(shown.exception)
 
 
 def test_a_run_that_diverges_is_recorded_and_others_follow(

@@ -30,6 +30,7 @@ from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics import leave_one_out, moments
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
+from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.parts import INITS, SCALES, Start
 from clinit.headtrain.study.study import Study
@@ -160,7 +161,7 @@ def test_corrections_are_those_of_numpy(place: Place) -> None:
     expected, found = bias_corrected(near), bias_corrected(far)
     assert_there(found.rows.weight, expected.rows.weight, 1e-6)
     assert_there(found.rows.bias, expected.rows.bias, 1e-6)
-    assert found.steps == expected.steps
+    assert found.facts["steps"] == expected.facts["steps"]
     expected, found = (weight_aligned(each.head, OLD, OLD + NEW) for each in (near, far))
     assert_there(found.rows.weight, expected.rows.weight)
     assert_there(found.rows.bias, expected.rows.bias)
@@ -209,14 +210,10 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
     task = Task(1, np.arange(NEW), OLD)
 
     def start(place: Place) -> tuple[Any, dict[str, float]]:
+        seen = TaskRows(1, np.arange(len(labels)), labels, 0, 0)
+        device, ignored = bank.device, list[Any]().append
         shared = TaskStart(
-            task,
-            OLD,
-            lambda: place(features),
-            labels,
-            None,
-            bank.device,
-            lambda curve: None,
+            task, OLD, seen, lambda: place(features), lambda: None, None, device, ignored
         )
         now = bank.rows(0)
         return shared.start(study, Rows(place(to_numpy(now.weight)), place(to_numpy(now.bias))))

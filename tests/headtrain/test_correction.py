@@ -80,12 +80,12 @@ def test_factor_and_shift_are_those_that_gradient_descent_finds(
         return objective
 
     optimizer.step(closure)  # type: ignore[arg-type]
-    assert [found.factor, found.shift] == pytest.approx(numbers.tolist(), rel=1e-4, abs=1e-5)
-    assert found.loss_after is not None
-    assert found.loss_before is not None
+    facts = found.facts
+    expected = pytest.approx(numbers.tolist(), rel=1e-4, abs=1e-5)
+    assert [facts["factor"], facts["shift"]] == expected
     prior = naive_prior(data, numbers).item()
-    assert found.loss_after + prior == pytest.approx(naive_objective(data, numbers).item())
-    assert found.loss_after <= found.loss_before
+    assert facts["loss_after"] + prior == pytest.approx(naive_objective(data, numbers).item())
+    assert facts["loss_after"] <= facts["loss_before"]
 
 
 def test_corrected_rows_give_the_corrected_logits() -> None:
@@ -93,7 +93,7 @@ def test_corrected_rows_give_the_corrected_logits() -> None:
     found = bias_corrected(data)
     raw = data.features @ data.head.weight[OLD:].T + data.head.bias[OLD:]
     corrected = data.features @ found.rows.weight.T + found.rows.bias
-    np.testing.assert_allclose(corrected, found.factor * raw + found.shift)
+    np.testing.assert_allclose(corrected, found.facts["factor"] * raw + found.facts["shift"])
 
 
 def test_each_class_weighs_the_same_and_absent_ones_are_stood_for_by_others_of_their_kind() -> None:
@@ -191,7 +191,7 @@ def test_the_last_evaluation_is_that_of_the_corrected_head(correct: str) -> None
     assert len(record.info["tasks"][1]["correction"]["correct_before"]) == 3
 
 
-def test_bias_correction_trains_on_fewer_rows_and_says_what_it_found() -> None:
+def test_bias_correction_trains_on_fewer_rows_and_records_what_it_found() -> None:
     (record,) = run(correct="bic", lr=0.02)
     for task in record.info["tasks"]:
         found = task["correction"]
@@ -232,6 +232,6 @@ def test_new_rows_get_the_mean_norm_of_the_old_ones_and_keep_their_biases() -> N
     expected, gamma = as_in_pycil(rows.weight[: KNOWN + ARRIVED], ARRIVED)
     np.testing.assert_allclose(found.rows.weight, expected[KNOWN:])
     np.testing.assert_array_equal(found.rows.bias, rows.bias[KNOWN : KNOWN + ARRIVED])
-    assert found.facts() == {"factor": pytest.approx(gamma), "shift": 0.0}
+    assert found.facts == {"factor": pytest.approx(gamma), "shift": 0.0}
     norms = np.linalg.norm(found.rows.weight, axis=1)
     assert norms.mean() == pytest.approx(np.linalg.norm(rows.weight[:KNOWN], axis=1).mean())

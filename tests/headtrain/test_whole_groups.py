@@ -72,10 +72,10 @@ def test_a_search_holds_out_whole_groups() -> None:
 
 def test_an_added_class_is_measured_on_other_images_than_it_is_learnt_from() -> None:
     found = measured(SOURCE, 0.25)
-    assert share(rows_with(found.held_out.features)) == 0.25
+    assert share(rows_with(found.val.features)) == 0.25
     of_few = IMAGES % PHOTOGRAPHS < 4  # 12 rows of a class, but 4 images
     few = FeatureSet(ROWS.features[of_few], LABELS[of_few], NAMES)
-    assert not len(measured(Source(few, SOURCE.val), 0.25).held_out.labels)
+    assert not len(measured(Source(few, SOURCE.val), 0.25).val.labels)
 
 
 def test_what_bias_correction_looks_at_is_repeated_in_no_other_row() -> None:

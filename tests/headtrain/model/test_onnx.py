@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -48,22 +47,20 @@ def test_both_runtimes_predict_the_same_of_batches_of_any_size(
     expected = model.predict(files, reject=reject)
     for batch_size in (1, 7, 64):
         found = load_onnx(file).predict(files, batch_size=batch_size, reject=reject)
-        assert [each.path for each in found] == files
         for left, right in zip(found, expected, strict=True):
-            assert (left.reason, left.unknown) == (right.reason, right.unknown)
-            assert (left.score is None) == (right.score is None) == (right.reason is not None)
-            assert left.score is None or left.score == pytest.approx(right.score, abs=1e-4)
+            assert (left.path, left.reason) == (right.path, right.reason)
+            assert left.unknown == right.unknown
+            assert left.score == (right.score and pytest.approx(right.score, abs=1e-4))
             assert [guess.name for guess in left.guesses] == [g.name for g in right.guesses]
             for one, other in zip(left.guesses, right.guesses, strict=True):
                 assert one.probability == pytest.approx(other.probability, abs=1e-5)
 
 
-def test_what_is_said_of_the_model_is_in_the_file(file: Path, model: Classifier) -> None:
+def test_the_description_of_the_model_is_in_the_file(file: Path, model: Classifier) -> None:
     assert load_onnx(file).facts == model.facts
     content = file.read_bytes()
     metadata = onnx_file.session_of(content).get_modelmeta().custom_metadata_map
-    assert json.loads(metadata[METADATA])["class_names"] == list(model.facts.class_names)
-    assert sorted(metadata) == ["clinit_model", "clinit_sha256"]
+    assert sorted(metadata) == [METADATA, "clinit_sha256"]
     # PyTorch notes where in which file each operation was called.
     assert b"site-packages" not in content
     assert b"stack_trace" not in content
@@ -123,31 +120,24 @@ def no_such_operator(logits: torch.Tensor) -> torch.Tensor:
         (lambda logits: logits + 1, ModelError, "logits that differ by 1"),
         (lambda logits: logits[:, :4], ModelError, r"logits of shape \(4, 4\), not \(4, 5\)"),
         (lambda logits: logits * float("nan"), ModelError, "logits that differ by nan"),
-        (lambda logits: -logits, ModelError, "logits that differ by"),
-        (no_such_operator, BackboneError, "PyTorch cannot write convnextv2_atto as ONNX: "),
+        (lambda logits: -logits, ModelError, "another class for 4 of 4 images"),
+        (no_such_operator, BackboneError, "cannot write convnextv2_atto as ONNX: "),
     ],
 )
 def test_a_file_that_computes_something_else_is_not_kept(
     model: Classifier,
     small: nn.Module,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     change: Callable[[torch.Tensor], torch.Tensor],
     kind: type[Exception],
     why: str,
 ) -> None:
-    network = Different(small, change)
+    if "class" in why:  # however near the logits are
+        monkeypatch.setattr(onnx_file, "TOLERANCE", 10.0)
     with pytest.raises(kind, match=why):
-        write_onnx(network, model.facts, tmp_path / "x.onnx")
+        write_onnx(Different(small, change), model.facts, tmp_path / "x.onnx")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_another_class_is_a_refusal_however_near(
-    model: Classifier, small: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_file, "TOLERANCE", 10.0)
-    network = Different(small, lambda logits: -logits)
-    with pytest.raises(ModelError, match="another class for 4 of 4 images"):
-        write_onnx(network, model.facts, tmp_path / "x.onnx")
 
 
 def test_a_missing_extra_is_named_with_its_command(
@@ -157,11 +147,10 @@ def test_a_missing_extra_is_named_with_its_command(
     monkeypatch.setattr(
         onnx_file, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
     )
-    calls: list[Callable[[], object]] = [
+    for call in (
         lambda: load_onnx(file),
         lambda: export_run(tiny_run, tmp_path / "x", onnx=True),
-    ]
-    for call in calls:
+    ):
         with pytest.raises(ModelError, match="needed for ONNX: onnxruntime") as caught:
             call()
         assert 'pip install "clinit[onnx]"' in caught.value.remedy
@@ -169,26 +158,18 @@ def test_a_missing_extra_is_named_with_its_command(
 
 
 @pytest.mark.parametrize(
-    ("damage", "why"),
+    ("pattern", "new", "why"),
     [
-        (lambda content: content[:200], "is not an ONNX model: "),
-        (lambda content: content.replace(b'"d"', b'"q"'), "has changed since it was written"),
-        (
-            lambda content: re.sub(b"clinit_sha256..", b"clinit_sha25x\x12@", content),
-            "has changed since it was written",
-        ),
-        (
-            lambda content: content.replace(b"clinit_model", b"clinit_xodel"),
-            "does not name its classes",
-        ),
+        (b"(?s)^(.{200}).*", rb"\1", "is not an ONNX model: "),
+        (b'"d"', b'"q"', "has changed since it was written"),
+        (b"clinit_sha256..", b"clinit_sha25x\x12@", "has changed since it was written"),
+        (b"clinit_model", b"clinit_xodel", "does not name its classes"),
     ],
 )
 def test_a_damaged_file_is_refused(
-    file: Path, tmp_path: Path, damage: Callable[[bytes], bytes], why: str
+    file: Path, tmp_path: Path, pattern: bytes, new: bytes, why: str
 ) -> None:
-    changed = damage(file.read_bytes())
-    assert changed != file.read_bytes()
-    (tmp_path / "x.onnx").write_bytes(changed)
+    (tmp_path / "x.onnx").write_bytes(re.sub(pattern, new, file.read_bytes()))
     with pytest.raises(ModelError, match=r"x\.onnx " + why) as caught:
         load_onnx(tmp_path / "x.onnx")
     assert "clinit export RUN --out FOLDER --onnx" in caught.value.remedy

@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-import clinit
 from clinit.errors import DeviceError, ImageError, MachineError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
@@ -40,21 +39,6 @@ def images(tiny_run: Path) -> list[Path]:
     return find_images([tiny_run.parent / "base" / "val", tiny_run.parent / "new" / "val"])
 
 
-def test_predictions_are_right_as_often_as_the_run_was_at_its_end(
-    model: Classifier, tiny_run: Path, images: list[Path]
-) -> None:
-    predictions = model.predict(images, top=1, batch_size=3)
-    found = dict.fromkeys(model.facts.class_names, 0)
-    for prediction in predictions:
-        found[prediction.path.parent.name] += (
-            prediction.guesses[0].name == prediction.path.parent.name
-        )
-    record = read_record(tiny_run)
-    last = record.evaluations.filter(task=2, iteration=8).join(record.classes, on="row")
-    assert found == dict(last.select("name", "correct").iter_rows())
-    assert 0 < sum(found.values()) < len(images)  # neither is a matter of course
-
-
 def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_run: Path) -> None:
     split = open_cache(tiny_run.parent / "caches" / "new").split("val")
     head = read_head(tiny_run / "head.safetensors")
@@ -70,22 +54,7 @@ def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_
             assert guess.task == tasks[guess.name]
 
 
-def test_batches_do_not_change_what_is_seen(model: Classifier, images: list[Path]) -> None:
-    one = model.predict(images, top=99, batch_size=1)
-    for prediction in one:
-        probabilities = [guess.probability for guess in prediction.guesses]
-        assert probabilities == sorted(probabilities, reverse=True)
-        assert len(probabilities) == 5
-        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
-    for batch_size in (2, 7, 100):
-        for first, second in zip(one, model.predict(images, batch_size=batch_size), strict=True):
-            assert (first.path, first.reason) == (second.path, second.reason)
-            for left, right in zip(first.guesses, second.guesses, strict=True):
-                assert left.name == right.name
-                assert left.probability == pytest.approx(right.probability, abs=1e-5)
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_bad_images_keep_their_place_and_say_why(
     model: Classifier, images: list[Path], tmp_path: Path, batch_size: int
 ) -> None:
@@ -93,25 +62,27 @@ def test_bad_images_keep_their_place_and_say_why(
     (tmp_path / "cut.png").write_bytes(images[0].read_bytes()[:200])
     (tmp_path / "text.jpg").write_text("no image")
     (tmp_path / "link.png").symlink_to(images[1])
-    good = [images[0], tmp_path / "link.png"]
-    mixed = [
-        *(tmp_path / "gone.png", good[0], tmp_path / "empty.png", tmp_path / "no" / "where.png"),
-        *(tmp_path / "cut.png", good[1], tmp_path, tmp_path / "text.jpg", tmp_path / ("x" * 300)),
-    ]
+    names = ["gone.png", "empty.png", "no/where.png", "cut.png", ".", "text.jpg", "x" * 300]
+    mixed = [tmp_path / name for name in names]
+    mixed[1:1], mixed[5:5] = [images[0]], [tmp_path / "link.png"]
     done: list[int] = []
-    found = model.predict(mixed, batch_size=batch_size, on_images=done.append)
+    found = model.predict(mixed, top=99, batch_size=batch_size, on_images=done.append)
     assert [prediction.path for prediction in found] == mixed
-    reasons = {prediction.path.name: prediction.reason for prediction in found}
-    for name in ("gone.png", "where.png", "x" * 300):
-        assert reasons[name] == "the file is missing"
-    assert reasons["empty.png"] == "the file is empty"
-    assert reasons[tmp_path.name] == "cannot be read: Is a directory"
-    assert reasons["cut.png"]
-    assert reasons["text.jpg"]
-    alone = model.predict(good, batch_size=1)
-    for prediction, expected in zip((found[1], found[5]), alone, strict=True):
-        assert prediction.reason is None
-        assert [g.name for g in prediction.guesses] == [g.name for g in expected.guesses]
+    reasons = [each.reason for each in found]
+    missing, good = "the file is missing", None
+    assert reasons[:4] == [missing, good, "the file is empty", missing]
+    assert reasons[5:7] == [good, "cannot be read: Is a directory"]
+    assert reasons[4]
+    assert reasons[7]
+    assert reasons[8] == missing
+    for place, image in ((1, images[0]), (5, images[1])):
+        guesses = found[place].guesses
+        (alone,) = model.predict(image, batch_size=1)
+        assert [each.name for each in guesses] == [each.name for each in alone.guesses]
+        probabilities = [each.probability for each in guesses]
+        assert probabilities == pytest.approx([e.probability for e in alone.guesses], abs=1e-5)
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     assert all(not each.guesses for each in found if each.reason is not None)
     assert done == sorted(done)
     assert done[-1] == len(mixed)
@@ -140,14 +111,17 @@ def test_only_the_image_is_at_fault_that_cannot_be_read(
         model.predict(images[:1])
 
 
-def test_images_are_named_by_relative_paths_and_text_too(
+def test_images_are_named_by_paths_text_and_folders(
     model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(images[0].parent)
-    (found,) = model.predict([images[0].name])
-    assert found == Prediction(Path(images[0].name), found.guesses, None)
-    assert found.guesses
-    assert model.predict([]) == []
+    folder = images[0].parent
+    monkeypatch.chdir(folder)
+    for one in (images[0].name, Path(images[0].name)):
+        (found,) = model.predict(one)
+        assert found == Prediction(Path(images[0].name), found.guesses, None)
+        assert found.guesses
+    for several in (folder, str(folder), [str(each) for each in images[:4]]):
+        assert [each.path for each in model.predict(several)] == images[:4]
     with pytest.raises(ValueError, match="must be positive"):
         model.predict([], top=0)
 
@@ -194,9 +168,8 @@ def test_images_that_the_network_does_not_take_are_refused(
 def test_a_device_that_is_not_there_is_refused(
     tiny_onnx: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert clinit.load_model is load_model
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
+    with pytest.raises(DeviceError, match="no CUDA device"):
         load_model(str(tiny_onnx.path), device="cuda")
 
 
@@ -213,31 +186,26 @@ def test_the_gpu_sees_what_the_cpu_sees(
 NAMES = ("a", "b", "c")
 
 
-@pytest.fixture
-def head() -> Head:
-    rng = np.random.default_rng(0)
-    weight = rng.normal(size=(3, 4)).astype(np.float32)
-    return Head(weight, rng.normal(size=3).astype(np.float32), NAMES)
-
-
-def memory(rows: int) -> Memory:
-    """Return a memory with that many held-out rows."""
+def head_and_memory(rows: int) -> tuple[Head, Memory]:
+    """Return a head, and a memory with that many held-out rows."""
     rng = np.random.default_rng(1)
 
     def draw(count: int) -> FeatureSet:
         features = rng.normal(size=(count, 4)).astype(np.float16)
         return FeatureSet(features, rng.integers(0, 3, count), NAMES)
 
-    return Memory.of(draw(30), {}, held_out=draw(rows))
+    weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
+    head = Head(weight.astype(np.float32), bias.astype(np.float32), NAMES)
+    return head, Memory.of(draw(30), {}, held_out=draw(rows))
 
 
 @pytest.mark.parametrize("rule", list(SCORES))
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.333, 0.99])
 @pytest.mark.parametrize("rows", [1, 10, 999])
 def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
-    head: Head, rule: str, rate: float, rows: int
+    rule: str, rate: float, rows: int
 ) -> None:
-    remembered = memory(rows)
+    head, remembered = head_and_memory(rows)
     found = Rejection.at_rate(rule, rate, head, remembered)
     features = remembered.held_out.features.astype(np.float64)
     logits = features @ head.weight.T.astype(np.float64) + head.bias
@@ -247,15 +215,12 @@ def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
     np.testing.assert_allclose(SCORES[rule](torch.from_numpy(logits)), scores, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("rule", "threshold", "message"),
-    [("softmax", 0.0, "rule must be one of energy, max-logit"), ("energy", math.nan, "finite")],
-)
-def test_nonsense_is_refused(head: Head, rule: str, threshold: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Rejection(rule, threshold)
+def test_nonsense_is_refused() -> None:
+    for rule, threshold in (("softmax", 0.0), ("energy", math.nan)):
+        with pytest.raises(ValueError, match=r"must be"):
+            Rejection(rule, threshold)
     with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\)"):
-        Rejection.at_rate("energy", math.nan, head, memory(3))
-    with pytest.raises(ModelError, match="remembers no held-out image") as caught:
-        Rejection.at_rate("energy", 0.05, head, memory(0))
+        Rejection.at_rate("energy", math.nan, *head_and_memory(3))
+    with pytest.raises(ModelError, match="remembers no image") as caught:
+        Rejection.at_rate("energy", 0.05, *head_and_memory(0))
     assert "--threshold" in caught.value.remedy

@@ -14,7 +14,7 @@ from clinit.headtrain.start.calibrate import (
     newton_step,
     norm_factor,
 )
-from clinit.headtrain.start.calibration_set import MAX_ROWS, CalibrationSet, balanced_draw
+from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.train.losses import LOSSES, Loss
@@ -40,22 +40,14 @@ def raw_rows(size: float = 1.0) -> Rows:
 
 
 def calibrated(
-    raw: Rows,
-    data: NewClasses,
-    loss: Loss,
-    *,
-    kept_bias: np.ndarray | None = None,
-    max_rows: int = MAX_ROWS,
+    raw: Rows, data: NewClasses, loss: Loss, *, kept_bias: np.ndarray | None = None
 ) -> Calibration:
     """Calibrate rows on the logits that they give themselves."""
-    around = CalibrationSet.of(data, loss, max_rows)
+    around = CalibrationSet.of(data, loss)
     rows = raw if kept_bias is None else Rows(raw.weight, 0 * raw.bias)
-    return calibrate(
-        around,
-        around.logits(in_sample(rows)),
-        guess=norm_factor(raw, data),
-        kept_bias=None if kept_bias is None else torch.from_numpy(kept_bias),
-    )
+    kept = None if kept_bias is None else torch.from_numpy(kept_bias)
+    guess = norm_factor(raw, data)
+    return calibrate(around, around.logits(in_sample(rows)), guess=guess, kept_bias=kept)
 
 
 def naive_loss(name: str, point: np.ndarray, raw: Rows, data: NewClasses) -> float:
@@ -109,10 +101,6 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
     data, raw = arrival(), raw_rows()
     around = CalibrationSet.of(data, LOSSES[name])
     objective = Objective.of(around, around.logits(in_sample(raw)))
-
-    def slope(x: np.ndarray) -> np.ndarray:
-        return objective.expansion(x)[1]
-
     for point in (np.array([0.7, -0.3]), np.array([-2.0, 4.0])):
         expected = naive_loss(name, point, raw, data)
         assert objective.value(point) - objective.penalty(point) == pytest.approx(expected)
@@ -122,19 +110,18 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
         np.testing.assert_allclose(
             approx_fprime(point, objective.value), gradient, rtol=1e-5, atol=1e-5
         )
-        slopes = approx_fprime(point, slope)
+        slopes = approx_fprime(point, lambda x: objective.expansion(x)[1])
         np.testing.assert_allclose(slopes, hessian, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("start", [(1.0, 0.0), (-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])
-def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) -> None:
+@pytest.mark.parametrize("start", [(-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])
+def test_newton_descends_from_anywhere(start: tuple[float, float]) -> None:
     data, raw = arrival(), raw_rows(30.0)
-    around = CalibrationSet.of(data, LOSSES[name])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     objective = Objective.of(around, around.logits(in_sample(raw)))
     begin = np.array(start)
     _, lowest, steps = minimise(objective, begin, objective.expansion(begin))
-    found = calibrated(raw, data, LOSSES[name])
+    found = calibrated(raw, data, LOSSES["ce"])
     reached = found.loss_after + naive_prior(found.factor, raw, data)
     assert lowest == pytest.approx(reached, abs=1e-7)
     assert steps < 60
@@ -145,33 +132,14 @@ def test_a_kept_bias_is_not_shifted(name: str) -> None:
     data, raw = arrival(), raw_rows()
     kept = np.array([0.3, -0.2, 0.1])
     found = calibrated(raw, data, LOSSES[name], kept_bias=kept)
-
-    def loss(factor: float) -> float:
-        bias = kept / factor
-        return naive_loss(name, np.array([factor, 0.0]), Rows(raw.weight, bias), data)
-
     assert found.shift == 0
-    assert found.loss_after == pytest.approx(loss(found.factor))
-
-    def regularised(factor: float) -> float:
-        return loss(factor) + naive_prior(factor, raw, data)
-
-    around = [regularised(found.factor * scale) for scale in (0.99, 1.0, 1.01)]
+    losses, around = [], []
+    for factor in (0.99 * found.factor, found.factor, 1.01 * found.factor):
+        rows = Rows(raw.weight, kept / factor)
+        losses.append(naive_loss(name, np.array([factor, 0.0]), rows, data))
+        around.append(losses[-1] + naive_prior(factor, raw, data))
+    assert found.loss_after == pytest.approx(losses[1])
     assert around[1] == min(around)
-
-
-def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
-    # Nearest class means: the old rows and the new ones separate all classes without an error.
-    data = arrival(spread=1e-3)
-    means = np.stack([data.features[data.labels == c].mean(axis=0) for c in range(OLD + NEW)])
-    rows = Rows(means, -(means**2).sum(axis=1) / 2)
-    head = Rows(2 * rows.weight, 2 * rows.bias)
-    data = NewClasses(data.features, data.labels, head, OLD, OLD + NEW)
-    raw, means = Rows(rows.weight[OLD:], rows.bias[OLD:]), means[OLD:]
-    found = calibrated(raw, data, LOSSES["ce"])
-    assert found.loss_after <= found.loss_before
-    old = np.linalg.norm(data.head.weight[: data.start], axis=1).mean()
-    assert 1 < found.factor * np.linalg.norm(means, axis=1).mean() / old < 5
 
 
 def test_a_draw_takes_the_same_number_a_class_and_all_of_a_small_one() -> None:

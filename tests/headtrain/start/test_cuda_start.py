@@ -115,8 +115,8 @@ def test_arrays_and_tensors_share_memory_and_stream() -> None:
 
 @pytest.mark.gpu
 def test_a_system_that_cannot_be_factorised_raises() -> None:
-    from clinit.headtrain.array import solve_positive_definite
+    from clinit.headtrain.array import Cholesky
 
     tensor = -torch.eye(3, dtype=torch.float64, device="cuda")
     with torch_stream(tensor), pytest.raises(np.linalg.LinAlgError):
-        solve_positive_definite(as_array(tensor), as_array(tensor))
+        Cholesky.of(as_array(tensor))

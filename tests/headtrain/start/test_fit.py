@@ -19,11 +19,11 @@ OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5
 NAMES = ["ce", "mse", "sqen"]
 
 
-def arrival(dtype: type = np.float64) -> NewClasses:
+def arrival() -> NewClasses:
     rng = np.random.default_rng(5)
     centres = rng.normal(size=(OLD + NEW, DIM))
     labels = rng.choice(OLD + NEW, size=200, p=np.arange(1, 8) / 28)
-    features: np.ndarray = (4 * (centres[labels] + rng.normal(size=(200, DIM)))).astype(dtype)
+    features = 4 * (centres[labels] + rng.normal(size=(200, DIM)))
     weight = np.r_[centres, rng.normal(size=(UNSEEN, DIM))] / 4
     return NewClasses(features, labels, Rows(weight, rng.normal(size=9)), OLD, OLD + NEW)
 
@@ -36,7 +36,7 @@ def start_rows() -> Rows:
 def naive(name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: float) -> Any:
     """Return the regularised loss of rows (weight, bias), written as one formula, and the loss."""
     labels = torch.from_numpy(data.labels)
-    features = torch.from_numpy(data.features.astype(np.float64))
+    features = torch.from_numpy(data.features)
     weight, bias = torch.from_numpy(data.head.weight), torch.from_numpy(data.head.bias)
     weight = torch.cat([weight[:OLD], rows[:, :-1], weight[OLD + NEW :]])
     bias = torch.cat([bias[:OLD], rows[:, -1], bias[OLD + NEW :]])
@@ -52,12 +52,11 @@ def naive(name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: f
 
 def fitted(name: str, data: NewClasses, start: Rows, ridge: float, **options: Any) -> Fit:
     around = CalibrationSet.of(data, LOSSES[name])
-    weight, bias = torch.from_numpy(start.weight), torch.from_numpy(start.bias)
-    return fit(around, weight, bias, ridge, **options)
+    return fit(around, start, ridge, **options)
 
 
-def together(rows: Fit) -> torch.Tensor:
-    return torch.cat([rows.weight, rows.bias[:, None]], dim=1)
+def together(rows: Rows) -> torch.Tensor:
+    return torch.from_numpy(np.column_stack([rows.weight, rows.bias]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,15 +71,14 @@ def test_it_finds_the_minimum_that_scipy_finds(name: str, ridge: float) -> None:
         (gradient,) = torch.autograd.grad(value, rows)
         return value.item(), gradient.numpy().ravel()
 
-    begin = np.column_stack([start.weight, start.bias])
-    best = minimize(objective, begin.ravel(), jac=True, method="BFGS", options={"gtol": 1e-9})
-    value, loss = naive(name, together(found), start, data, ridge)
+    begin = together(start).numpy().ravel()
+    best = minimize(objective, begin, jac=True, method="BFGS", options={"gtol": 1e-9})
+    value, loss = naive(name, together(found.rows), start, data, ridge)
     assert value.item() == pytest.approx(best.fun, abs=1e-7)
-    np.testing.assert_allclose(together(found).numpy().ravel(), best.x, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(together(found.rows).numpy().ravel(), best.x, rtol=1e-3, atol=1e-3)
     assert found.loss_after == pytest.approx(loss.item())
-    assert found.loss_before == pytest.approx(
-        naive(name, torch.from_numpy(begin), start, data, ridge)[1].item()
-    )
+    before = naive(name, together(start), start, data, ridge)[1].item()
+    assert found.loss_before == pytest.approx(before)
 
 
 def test_a_unit_of_the_features_changes_nothing() -> None:
@@ -90,13 +88,13 @@ def test_a_unit_of_the_features_changes_nothing() -> None:
         data.features * 8, data.labels, Rows(data.head.weight / 8, data.head.bias), OLD, OLD + NEW
     )
     again = fitted("ce", scaled, Rows(start.weight / 8, start.bias), 5.0, max_steps=500)
-    np.testing.assert_allclose(again.weight.numpy() * 8, found.weight.numpy(), atol=1e-6)
+    np.testing.assert_allclose(again.rows.weight * 8, found.rows.weight, atol=1e-6)
 
 
 def test_biases_that_are_kept_do_not_move() -> None:
     data, start = arrival(), start_rows()
     found = fitted("ce", data, start, 0.5, fits_bias=False)
-    np.testing.assert_array_equal(found.bias.numpy(), start.bias)
+    np.testing.assert_array_equal(found.rows.bias, start.bias)
     assert found.loss_after < found.loss_before
 
 
@@ -107,8 +105,7 @@ def test_the_start_of_a_task_lowers_the_loss_of_calibrated_rows(name: str) -> No
     found = initialise(Start(init="fitted"), data, loss=name)
 
     def loss(rows: Rows) -> float:
-        stacked = torch.from_numpy(np.column_stack([rows.weight, rows.bias]))
-        return float(naive(name, stacked, rows, data, 0.0)[1])
+        return float(naive(name, together(rows), rows, data, 0.0)[1])
 
     assert loss(found.rows) < loss(calibrated.rows)
     assert found.loss_before == pytest.approx(loss(calibrated.rows))

@@ -9,13 +9,7 @@ from scipy.optimize import minimize
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import CalibrationSet
-from clinit.headtrain.start.initialise import (
-    _Search,
-    class_statistics,
-    initialise,
-    loss_curve,
-    safe_lambda,
-)
+from clinit.headtrain.start.initialise import _Search, initialise, loss_curve, safe_lambda
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study.parts import Start
@@ -41,7 +35,7 @@ def few_rows(*counts: int) -> NewClasses:
 
 
 def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
-    path = LambdaPath.of(class_statistics(data))
+    path = LambdaPath.of(data.statistics())
     return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
 
 
@@ -84,7 +78,7 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: s
 def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues() -> None:
     data = few_rows(1, 1)
     found = initialise(Start(lam="auto"), data)
-    top = np.linalg.eigvalsh(class_statistics(data).total_covariance)[-1]
+    top = np.linalg.eigvalsh(data.statistics().total_covariance)[-1]
     assert found.lam is not None
     assert found.curve is None
     assert top / 10 < found.lam < 2 * top
@@ -92,7 +86,7 @@ def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues()
 
 def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -> None:
     data = few_rows(1, 8)
-    path = LambdaPath.of(class_statistics(data))
+    path = LambdaPath.of(data.statistics())
     around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
     assert found.curve == loss_curve(around.subset(data.labels != OLD), path)
@@ -112,7 +106,7 @@ def opposites(seed: int = 0) -> NewClasses:
 def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> None:
     data = opposites()
     around = CalibrationSet.of(data, LOSSES["ce"])
-    path = LambdaPath.of(class_statistics(data))
+    path = LambdaPath.of(data.statistics())
     assert loss_curve(around, path) is None
     found = initialise(Start(), data)
     assert found.lam == safe_lambda(path)
@@ -128,7 +122,7 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
     for seed in range(20):
         data = arrival(rows=2, noise=6.0, seed=seed)
         around = CalibrationSet.of(data, LOSSES["ce"])
-        path = LambdaPath.of(class_statistics(data))
+        path = LambdaPath.of(data.statistics())
         curve = loss_curve(around, path)
         search = _Search(around, path, with_bias=True)
         if curve is None:

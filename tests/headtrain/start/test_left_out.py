@@ -9,7 +9,6 @@ import pytest
 from clinit.headtrain.array import to_numpy
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import CalibrationSet
-from clinit.headtrain.start.initialise import class_statistics
 from clinit.headtrain.start.left_out import leave_one_out
 from clinit.headtrain.start.new_rows import SHRINKAGE, NewClasses, raw_rows
 from clinit.headtrain.statistics import leave_one_out as leave_one_out_module
@@ -43,7 +42,7 @@ def groups_of(data: NewClasses) -> np.ndarray:
 
 
 def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) -> np.ndarray:
-    statistics = class_statistics(data, start.weighting)
+    statistics = data.statistics(start.weighting)
     rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
     around = CalibrationSet.of(data, LOSSES["ce"])
     found = leave_one_out(start, rows, around, statistics if start.reads_statistics else None, lam)
@@ -116,7 +115,7 @@ def test_least_square_logits_are_those_of_a_solve_without_the_row(
 def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repeats: bool) -> None:
     data = made(shift=2.0, repeats=repeats)
     start = Start(init="least-square", lam=0.05)
-    statistics = class_statistics(data)
+    statistics = data.statistics()
     rows = raw_rows(start, data, statistics, 0.05)
     around = CalibrationSet.of(data, LOSSES["ce"])
     whole = leave_one_out(start, rows, around, statistics, 0.05)

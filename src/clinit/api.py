@@ -1,0 +1,386 @@
+"""The package from Python: fill feature caches, load them, train runs, write and measure heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split
+from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head, read_head, write_head
+from clinit.extract.cache.read import open_cache
+from clinit.extract.dataset.known import is_text
+from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.files.lock import claim_folder
+from clinit.headtrain import runs
+from clinit.headtrain.array import as_array, to_numpy
+from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.probe.protocol import Probe
+from clinit.headtrain.probe.protocol import probe as probe_source
+from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.headtrain.study.parts import PAPER_INITS
+from clinit.headtrain.study.rules import refusals
+from clinit.headtrain.study.study import Study
+from clinit.headtrain.top.images import Images, Storage
+from clinit.machine import choose_device
+from clinit.words import byte_count
+
+Cache = Source | str | Path
+"""A feature cache: loaded, or its folder."""
+Caches = Cache | Sequence[str | Path]
+"""One cache, or the folders of several of one backbone."""
+Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]
+"""One run or several; a mapping holds settings by name."""
+
+
+def extract_features(
+    images: str | Path,
+    out: str | Path,
+    backbone: str,
+    *,
+    dataset: str = "folder",
+    splits: Sequence[str] | None = None,
+    device: str = "auto",
+    weights: str | Path | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Source:
+    """Run a frozen timm backbone over images once; return its features, which stay in `out`.
+
+    Existing features are kept: a call that was interrupted resumes. (`clinit.extract` is the
+    package with the code.)
+
+    Args:
+        images: Root of the images: `split/class/image`, or the layout of a known data set.
+        out: Folder of the cache.
+        backbone: Name of a timm model.
+        dataset: `folder`, `webdataset` (tar shards), `huggingface` (Parquet files), or a known data
+            set such as `imagenet1k` or `places365`.
+        splits: Splits to extract, of `train` and `val`; default: those that exist. `test` stands
+            for `val` where the test images are to be that split.
+        device: `auto`, `cuda` or `cpu`.
+        weights: File of the weights; default: those that timm downloads.
+        model_args: Further arguments of `timm.create_model`.
+        options: Further settings of `clinit.extract.work.run.ExtractConfig`.
+
+    Raises:
+        ClinitError: If the images or the weights cannot be read, or the cache was made from
+            other images or weights.
+    """
+    root, folder = Path(images), Path(out)
+    found = splits or available_splits(dataset, root) or ("train",)
+    read = [scan(dataset, root, split).manifest for split in found]
+    config = ExtractConfig(
+        backbone=BackboneConfig(
+            name=backbone,
+            device=choose_device(device).type,
+            weights=_path(weights),
+            model_args=dict(model_args or {}),
+        ),
+        **options,
+    )
+    list(extract({each.split: each for each in read}, root, folder, config))
+    return read_source(folder)
+
+
+def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
+    """Read a feature cache: arrays, labels, class names, and the pretrained head.
+
+    Args:
+        path: Its folder.
+        memory: Most memory for features, in bytes or as `8GB`: what takes more stays on disk, and
+            rows of it are read by `features[rows]`. Default: all features are read into memory.
+
+    Raises:
+        ValueError: If `memory` is no size.
+        CacheError: If there is none, or it is incomplete or damaged.
+        MachineError: If the memory does not hold a shard.
+    """
+    if memory is None:
+        return read_source(Path(path))
+    (source,) = read_sources(Path(path), memory=_bytes(memory))
+    return source
+
+
+def _opened(base: Caches, new: Caches, memory: int | str | None) -> tuple[Source, Source]:
+    """Open the caches that are given by their folders, all of them within the memory."""
+    folders = [
+        [Path(path) for path in ([each] if isinstance(each, str | Path) else each)]
+        for each in (base, new)
+        if not isinstance(each, Source)
+    ]
+    if memory is not None and not folders:
+        raise ValueError(
+            "both caches are loaded already: give their folders, or load them with memory="
+        )
+    read = iter(read_sources(*folders, memory=_bytes(memory)))
+    old, arriving = (each if isinstance(each, Source) else next(read) for each in (base, new))
+    return old, arriving
+
+
+def _bytes(memory: int | str | None) -> int | None:
+    if not isinstance(memory, str):
+        return memory
+    try:
+        return byte_count(memory)
+    except ValueError as error:
+        raise ValueError(f"memory {error}") from error
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def _head(given: Head | str | Path | None) -> Head | Path | None:
+    return Path(given) if isinstance(given, str) else given
+
+
+def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[str]) -> Head:
+    """Write a linear head to a file that every command with `--head` reads.
+
+    Args:
+        path: The file, .safetensors or .npz; what is there is replaced.
+        weight: An array (classes, dim) of NumPy, torch or CuPy, of any float type; stored in
+            float32.
+        bias: An array (classes,) of the same; None for zeros.
+        class_names: One per row, all different: the names of the classes in the base cache.
+
+    Raises:
+        ValueError: If an array has a wrong shape or type, or holds what is not finite, or the names
+            do not tell the rows apart.
+        ClinitError: If the file cannot be written.
+    """
+    place = Path(path)
+    if place.suffix not in (".safetensors", ".npz"):
+        raise ValueError(f"a head is written as .safetensors or .npz, got {place.name!r}")
+    rows = to_numpy(as_array(weight))
+    if rows.ndim != 2 or rows.dtype.kind != "f" or not rows.size:
+        raise ValueError(f"weight is {rows.dtype} {rows.shape}, expected floats (classes, dim)")
+    biases = np.zeros(len(rows), np.float32) if bias is None else to_numpy(as_array(bias))
+    if biases.shape != rows.shape[:1] or biases.dtype.kind != "f":
+        raise ValueError(f"bias is {biases.dtype} {biases.shape}, expected floats ({len(rows)},)")
+    with np.errstate(over="ignore"):
+        rows, biases = rows.astype(np.float32), biases.astype(np.float32)
+    if not (np.isfinite(rows).all() and np.isfinite(biases).all()):
+        raise ValueError("weight or bias holds values that are not finite in float32")
+    names = (class_names,) if isinstance(class_names, str) else tuple(class_names)
+    if not all(isinstance(name, str) and name and is_text(name) for name in names):
+        raise ValueError("class_names must be texts, one per row")
+    if not len(names) == len(set(names)) == len(rows):
+        raise ValueError(
+            f"{len(names)} class names, {len(set(names))} of them different, for {len(rows)} rows"
+        )
+    head = Head(rows, biases, names)
+    write_head(head, place)
+    return head
+
+
+def load_head(path: str | Path) -> Head:
+    """Read a head file: of clinit, or from elsewhere with `weight` and `bias`.
+
+    Raises:
+        HeadError: If there is none, or it is damaged.
+    """
+    return read_head(Path(path))
+
+
+def diagnose(
+    cache: Cache,
+    head: Head | str | Path | None = None,
+    *,
+    split: str = "val",
+    lam: float = 0.05,
+    per_class: bool = False,
+    device: str = "auto",
+) -> Diagnosis:
+    """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
+
+    Args:
+        cache: Features with their classes, or their folder; they are read from there.
+        head: The head, matched with the classes by name; default: the one in the cache.
+        split: `train` or `val`.
+        lam: Ridge of the least squares that D_LS compares with, >= 0.
+        per_class: Whether to also measure each class.
+        device: `auto`, `cuda` or `cpu`.
+
+    Raises:
+        CacheError: If the cache lacks the split, or is damaged.
+        ExperimentError: If there is no head.
+        HeadError: If the width of the head differs, or it has no class of the split.
+    """
+    folder = cache.path if isinstance(cache, Source) else cache
+    opened = open_cache(Path(folder))
+    if head is None:
+        head = cache.head if isinstance(cache, Source) else opened.head
+    if head is None:
+        raise ExperimentError(
+            f"{folder} holds no pretrained head",
+            remedy="Extract the classes with a backbone that has a classifier, or give a head.",
+        )
+    chosen = head if isinstance(head, Head) else read_head(Path(head))
+    return diagnose_split(
+        opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
+    )
+
+
+def probe(cache: Cache, **settings: Any) -> Probe:
+    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+
+    Args:
+        cache: Features with their classes, or their folder.
+        settings: Those of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
+            `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
+            `weight_decay` and `c` are lists of what is tried.
+
+    Raises:
+        ValueError: If a setting is unknown or wrong.
+        ClinitError: If there is nothing to tell apart or to hold out, or every head diverges.
+    """
+    every = fields_of(ProbeConfig)
+    if unknown := [name for name in settings if name not in every]:
+        raise ValueError(f"there is no setting {unknown[0]!r}")
+    taken = {name: every[name].taken(value) for name, value in settings.items()}
+    source = cache if isinstance(cache, Source) else load_cache(cache)
+    return probe_source(source, ProbeConfig(**taken))
+
+
+def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
+    """Return the studies that are asked for, resolved: by default those of the paper.
+
+    Raises:
+        ValueError: If a setting is wrong or means nothing, there is no study, or one has a part
+            `top` where it should not, or lacks it.
+    """
+    if asked is None:
+        asked = [{"init": init} for init in PAPER_INITS]
+    found = []
+    for each in [asked] if isinstance(asked, Study | Mapping) else asked:
+        study = Study.of(each, top=top) if isinstance(each, Mapping) else each
+        if isinstance(each, Mapping) and (idle := refusals([*each], [study])):
+            raise ValueError(idle[0])
+        if (study.top is not None) != top:
+            raise ValueError(
+                "the study has no settings of top blocks. Give it a part `top`."
+                if top
+                else "the study has settings of top blocks. Call `clinit.train_top` for them."
+            )
+        found.append(study.resolved())
+    if not found:
+        raise ValueError("there is no study: give at least one")
+    return list(dict.fromkeys(found))
+
+
+def train_heads(
+    base: Caches,
+    new: Caches,
+    study: Studies | None = None,
+    *,
+    out: str | Path | None = None,
+    head: Head | str | Path | None = None,
+    memory: int | str | None = None,
+    overwrite: bool = False,
+    observer: Observer = ignore,
+) -> Runs:
+    """Train linear heads on new classes that arrive in tasks, on cached features.
+
+    Studies of one stream (all but their heads is the same) are trained side by side, on the same
+    batches; several seeds one after another. The numbers are those of `clinit train-head`. Runs
+    that `out` holds already, under whatever name, are not trained again.
+
+    Args:
+        base: Features of the classes of the pretrained head.
+        new: Features of the classes that arrive.
+        study: What to train; default: random, class-mean and least-square rows.
+        out: Folder to record each run in; default: nothing is written.
+        head: The pretrained head, or its file; default: the one in the base cache.
+        memory: Most memory for the features of caches that are given by their folders, in bytes or
+            as `8GB`; what takes more stays on disk, with the same numbers. Default: what is free.
+        overwrite: Whether records that are there, of these runs or others, are replaced.
+        observer: Called with each event as it happens.
+
+    Raises:
+        ValueError: If a setting is wrong.
+        ClinitError: If the data do not fit together, or a record cannot be written.
+    """
+    studies = _studies(study, top=False)
+    data = runs.RunData.of(*_opened(base, new, memory), {"": _head(head)})
+    if out is None:
+        records = runs.train_heads(data, studies, observer=observer)
+        return runs_of([records[each] for each in studies])
+    with claim_folder(Path(out)):
+        places = runs.places_of(studies, Path(out), overwrite=overwrite)
+        left = runs.left_of(places, data, overwrite=overwrite)
+        runs.train_heads(data, studies, left, observer=observer, overwrite=overwrite)
+    return load_runs(*places.values())
+
+
+def train_top(
+    base: str | Path,
+    new: str | Path,
+    study: Studies | None = None,
+    *,
+    out: str | Path,
+    head: Head | str | Path | None = None,
+    weights: str | Path | None = None,
+    base_root: str | Path | None = None,
+    new_root: str | Path | None = None,
+    trunk_cache: str | Path | None = None,
+    trunk_budget: int = 20 * 10**9,
+    checkpoint_every: int = 100,
+    overwrite: bool = False,
+    observer: Observer = ignore,
+) -> Runs:
+    """Train the top blocks of a backbone and its head on new classes that arrive in tasks.
+
+    Recorded runs are not trained again, and a run that was killed resumes from its checkpoint.
+
+    Args:
+        base: Feature cache of the classes of the pretrained head.
+        new: Feature cache of the classes that arrive.
+        study: What to train, one run after another; default: random, class-mean and least-square
+            rows with low-rank updates.
+        out: Folder to record each run in.
+        head: The pretrained head, or its file; default: the one in the base cache.
+        weights: File of the weights of the backbone; default: where it was at extraction.
+        base_root: Folder of the base images; default: where they were at extraction.
+        new_root: Folder of the new images; default: where they were at extraction.
+        trunk_cache: Folder of stored activations; default: `out`/trunk-cache.
+        trunk_budget: Most bytes of activations that are stored; 0 stores none.
+        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
+        overwrite: Whether records that are there, of these runs or others, are replaced.
+        observer: Called with each event as it happens.
+
+    Raises:
+        ValueError: If a setting is wrong.
+        ClinitError: If the data do not fit together, or a record cannot be written.
+    """
+    folder = Path(out)
+    studies = _studies(study, top=True)
+    images = Images(
+        base=Path(base),
+        new=Path(new),
+        base_root=_path(base_root),
+        new_root=_path(new_root),
+        weights=_path(weights),
+        storage=Storage(folder=_path(trunk_cache) or folder / "trunk-cache", budget=trunk_budget),
+    )
+    with claim_folder(folder):
+        places = runs.places_of(studies, folder, overwrite=overwrite)
+        data = runs.RunData.of_images(images, {"": _head(head)}, option="{}_root")
+        runs.train_top(
+            data,
+            runs.left_of(places, data, overwrite=overwrite),
+            watch=lambda _: nullcontext(observer),
+            checkpoint_every=checkpoint_every,
+            overwrite=overwrite,
+        )
+    return load_runs(*places.values())
