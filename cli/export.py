@@ -21,7 +21,7 @@ from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.model.export import Export, HeadExport
+    from clinit.headtrain.model.export import Export
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -126,10 +126,10 @@ def export(
     more = {"calibrated": temperature, "base": base, "new": new, "overwrite": overwrite}
     with claimed_file(out), doing("Putting backbone and head together …"):
         if head_only:
-            head = export_head(run, out, **more)
+            exported = export_head(run, out, **more)
         else:
             check_with = [] if check_images is None else find_images([check_images])
-            network = export_run(
+            exported = export_run(
                 run,
                 out,
                 weights=weights,
@@ -138,10 +138,9 @@ def export(
                 check_with=check_with,
                 **more,
             )
-    if head_only:
-        _show_head(head)
-    else:
-        _show_network(network)
+    for text in exported.notes:
+        note(text)
+    (_show_head if exported.network is None else _show_network)(exported)
 
 
 def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
@@ -171,16 +170,15 @@ def _check_options(context: Context, out: Path, *, head_only: bool, reads_featur
         check_onnx_out(out)
 
 
-def _show_head(exported: HeadExport) -> None:
-    for text in exported.notes:
-        note(text)
-    arrived = sum(task > 0 for task in exported.tasks)
+def _show_head(exported: Export) -> None:
+    arrived = sum(task > 0 for task in exported.run.tasks)
+    backbone = exported.run.record.info["base"]["fingerprint"].get("backbone")
     say(
         f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
-        f" on {exported.head.dim:,} features of {exported.backbone}"
+        f" on {exported.head.dim:,} features of {backbone or 'an unknown backbone'}"
     )
-    if exported.ended.percent is not None:
-        say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
+    if (ended := exported.run.accuracies()["all"]).percent is not None:
+        say(f"The run ended with top-1 {ended.percent:.2f} %")
     if exported.temperature is not None:
         say(f"Probabilities: {exported.temperature.describe()}")
     say(f"Head file at {exported.path}; name rows of features with it:")
@@ -188,24 +186,24 @@ def _show_head(exported: HeadExport) -> None:
 
 
 def _show_network(exported: Export) -> None:
-    for text in exported.notes:
-        note(text)
-    facts, ended = exported.facts, exported.facts.history[0].accuracy
+    network = exported.network
+    assert network is not None
+    facts, ended = network.facts, exported.run.accuracies()
     arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
     say(
         f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
         f" the base, {arrived:,} that arrived in {number_of(tasks, 'task')}"
     )
     changed = "the backbone as it was extracted with"
-    if exported.num_changed:
-        changed = f"{exported.num_changed:,} of the backbone changed in training"
-    say(f"{exported.num_parameters:,} parameters, {changed}")
+    if num_changed := sum(value.size for value in exported.run.changed.values()):
+        changed = f"{num_changed:,} of the backbone changed in training"
+    say(f"{network.num_parameters:,} parameters, {changed}")
     if ended["all"].percent is None:
         say("The run ended with no test image: its accuracy is unknown")
     else:
         parts = [
             f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-            for name, part in (("base", ended["old"]), ("new", ended["new"]))
+            for name, part in ((name, ended[name]) for name in ("base", "new"))
             if part.percent is not None
         ]
         top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
@@ -213,7 +211,7 @@ def _show_network(exported: Export) -> None:
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
-    for part in (exported.memory, exported.onnx):
+    for part in (exported.memory, network.onnx):
         if part is not None:
             say(part.describe())
     say()

@@ -6,7 +6,6 @@ It names rows of features: classes with probabilities.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.arrays.array_file import StoredFeatures
 from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
 from clinit.extract.cache.head import Head, read_head
 from clinit.headtrain.array import as_array, to_numpy
@@ -78,25 +76,21 @@ def predict_features(
         raise ValueError(f"top must be positive, got {top}")
     head = head if isinstance(head, Head) else read_head(Path(head))
     named, path = named_head(head), Path()
-    blocks: Iterable[np.ndarray]
     if isinstance(features, str | Path):
         path = Path(features)
-        stored = _stored(path, features_name)
-        if len(stored.shape) != 2 or stored.shape[1] != head.dim:
+        array = _stored(path, features_name)
+        if array.ndim != 2 or array.shape[1] != head.dim:
             raise HeadError(
-                f"{stored.origin} holds an array of shape {stored.shape}, the head reads (rows,"
-                f" {head.dim})",
+                f"{path} holds features of shape {array.shape}, the head reads (rows, {head.dim})",
                 remedy="Give features of the backbone that the head was trained on.",
             )
-        blocks = _blocks(stored)
     else:
         array = to_numpy(as_array(features))
         if array.ndim != 2 or array.shape[1] != head.dim:
             raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
-        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
     found: list[Prediction] = []
-    for block in blocks:
-        rows = np.asarray(block, dtype=np.float64)
+    for start in range(0, len(array), BLOCK_ROWS):
+        rows = np.asarray(array[start : start + BLOCK_ROWS], dtype=np.float64)
         finite = np.isfinite(rows).all(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
@@ -135,7 +129,7 @@ def named_head(head: Head) -> Named:
     )
 
 
-def _stored(path: Path, name: str | None) -> StoredFeatures:
+def _stored(path: Path, name: str | None) -> np.ndarray:
     if path.is_dir():
         raise CacheError(
             f"{path} is a folder, not a file of features",
@@ -149,10 +143,5 @@ def _stored(path: Path, name: str | None) -> StoredFeatures:
             f"{stored.origin} holds {stored.dtype}, expected floats (rows, dim)",
             remedy="Save one feature vector per row: `numpy.save(path, features)`.",
         )
-    return stored
-
-
-def _blocks(stored: StoredFeatures) -> Iterator[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:
-        for start in range(0, stored.shape[0], BLOCK_ROWS):
-            yield take(np.arange(start, min(start + BLOCK_ROWS, stored.shape[0])))
+        return np.asarray(take(np.arange(stored.shape[0])))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
@@ -170,8 +170,26 @@ class Predictor(ABC):
         return "cpu"
 
     @abstractmethod
-    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to resized pixels."""
+    def logits(
+        self, images: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to normalised images."""
+
+    def _logits(
+        self, pixels: UInt8[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        try:
+            return self.logits(self.facts.transform.normalise(pixels.to(self.device)))
+        except Exception as error:  # PyTorch and onnxruntime have a dozen types
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            size = " x ".join(map(str, self.facts.transform.crop))
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"the network of the model does not compute on images of {size} pixels, for which"
+                f" its file asks: {why}",
+                remedy="Export the run again.",
+            ) from error
 
     def predict(
         self,
@@ -222,7 +240,7 @@ class Predictor(ABC):
             max_pixels=max_pixels,
             pin_memory=self.device.startswith("cuda"),
         ):
-            answers = named.answers(self.logits(batch), top, reject)
+            answers = named.answers(self._logits(batch.pixels), top, reject)
             for row, answer in zip(batch.rows, answers, strict=True):
                 told = answer
                 if row in batch.reasons:
@@ -249,25 +267,11 @@ class Classifier(Predictor):
         """Where the network computes."""
         return self.backbone.config.device
 
-    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to resized pixels.
-
-        Raises:
-            ModelError: If it does not compute on them.
-        """
-        images = self.facts.transform.normalise(batch.pixels.to(self.device))
-        try:
-            return self.backbone.logits(images)
-        except (RuntimeError, ValueError, AssertionError) as error:
-            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
-                raise
-            size = " x ".join(map(str, self.facts.transform.crop))
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ModelError(
-                f"the network of the model does not take the images of {size} pixels that its file"
-                f" asks for: {why}",
-                remedy="Export the run again.",
-            ) from error
+    def logits(
+        self, images: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to normalised images."""
+        return self.backbone.logits(images)
 
 
 def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
@@ -315,8 +319,7 @@ def load_files(
 
 
 def find_images(
-    paths: Iterable[Path],
-    on_left_out: Callable[[Sequence[str]], object] = lambda files: None,
+    paths: Iterable[Path], on_left_out: Callable[[Sequence[str]], object] = lambda files: None
 ) -> list[Path]:
     """Return the files among `paths`, and the images in the folders among them, sorted.
 
