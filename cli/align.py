@@ -64,7 +64,6 @@ def align(
     from clinit.extract.cache.head import write_head
     from clinit.extract.cache.read import open_cache
     from clinit.headtrain.probe import align as alignment
-    from clinit.headtrain.ram import peak_note
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.stream.source import read_sources
 
@@ -76,8 +75,6 @@ def align(
             (source,) = read_sources(cache, memory=memory)
         for text in source.notes:
             note(text)
-        if source.memory is not None:
-            note(peak_note(0))
         line = shown.line("Aligning", unit="epochs")
         line.count(0, config.epochs)
 

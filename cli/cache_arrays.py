@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +15,6 @@ from clinit.cli.interruption import keeps
 from clinit.cli.options import READ_AS_VAL, CacheArgument, ReadSplit, Split
 from clinit.cli.progress import counting, doing
 from clinit.words import number_of
-
-if TYPE_CHECKING:
-    from clinit.extract.cache.head import Head
 
 
 class HeadFit(StrEnum):
@@ -132,12 +130,7 @@ def import_(
     )
     with counting("rows") as count:
         written = import_features(
-            features,
-            labels,
-            out,
-            config,
-            on_note=note,
-            on_rows=lambda done, total: count("Writing", done, total),
+            features, labels, out, config, on_note=note, on_rows=partial(count, "Writing")
         )
     say(
         f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
@@ -148,11 +141,10 @@ def import_(
             f"{written.num_rows - written.num_valid:,} rows are not finite, or beyond"
             " the range of float32: marked invalid"
         )
+    top1 = written.summary.head.top1.percent
     if fit_head is not None:
         _fit(out, fit_head)
-        return
-    top1 = written.summary.head.top1.percent
-    if top1 is not None:
+    elif top1 is not None:
         say(f"top-1 of the head on these features: {top1:.2f} %")
 
 
@@ -168,13 +160,16 @@ def _fit(cache: Path, by: HeadFit) -> None:
         source = read_source(cache)
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
     with counting("searches") as count:  # nothing is shown where there are none
-        found, notes = fit_head(
+        head, notes = fit_head(
             source,
             by.value,
             progress=lambda stage, done, total: count(titles[stage], done, total),
         )
-    is_same = give_head(cache, found, class_names_from="the classes of the data set")
-    say(_fitted(found))
+    told = head.origin or {}
+    is_same = give_head(cache, head, class_names_from="the classes of the data set")
+    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
+    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
+    say(f"Head of {head.num_classes:,} classes: {told['fitted']}, {', '.join(words)}")
     judged = {name: split.summary.head.top1 for name, split in open_cache(cache).splits.items()}
     val, top1 = judged.get("val"), judged["train"]
     elsewhere = "" if val is not None else "; `--split val` measures it on others"
@@ -185,17 +180,9 @@ def _fit(cache: Path, by: HeadFit) -> None:
     if val is not None and val.percent is not None:
         say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
     if not is_same:
-        how = "that was fitted otherwise, or by another version"
-        notes += (f"it is not the head that the cache had: {how}",)
+        notes += ("it is not the head that the cache had, which was fitted otherwise",)
     for text in notes:
         note(text)
-
-
-def _fitted(head: Head) -> str:
-    told = head.origin or {}
-    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
-    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
-    return f"Head of {head.num_classes:,} classes: {told['fitted']}, {', '.join(words)}"
 
 
 class Format(StrEnum):
@@ -243,13 +230,10 @@ def export(
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
     with counting() as show:
-        for written in export_features(
-            splits,
-            out,
-            format.value if format else None,
-            keep_invalid=keep_invalid,
-            on_rows=show,
-        ):
+        exports = export_features(
+            splits, out, format and format.value, keep_invalid=keep_invalid, on_rows=show
+        )
+        for written in exports:
             plan = written.split.plan
             say(
                 f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"

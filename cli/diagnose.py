@@ -60,7 +60,7 @@ def diagnose(
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.ram import HostMemory, shard_notes
+    from clinit.headtrain.ram import HostMemory, check_shards
     from clinit.headtrain.record.format import finite
     from clinit.machine import choose_device
 
@@ -72,8 +72,7 @@ def diagnose(
         raise HeadError(
             f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."
         )
-    for text in shard_notes(rows, HostMemory.of(memory)):
-        note(text)
+    check_shards(rows, HostMemory.of(memory))
     with doing(f"Reading {cache} …"):
         place = choose_device(device)
         found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)

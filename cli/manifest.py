@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,15 +12,20 @@ from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.options import READ_AS_VAL, ReadSplit
 from clinit.cli.progress import doing
-from clinit.words import number_of, visible
+from clinit.words import number_of, size_text, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.dataset.known import Dataset, Layout
+    from clinit.extract.dataset.known import Dataset
     from clinit.extract.dataset.manifest import Manifest
 
 app = typer.Typer(no_args_is_help=True, help="Build and show manifests of data sets.")
 
 _ROWS_SHOWN = 5
+
+
+def _column(of: str) -> Any:
+    help = f"Column of the {of} in Parquet files."
+    return typer.Option(help=help, show_default="as the files describe it")
 
 
 @app.command()
@@ -52,18 +57,8 @@ def build(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
     ] = False,
-    image_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the images in Parquet files.", show_default="as the files describe it"
-        ),
-    ] = None,
-    label_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the labels in Parquet files.", show_default="as the files describe it"
-        ),
-    ] = None,
+    image_column: Annotated[str | None, _column("images")] = None,
+    label_column: Annotated[str | None, _column("labels")] = None,
 ) -> None:
     """List the images of a split with their labels, and check their number."""
     from clinit.extract.dataset.known import HUGGINGFACE, Columns
@@ -100,23 +95,20 @@ def show(
     ] = False,
 ) -> None:
     """Show what a manifest holds, or what is known of a data set."""
-    from clinit.extract.dataset.known import check_known, known_datasets, read_dataset
+    from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
+    from clinit.extract.dataset.manifest import read_manifest
 
     known = manifest in known_datasets() and not Path(manifest).is_file()
     if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
         check_known(manifest, described=True)
-    from clinit.extract.dataset.manifest import read_manifest
-
+    found = read_dataset(manifest) if known else read_manifest(Path(manifest))
     if classes:
-        found = (
-            read_dataset(manifest).classes if known else read_manifest(Path(manifest)).class_names
-        )
-        for name in found:
+        for name in found.classes if isinstance(found, Dataset) else found.class_names:
             say(name)
-    elif known:
-        _print_dataset(read_dataset(manifest))
+    elif isinstance(found, Dataset):
+        _print_dataset(found)
     else:
-        _print_manifest(read_manifest(Path(manifest)))
+        _print_manifest(found)
 
 
 @app.command(name="list")
@@ -131,18 +123,15 @@ def list_() -> None:
         read_dataset,
     )
 
-    lines = [
-        [
-            dataset.name,
-            dataset.title,
-            f"{len(dataset.classes):,}",
-            *(_expected(dataset, split) for split in ("train", "val")),
-        ]
-        for dataset in map(read_dataset, known_datasets())
+    lines = []
+    for dataset in map(read_dataset, known_datasets()):
+        counts = [_expected(dataset, split) for split in ("train", "val")]
+        lines.append([dataset.name, dataset.title, f"{len(dataset.classes):,}", *counts])
+    lines += [
+        [FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", ""],
+        [WEBDATASET, "any tar shards: key.jpg, key.cls", "", "", ""],
+        [HUGGINGFACE, "any Parquet files with a column of images", "", "", ""],
     ]
-    lines.append([FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", ""])
-    lines.append([WEBDATASET, "any tar shards: key.jpg, key.cls", "", "", ""])
-    lines.append([HUGGINGFACE, "any Parquet files with a column of images", "", "", ""])
     words = (Column(heading, "text") for heading in ("data set", "title"))
     numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
     out.print(Table([*words, *numbers], [lines]).rich(is_framed=True))
@@ -157,23 +146,27 @@ def _print_manifest(manifest: Manifest) -> None:
 
     counts = manifest.class_counts()
     present = counts.filter(pl.col("images") > 0)
-    table = Table("", "", show_header=False)
-    table.add_row("data set", Text(visible(manifest.dataset)))
-    table.add_row("split", Text(visible(manifest.split)))
-    table.add_row("images", f"{len(manifest.table):,}")
-    table.add_row("classes", f"{len(counts):,}")
-    table.add_row("classes without images", f"{len(counts) - len(present):,}")
+    rows = {
+        "data set": manifest.dataset,
+        "split": manifest.split,
+        "images": f"{len(manifest.table):,}",
+        "classes": f"{len(counts):,}",
+        "classes without images": f"{len(counts) - len(present):,}",
+    }
     # Ties go to the class that comes first; sorting by label as well makes it so everywhere.
     for title, descending in (("smallest class", False), ("largest class", True)):
         ordered = present.sort("images", "label", descending=[descending, False])
         for _, name, images in ordered.head(1).iter_rows():
-            table.add_row(title, Text(f"{visible(name)} ({images:,})"))
+            rows[title] = f"{name} ({images:,})"
     if manifest.is_contained:
         containers = manifest.containers()
-        table.add_row("containers", f"{len(containers):,}")
-        table.add_row("their size", _readable_size(int(containers["container_bytes"].sum())))
+        rows["containers"] = f"{len(containers):,}"
+        rows["their size"] = size_text(containers["container_bytes"].sum())
     else:
-        table.add_row("size", _readable_size(int(manifest.table["size_bytes"].sum())))
+        rows["size"] = size_text(manifest.table["size_bytes"].sum())
+    table = Table("", "", show_header=False)
+    for title, text in rows.items():
+        table.add_row(title, Text(visible(text)))
     out.print(table)
     say(f"digest {manifest.digest}")
     first = manifest.table.head(_ROWS_SHOWN)
@@ -185,12 +178,10 @@ def _print_manifest(manifest: Manifest) -> None:
 
 
 def _print_dataset(dataset: Dataset) -> None:
-    say(f"{dataset.title} ({dataset.name})")
-    say(dataset.homepage)
-    say(dataset.licence)
-    say()
-    first, last = dataset.classes[0], dataset.classes[-1]
-    say(f"{number_of(len(dataset.classes), 'class')}, from {first} (label 0) to {last}")
+    classes = number_of(len(dataset.classes), "class")
+    for line in (f"{dataset.title} ({dataset.name})", dataset.homepage, dataset.licence, ""):
+        say(line)
+    say(f"{classes}, from {dataset.classes[0]} (label 0) to {dataset.classes[-1]}")
     for split in ("train", "val"):
         say(f"{split}: {_expected(dataset, split) or 'any number of'} images")
     if dataset.total is not None:
@@ -198,27 +189,14 @@ def _print_dataset(dataset: Dataset) -> None:
     say()
     say("Layouts, in the order tried; folders under --root:")
     for layout in dataset.layouts:
-        _print_layout(layout)
+        say(f"  {layout.kind}")
+        for split, folders in layout.folders.items():
+            say(f"    {split}: {' or '.join(folders)}")
+        if layout.lists:
+            say(f"    with {' and '.join(layout.lists)}")
     if any(layout.lists for layout in dataset.layouts):
         say(f"Lists are looked for in {', '.join(dataset.look_in)}")
 
 
-def _print_layout(layout: Layout) -> None:
-    say(f"  {layout.kind}")
-    for split, folders in layout.folders.items():
-        say(f"    {split}: {' or '.join(folders)}")
-    if layout.lists:
-        say(f"    with {' and '.join(layout.lists)}")
-
-
 def _expected(dataset: Dataset, split: str) -> str:
     return f"{dataset.images[split]:,}" if split in dataset.images else ""
-
-
-def _readable_size(size_bytes: int) -> str:
-    size, unit = float(size_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"

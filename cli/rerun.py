@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +21,7 @@ from clinit.cli.image_options import (
 )
 from clinit.cli.interruption import keeps
 from clinit.cli.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
-from clinit.cli.progress import doing
-from clinit.cli.run_data import check_run, read_data
+from clinit.cli.run_data import check_run, read_data, read_images
 from clinit.cli.training_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
@@ -30,23 +30,10 @@ from clinit.words import size_text
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
     from clinit.headtrain.record.info import RunInfo
+    from clinit.headtrain.runs import RunData
     from clinit.headtrain.study.study import Study
 
 _REMEDY = "Give what the run read: --base, --new and --head."
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the data of a run are, and how its images are read."""
-
-    base: list[Path]
-    new: list[Path]
-    head: Path | None
-    weights: Path | None = None
-    base_root: Path | None = None
-    new_root: Path | None = None
-    workers: int | None = None
-    max_pixels: int = MAX_PIXELS
 
 
 @keeps("The recorded run is as it was; the new one is lost.")
@@ -94,51 +81,57 @@ def rerun(
         write_record,
     )
     from clinit.headtrain.record.info import study_of_run
+    from clinit.headtrain.top.images import Images, Storage
 
     record = read_record(run)
     study = study_of_run(record.info, str(run))
-    places = _places(record.info, base, new, head)
-    places = replace(
-        places,
-        weights=weights,
-        base_root=base_root,
-        new_root=new_root,
-        workers=workers,
-        max_pixels=max_pixels,
-    )
-    if out is not None:
-        _check_out(out, run, overwrite=overwrite)
-        check_free([out], overwrite=overwrite)
-        tell_replaced([out], overwrite=overwrite)
-        with claimed_folder(out.absolute().parent):
-            again = _train(record, study, places)
+    old, arriving, head = _places(record.info, base, new, head)
+    with ExitStack() as stack:
+        if out is not None:
+            if overwrite and out.resolve() == run.resolve():
+                raise typer.BadParameter("--out is the run that is repeated: give another folder")
+            check_free([out], overwrite=overwrite)
+            tell_replaced([out], overwrite=overwrite)
+            stack.enter_context(claimed_folder(out.absolute().parent))
+        if study.top is None:
+            again = _train(record, study, read_data(old, arriving, {"": head}))
+        else:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="clinit-rerun-")))
+            storage = Storage(
+                folder=folder,
+                budget=_activation_budget(record.info, folder),
+                max_pixels=max_pixels,
+                **({} if workers is None else {"workers": workers}),
+            )
+            images = Images(
+                base=old[0],
+                new=arriving[0],
+                base_root=base_root,
+                new_root=new_root,
+                weights=weights,
+                storage=storage,
+            )
+            again = _train_top(record, study, read_images(images, {"": head}))
+        if out is not None:
             write_record(again, out, overwrite=overwrite)
-    else:
-        again = _train(record, study, places)
+            say(f"Recorded at {out}")
     no_head = headless(record.info["config"])
     last = None if no_head else final_head(record, linear=False)
-    found = differences(again, _with_arrays(record, last, changed_parameters(record)))
-    if out is not None:
-        say(f"Recorded at {out}")
+    found = differences(again, replace(record, head=last, top=changed_parameters(record) or None))
     if not found:
         what = "every table is that" if no_head else "every table and the final head are those"
         say(f"The same bits: {what} of {run}")
         return
     say(f"Not the same bits as {run}:")
-    for each in found:
-        say(f"  {each}")
-    for each in circumstances(record.info, again.info):
+    for each in (*found, *circumstances(record.info, again.info)):
         say(f"  {each}")
     raise typer.Exit(1)
 
 
-def _check_out(out: Path, run: Path, *, overwrite: bool) -> None:
-    if overwrite and out.resolve() == run.resolve():
-        raise typer.BadParameter("--out is the run that is repeated: give it a folder of its own")
-
-
-def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | None) -> _Places:
-    """Return the caches and the head file; those of the record where none are given.
+def _places(
+    info: RunInfo, base: Path | None, new: Path | None, head: Path | None
+) -> tuple[list[Path], list[Path], Path | None]:
+    """Return the caches of both sides and the head file; those of the record if none are given.
 
     Raises:
         RecordError: If one of them is not there.
@@ -158,61 +151,33 @@ def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | Non
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
             )
-    return _Places(old, arriving, head)
+    return old, arriving, head
 
 
-def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
-    if study.top is not None:
-        return _train_top(record, study, places)
+def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
     from clinit.headtrain.runs import check_data, train_bank
 
-    data = read_data(places.base, places.new, {"": places.head})
     check_data(record.path, record.info, data, remedy=_REMEDY)
     # Last bits of a loss may depend on the heads that were trained next to this one.
     bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
     bank = bank if study in bank else [study]
     with training_progress() as observer:
-        records = train_bank(data, bank, observer=observer, command=["clinit", *sys.argv[1:]])
-    return records[bank.index(study)]
+        return train_bank(data, bank, observer=observer)[bank.index(study)]
 
 
-def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
-    import tempfile
-
-    from clinit.headtrain.runs import RunData, check_data
+def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
+    from clinit.headtrain.runs import check_data
     from clinit.headtrain.top.experiment import prepare_runs, run_top
-    from clinit.headtrain.top.images import Images, Storage
 
-    with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
-        storage = Storage(
-            folder=Path(folder),
-            budget=_activation_budget(record.info, Path(folder)),
-            max_pixels=places.max_pixels,
-            **({} if places.workers is None else {"workers": places.workers}),
+    assert data.images is not None
+    assert data.sides is not None
+    check_data(record.path, record.info, data, remedy=_REMEDY)
+    facts = data.facts_for(study.training.loss)
+    with training_progress() as observer:
+        inputs = prepare_runs(
+            data.images, data.sides, data.head, [study], observer=observer, head_facts=facts
         )
-        images = Images(
-            base=places.base[0],
-            new=places.new[0],
-            base_root=places.base_root,
-            new_root=places.new_root,
-            weights=places.weights,
-            storage=storage,
-        )
-        with doing("Reading the caches …"):
-            sides, data = RunData.of_images(images, {"": places.head}, on_note=note)
-        check_data(record.path, record.info, data, remedy=_REMEDY)
-        facts = data.facts_for(study.training.loss)
-        with training_progress() as observer:
-            inputs = prepare_runs(
-                images, sides, data.head, [study], observer=observer, head_facts=facts
-            )
-            return run_top(
-                inputs,
-                study,
-                observer=observer,
-                head_facts=facts,
-                command=["clinit", *sys.argv[1:]],
-            )
+        return run_top(inputs, study, observer=observer, head_facts=facts, command=data.command)
 
 
 def _activation_budget(info: RunInfo, folder: Path) -> int:
@@ -232,7 +197,3 @@ def _activation_budget(info: RunInfo, folder: Path) -> int:
         " time, in other batches, and last bits may differ"
     )
     return 0
-
-
-def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:
-    return replace(record, head=head, top=top or None)

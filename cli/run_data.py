@@ -6,6 +6,7 @@ What a command reads is there: asked before PyTorch is loaded, which takes secon
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
+    from clinit.headtrain.top.images import Images
 
 
 def check_caches(*paths: Path | None, head: Path | None = None) -> None:
@@ -95,7 +97,17 @@ def read_data(
 
     with doing("Reading the feature caches …"):
         base_source, new_source = read_sources(base, new, memory=memory)
-    return RunData.of(base_source, new_source, heads, on_note=note)
+    return RunData.of(
+        base_source, new_source, heads, on_note=note, command=["clinit", *sys.argv[1:]]
+    )
+
+
+def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:
+    """Open two caches with their images, and the heads by loss."""
+    from clinit.headtrain.runs import RunData
+
+    with doing("Reading the caches …"):
+        return RunData.of_images(images, heads, on_note=note, command=["clinit", *sys.argv[1:]])
 
 
 def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,8 +19,7 @@ from clinit.cli.context import Context, given
 from clinit.cli.image_options import CheckpointEvery, takes_images
 from clinit.cli.interruption import keeps
 from clinit.cli.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
-from clinit.cli.progress import doing
-from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
+from clinit.cli.run_data import check_caches, heads_by_loss, read_data, read_images, show_ranking
 from clinit.cli.study_options import takes
 from clinit.cli.training_progress import sweep_progress, training_progress
 from clinit.files.paths import check_writable
@@ -34,7 +32,9 @@ if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.study.study import Study
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.sweep.plan import SweepPlan
+
+
+_SEARCH = fields_of(SearchConfig)
 
 
 @keeps("Recorded runs are kept: the same command trains those that are left.")
@@ -111,14 +111,7 @@ def sweep(
     a killed sweep. A file (--config) may hold several grids, as an array of
     tables `sweep.grid`: their union is trained.
     """
-    of_banks = (*(["ray", "search", "bank_size", "memory"] if top else []),)
-    _refuse(context, of_banks, "is for banks of heads: --top trains one run after another")
-    of_top = () if top else [each.replace("-", "_") for each in OF_IMAGES]
-    _refuse(context, of_top, "is for runs of top blocks: add --top")
-    of_search = () if search else [*fields_of(SearchConfig)]
-    _refuse(context, of_search, "is for a search: add --search optuna")
-    of_grids = ["ray", "dry_run"] if search else ()
-    _refuse(context, of_grids, "is for the runs of a grid: a search proposes its runs itself")
+    _refuse(context, top=top, search=search is not None)
     commands = commands_with_files(context.find_root().command)
     grids = grids_of(config_file, grid or [], commands, top=top)
     if top and len(base) + len(new) > 2:
@@ -148,11 +141,19 @@ def sweep(
         say(f"{number_of(len(runs), 'run record')} {where}")
 
 
-def _refuse(context: Context, names: list[str] | tuple[str, ...], why: str) -> None:
-    """Refuse options that the kind of sweep does not read."""
+def _refuse(context: Context, *, top: bool, search: bool) -> None:
+    """Refuse options that this kind of sweep does not read."""
+    of_images = [each.replace("-", "_") for each in OF_IMAGES]
+    of_banks = ["ray", "search", "bank_size", "memory"]
+    unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
+    unread |= {name: "is for a search: add --search optuna" for name in _SEARCH if not search}
+    if search:
+        unread |= dict.fromkeys(["ray", "dry_run"], "is for the runs of a grid, not for a search")
+    if top:
+        unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
     for each in context.command.params:
-        if each.name in names and given(context, each.name) is not None:
-            raise typer.BadParameter(f"{each.opts[0]} {why}")
+        if each.name in unread and given(context, each.name) is not None:
+            raise typer.BadParameter(f"{each.opts[0]} {unread[each.name]}")
 
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
@@ -176,8 +177,8 @@ def _sweep(
     out: Path,
     bank_size: int | None,
     *,
-    ray: str | None,
-    dry_run: bool,
+    ray: str | None = None,
+    dry_run: bool = False,
 ) -> list[Path]:
     """Train what is left of the runs; return their records."""
     from clinit.headtrain.sweep.folder import open_folder
@@ -185,7 +186,11 @@ def _sweep(
 
     folder = open_folder(out, data, {run.training.loss for run in runs})
     plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-    _announce(plan, runs)
+    streams = number_of(len({run.shared for run in runs}), "stream")
+    say(
+        f"{number_of(len(runs), 'run')} on {streams}, {len(plan.done):,} recorded already;"
+        f" {plan.num_left:,} to train in {number_of(len(plan.banks), 'bank')}"
+    )
     if dry_run:
         for number, bank in enumerate(plan.banks, start=1):
             say(f"Bank {number}, seed {bank.seed}:")
@@ -194,28 +199,15 @@ def _sweep(
         return []
     with ExitStack() as stack:
         observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
-        command = ["clinit", *sys.argv[1:]]
-        if ray is None or not plan.banks:
-            train = train_here(data, observer, command=command)
-        else:
+        train = train_here(data, observer)
+        if ray is not None and plan.banks:
             from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)
-            train = stack.enter_context(train_on_ray(data, ray, command=command))
+            train = stack.enter_context(train_on_ray(data, ray))
         run_sweep(plan, folder, train, observer)
     return folder.records_of(runs)
-
-
-def _announce(plan: SweepPlan, runs: list[Study]) -> None:
-    streams = len({run.shared for run in runs})
-    line = f"{number_of(len(runs), 'run')} on {number_of(streams, 'stream')}"
-    line += f", {len(plan.done):,} recorded already"
-    if plan.banks:
-        line += (
-            f"; {number_of(plan.num_left, 'run')} to train in {number_of(len(plan.banks), 'bank')}"
-        )
-    say(line)
 
 
 def _sweep_top(
@@ -229,23 +221,20 @@ def _sweep_top(
 ) -> list[Path]:
     """Train the runs with top blocks that the folder lacks; return the records of all."""
     from clinit.headtrain.record.format import check_free
-    from clinit.headtrain.runs import RunData, train_top
+    from clinit.headtrain.runs import train_top
     from clinit.headtrain.sweep.folder import open_folder, run_digest
     from clinit.headtrain.sweep.plan import run_names
 
-    def checkpoint_of(run: Study) -> Path:
-        """Return the checkpoint of a run: its name does not change when the grid grows."""
-        return out / f"{run_digest(run)}.checkpoint"
-
-    with doing("Reading the caches …"):
-        sides, data = RunData.of_images(images, heads_by_loss(heads), on_note=note)
+    # The name of a checkpoint does not change when the grid grows.
+    checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
+    data = read_images(images, heads_by_loss(heads))
     folder = open_folder(out, data, {run.training.loss for run in runs})
     named = zip(runs, run_names(runs, folder.configs), strict=True)
     places = {run: folder.record_of(run) or out / name for run, name in named}
     left = {run: place for run, place in places.items() if folder.record_of(run) is None}
     check_free(left.values())
     for run in places.keys() - left:  # one that was killed after its record was written
-        checkpoint_of(run).unlink(missing_ok=True)
+        checkpoints[run].unlink(missing_ok=True)
     say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} recorded already")
     if dry_run:
         for place in left.values():
@@ -254,12 +243,9 @@ def _sweep_top(
     train_top(
         data,
         left,
-        images,
-        sides,
         watch=training_progress,
-        checkpoint_of=checkpoint_of,
+        checkpoint_of=checkpoints.__getitem__,
         checkpoint_every=checkpoint_every,
-        command=["clinit", *sys.argv[1:]],
     )
     return [*places.values()]
 
@@ -269,10 +255,10 @@ def _search(
 ) -> None:
     """Search on held-out rows; train the chosen settings on all rows and print both values."""
     from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
+    from clinit.headtrain.sweep.plan import train_here
     from clinit.headtrain.sweep.search import STUDY, Space, hold_out, search
 
-    space, command = Space.of(grid), ["clinit", *sys.argv[1:]]
+    space = Space.of(grid)
     measure = partial(_measure, objective=config.objective)
     held = hold_out(data, config.held_out, seed=config.seed)
     rows = len(held.base.val.labels) + len(held.new.val.labels)
@@ -283,28 +269,20 @@ def _search(
     say(f"Watch it: optuna-dashboard sqlite:///{out / STUDY}")
     folder = open_folder(out / "trials", held, space.losses)
     with sweep_progress(config.trials * len(space.seeds), len(folder.recorded)) as observer:
-        train = train_here(held, observer, command=command)
         found = search(
             space,
             config,
             folder,
             held,
-            train,
+            train_here(held, observer),
             measure,
             study_path=out / STUDY,
             bank_size=bank_size,
             observer=observer,
         )
-    chosen = open_folder(out / "chosen", data, {run.training.loss for run in found.runs})
-    plan = plan_sweep(found.runs, chosen, data, bank_size=bank_size)
-    with sweep_progress(len(found.runs), len(plan.done)) as observer:
-        run_sweep(plan, chosen, train_here(data, observer, command=command), observer)
-    records = chosen.records_of(found.runs)
+    records = _sweep([*found.runs], data, out / "chosen", bank_size)
     show_ranking(records)
-    settings = ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in found.params.items()
-    )
+    settings = ", ".join(f"{name} {found.runs[0].value(name)}" for name in found.params)
     known = [value for path in records if (value := measure(path)) is not None]
     test = f"{statistics.fmean(known):.4g}" if known else "unknown"
     say(f"Chosen by held-out rows, trial {found.number} of {found.num_trials:,}: {settings}")

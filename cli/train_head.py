@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,7 +89,6 @@ def train_head(
                 left,
                 observer=observer,
                 diagnose=_diagnosis if diagnose else None,
-                command=["clinit", *sys.argv[1:]],
                 overwrite=overwrite,
             )
     show_runs(places.values(), left.values())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config import ConfigOption
-from clinit.cli.console import note
 from clinit.cli.context import Context
 from clinit.cli.image_options import CheckpointEvery, takes_images
 from clinit.cli.interruption import keeps
 from clinit.cli.options import BaseCache, BaseHead, NewCache, Overwrite, RunsFolder, VerboseStarts
-from clinit.cli.progress import doing
-from clinit.cli.run_data import check_caches, show_runs, tell_left
+from clinit.cli.run_data import check_caches, read_images, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.files.paths import check_writable
@@ -51,19 +48,15 @@ def train_top(
 
     with claimed_folder(out):
         places = runs.places_of(studies, out, overwrite=overwrite)
-        with doing("Reading the caches …"):
-            sides, data = runs.RunData.of_images(images, {"": head}, on_note=note)
+        data = read_images(images, {"": head})
         # Before activations are computed: a place that is taken is refused at once.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values(), overwrite=overwrite)
         runs.train_top(
             data,
             left,
-            images,
-            sides,
             watch=partial(training_progress, verbose=verbose),
             checkpoint_every=checkpoint_every,
-            command=["clinit", *sys.argv[1:]],
             overwrite=overwrite,
         )
     show_runs(places.values(), left.values())

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import polars as pl
 import torch
 
+from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
-from clinit.headtrain.closed.methods import check_memory
+from clinit.headtrain.closed.methods import LINEAR, check_memory
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
-from clinit.headtrain.methods import method_on_features
+from clinit.headtrain.methods import ClosedForm, GradientHeads
 from clinit.headtrain.record.format import RunRecord, headless
 from clinit.headtrain.record.info import (
     MOST_IN_BANK,
@@ -45,30 +47,24 @@ from clinit.machine import device_name
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Origin:
     """What a run was made from, for its record."""
 
     base: Source
     new: Source
-    head: Mapping[str, Any]
-    """Where the first head is from, and its digest."""
+    initial_head: Head
+    head_facts: Mapping[str, Any] | None
+    """Where that head is from; None: the base cache."""
     command: Sequence[str]
     """What the user typed."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    @classmethod
-    def of(
-        cls,
-        base: Source,
-        new: Source,
-        head: Head,
-        head_facts: Mapping[str, Any] | None,
-        command: Sequence[str],
-    ) -> Origin:
-        """Return the origin of a run that begins now."""
-        facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-        return cls(base=base, new=new, head=facts, command=command)
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """Where the first head is from, and its digest."""
+        digest = head_digest(self.initial_head)
+        return {"path": None, "digest": digest, **(self.head_facts or {})}
 
 
 def run_experiment(
@@ -106,7 +102,7 @@ def run_experiment(
         MachineError: If the statistics of a closed form do not fit into memory.
         StatisticsError: If its system is singular.
     """
-    origin = Origin.of(base, new, head, head_facts, command)
+    origin = Origin(base, new, head, head_facts, command)
     studies = [study.resolved() for study in studies]
     names_of(studies)
     if len({study.shared for study in studies}) > 1:
@@ -116,15 +112,20 @@ def run_experiment(
     notes = data_notes(scenario, base, new, studies, origin.head)
     for note in notes:
         observer(Noted(note))
+    method_name = studies[0].stream.method
+    if diagnose is not None and studies[0].is_closed and method_name not in LINEAR:
+        raise ExperimentError(
+            f"--diagnose measures linear heads on the features, and {method_name} is none",
+            remedy="Leave --diagnose out.",
+        )
     plan = TaskPlan(scenario, studies[0])
-    method = method_on_features(scenario, plan, head, studies, diagnosed=diagnose is not None)
+    method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
     learner = Learner(scenario, plan, studies, method, observer, diagnose)
     with torch.no_grad():
         learner.learn()
-    # For the whole bank and not for one head.
-    timings = {name: learner.watch.seconds[name] for name in PHASES}
-    load_s = base.load_s + new.load_s
-    timings = {"load": load_s, **timings, "total": load_s + learner.watch.total}
+    watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
+    phases = {name: watch.seconds[name] for name in PHASES}
+    timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
     return records_of(learner, origin, notes, timings, optimizer)
 

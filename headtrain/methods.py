@@ -7,7 +7,7 @@ and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.closed.interface import Arrival, Solution, mean_loss
 from clinit.headtrain.closed.interface import evaluate as evaluate_form
-from clinit.headtrain.closed.methods import LINEAR, closed_form
-from clinit.headtrain.correction import Correction, bias_corrected, weight_aligned
+from clinit.headtrain.closed.methods import closed_form
+from clinit.headtrain.correction import bias_corrected, weight_aligned
 from clinit.headtrain.events import Progressed, Stepped
 from clinit.headtrain.learner import Diagnose, Method, TaskRun
 from clinit.headtrain.rows import Rows
@@ -29,7 +28,6 @@ from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
-from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.study import Study
@@ -53,17 +51,19 @@ class _OnFeatures(Method):
         self._studies = tuple(studies)
         self._shared = studies[0]
         self._fingerprint = head.fingerprint
-        tested = scenario.val.rows_between(0, scenario.num_classes)
-        self._test = self._on_device(scenario.val, tested)
+        val, tested = scenario.val, scenario.val.rows_between(0, scenario.num_classes)
+        self._test = LabelledRows.on(self.device, val.features(tested), val.labels[tested])
 
     def _seen_tests(self, task: Task) -> LabelledRows:
         return self._test.first(int(self._scenario.val_counts[: task.stop].sum()))
 
     def _training_rows(self, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
-        return self._on_device(self._scenario.train, rows)
+        train = self._scenario.train
+        return LabelledRows.on(self.device, train.features(rows), train.labels[rows])
 
-    def _on_device(self, pool: Pool, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
-        return LabelledRows.on(self.device, pool.features(rows), pool.labels[rows])
+    def _read(self, run: TaskRun) -> None:
+        with run.watch.phase("prepare"):
+            run.data = self._training_rows(run.rows.rows)
 
 
 class GradientHeads(_OnFeatures):
@@ -79,14 +79,14 @@ class GradientHeads(_OnFeatures):
         self._statistics = RunningStatistics()
         if self._shared.start.head_width == "full":
             for task in scenario.tasks:
-                self._add_random_rows(task)
+                self._grow(task)
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
         """Return the seconds of each head's own starts, and an equal share of all others."""
         shared = spent.get("train", 0.0) + spent.get("evaluate", 0.0)
         return self._own_seconds + shared / self._bank.num_heads
 
-    def head(self, index: int, names: Sequence[str]) -> Head:
+    def head(self, index: int, names: tuple[str, ...]) -> Head:
         """Copy one head with the names of its classes."""
         rows = self._bank.rows(index)
         return rows.as_head(names[: len(rows.bias)], self._fingerprint)
@@ -94,7 +94,7 @@ class GradientHeads(_OnFeatures):
     def begin(self, run: TaskRun) -> None:
         """Add rows for the task's classes; read features, unless heads start from others."""
         if self._shared.start.head_width == "grow":
-            self._add_random_rows(run.task)
+            self._grow(run.task)
         if run.seen is run.rows:
             self._read(run)
 
@@ -144,12 +144,8 @@ class GradientHeads(_OnFeatures):
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         return [diagnose(statistics, head.between(0, stop)) for head in heads]
 
-    def _add_random_rows(self, task: Task) -> None:
+    def _grow(self, task: Task) -> None:
         self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))
-
-    def _read(self, run: TaskRun) -> None:
-        with run.watch.phase("prepare"):
-            run.data = self._training_rows(run.rows.rows)
 
     def _evaluate(self, run: TaskRun, iteration: int, sample: LabelledRows) -> None:
         is_last = iteration == self._shared.stream.iterations
@@ -169,21 +165,17 @@ class GradientHeads(_OnFeatures):
         origins = pairwise((0, *ends[: task.number + 1]))
         entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
         with run.watch.phase("train"), torch_stream(self.device):
-            corrected = self._correction(task)
+            aside = self._plan.correction_rows(task)
+            features = self._training_rows(aside.rows).arrays()
             for index in range(self._bank.num_heads):
-                found = corrected(self._bank.rows(index))
+                head = self._bank.rows(index)
+                if self._shared.training.correct == "wa":
+                    found = weight_aligned(head, task.start, task.stop)
+                else:
+                    new = NewClasses(features, aside.labels, head, task.start, task.stop)
+                    found = bias_corrected(new)
                 self._bank.write(index, task.start, found.rows)
                 entry.corrections.append(found.facts)
-
-    def _correction(self, task: Task) -> Callable[[Rows], Correction]:
-        """Return what corrects a head after a task."""
-        if self._shared.training.correct == "wa":
-            return lambda head: weight_aligned(head, task.start, task.stop)
-        rows = self._plan.correction_rows(task)
-        features = self._training_rows(rows.rows).arrays()
-        return lambda head: bias_corrected(
-            NewClasses(features, rows.labels, head, task.start, task.stop)
-        )
 
 
 class ClosedForm(_OnFeatures):
@@ -200,7 +192,7 @@ class ClosedForm(_OnFeatures):
         """Return the time of each run: alone it would have taken as long."""
         return np.full(len(self._studies), spent.get("initialise", 0) + spent.get("evaluate", 0))
 
-    def head(self, index: int, names: Sequence[str]) -> Head | None:
+    def head(self, index: int, names: tuple[str, ...]) -> Head | None:
         """Copy the linear layer as it is now; None if there is none."""
         stored = self._form.head()
         if stored is None:
@@ -218,8 +210,7 @@ class ClosedForm(_OnFeatures):
             with run.watch.phase("initialise"), torch_stream(self.device):
                 labels = self._scenario.train.labels[rows]
                 self._learn(run, 0, data, labels, self._scenario.num_base)
-        with run.watch.phase("prepare"):
-            run.data = self._training_rows(run.rows.rows)
+        self._read(run)
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Learn the classes of the task."""
@@ -248,19 +239,16 @@ class ClosedForm(_OnFeatures):
             ends = self._scenario.ends
             found = evaluate_form(form, tested.arrays(), labels, ends, run.task.stop)
             chosen = rows.loss_sample(self._shared.stream.seed)
-            sample = run.data.take(torch.from_numpy(chosen)).arrays()
-            losses = np.array(
-                [
-                    mean_loss(form, sample, rows.labels[chosen], study.training.loss)
-                    for study in self._studies
-                ]
-            )
+            sample, named = run.data.take(torch.from_numpy(chosen)).arrays(), rows.labels[chosen]
+            losses = [
+                mean_loss(form, sample, named, study.training.loss) for study in self._studies
+            ]
         run.data = None  # a diagnosis copies all rows seen
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
         assert found.mistakes is not None
         alike = (np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task))
-        run.evaluated(0, Evaluation(*alike, found.mistakes * count), losses)
+        run.evaluated(0, Evaluation(*alike, found.mistakes * count), np.array(losses))
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure the linear layer over all rows that it follows from, once for all studies."""
@@ -290,27 +278,3 @@ class ClosedForm(_OnFeatures):
         for note in solution.notes:
             run.learner.note(note)
         return solution
-
-
-def method_on_features(
-    scenario: Scenario,
-    plan: TaskPlan,
-    head: Head,
-    studies: Sequence[Study],
-    *,
-    diagnosed: bool,
-) -> Method:
-    """Return the method of studies without top blocks.
-
-    Raises:
-        ExperimentError: If heads are to be diagnosed, but the method has no linear one.
-    """
-    if not studies[0].is_closed:
-        return GradientHeads(scenario, plan, head, studies)
-    name = studies[0].stream.method
-    if diagnosed and name not in LINEAR:
-        raise ExperimentError(
-            f"--diagnose measures linear heads on the features, and {name} is none",
-            remedy="Leave --diagnose out.",
-        )
-    return ClosedForm(scenario, plan, head, studies)

@@ -38,8 +38,6 @@ COPIED_SHARE = 1 / 6
 
 STEPS_AT_ONCE = 25
 """Updates whose rows are gathered together where they are not on the device."""
-WORK_BYTES = 350 * 10**6
-"""About what products of blocks, solves and the heads of a bank take beside the rows: measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +79,6 @@ def is_resident(size_bytes: int, device: torch.device) -> bool:
     return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_memory(device)
 
 
-def peak_note(rows_bytes: int) -> str:
-    """Return what memory the process is expected to take, with so many bytes of rows to come."""
-    import psutil
-
-    now = int(psutil.Process().memory_info().rss)
-    return f"about {size_text(now + rows_bytes + WORK_BYTES)} of memory are expected at the peak"
-
-
 def feature_bytes(split: CacheSplit) -> int:
     """Return what the features of a split take in memory."""
     return split.num_valid * split.dim * np.dtype(split.dtype).itemsize
@@ -109,8 +99,8 @@ def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheS
     return set(left)
 
 
-def check_shards(split: CacheSplit, memory: HostMemory) -> int:
-    """Return the size of the largest shard of a split in bytes, which must fit into memory.
+def check_shards(split: CacheSplit, memory: HostMemory) -> None:
+    """Check that the largest shard of a split fits into memory.
 
     Raises:
         CacheError: If a shard is missing.
@@ -125,7 +115,6 @@ def check_shards(split: CacheSplit, memory: HostMemory) -> int:
             if memory.is_asked
             else "Free some memory, or extract the features again with a smaller --shard-rows.",
         )
-    return largest
 
 
 def disk_note(split: CacheSplit, memory: HostMemory) -> str:
@@ -134,14 +123,3 @@ def disk_note(split: CacheSplit, memory: HostMemory) -> str:
         f"{split.path} stays on disk, which is slower: its {size_text(feature_bytes(split))} of"
         f" features, their copies and the others could take more than {memory}"
     )
-
-
-def shard_notes(split: CacheSplit, memory: HostMemory) -> list[str]:
-    """Return the peak of memory if a split is read shard by shard.
-
-    Raises:
-        CacheError: If a shard is missing.
-        MachineError: If memory does not hold one of its shards.
-    """
-    largest = check_shards(split, memory)
-    return [] if feature_bytes(split) <= memory.size_bytes else [peak_note(2 * largest)]

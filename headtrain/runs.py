@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import RecordError
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
@@ -21,7 +22,6 @@ from clinit.headtrain.record.format import (
     INFO,
     RunRecord,
     check_free,
-    finite,
     read_info,
     write_record,
     write_records,
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from clinit.headtrain.top.inputs import Side
 
 _REMEDY = "Choose another --out, or replace it with --overwrite."
-_SETTINGS_REMEDY = f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder."
+DATA_DIGESTS = (
+    *("manifest_digest", "val_manifest_digest"),
+    *("features_digest", "val_features_digest", "groups_digest"),
+)
+"""What tells data apart next to the fingerprint of a side."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +56,12 @@ class RunData:
     """Heads by loss, if runs of that loss start from a different one: an aligned head."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What records say about the heads, by loss; "" for `head`."""
+    command: Sequence[str] = ()
+    """What the user typed, for the records."""
+    images: Images | None = None
+    """Where images and weights are, and where activations go; None for heads alone."""
+    sides: tuple[Side, Side] | None = None
+    """The two data sets with their images."""
 
     @classmethod
     def of(
@@ -61,6 +71,7 @@ class RunData:
         given: Mapping[str, Head | Path | None] | None = None,
         *,
         on_note: Callable[[str], None] = lambda note: None,
+        **rest: Any,
     ) -> RunData:
         """Return the data with pretrained heads, or their files, by loss; "" for all others.
 
@@ -69,6 +80,7 @@ class RunData:
             new: The new classes.
             given: Heads, or their files, by loss.
             on_note: Called with how the file of a head was read, if that was not certain.
+            rest: Further fields.
 
         Raises:
             ExperimentError: If no head is given for all others and the base cache holds none.
@@ -78,7 +90,8 @@ class RunData:
         found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
         head, _ = found.pop("")
-        return cls(base, new, head, {loss: each for loss, (each, _) in found.items()}, facts)
+        heads = {loss: each for loss, (each, _) in found.items()}
+        return cls(base, new, head, heads, facts, **rest)
 
     def head_for(self, loss: str) -> Head:
         """Return the pretrained head that runs of `loss` start from."""
@@ -95,13 +108,19 @@ class RunData:
         given: Mapping[str, Head | Path | None] | None = None,
         *,
         option: str = "--{}-root",
-        on_note: Callable[[str], None] = lambda note: None,
-    ) -> tuple[tuple[Side, Side], RunData]:
-        """Return the two data sets with their images, and their features as `of` returns them."""
+        **rest: Any,
+    ) -> RunData:
+        """Return the data with their images; `given` and `rest` as in `of`."""
         from clinit.headtrain.top.inputs import open_sides  # slow: it imports timm
 
         sides = open_sides(images, option)
-        return sides, cls.of(sides[0].source, sides[1].source, given, on_note=on_note)
+        base, new = (side.source for side in sides)
+        return cls.of(base, new, given, images=images, sides=sides, **rest)
+
+    @property
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """What a record says about the data of each side."""
+        return {"base": self.base.description, "new": self.new.description}
 
     @property
     def by_head(self) -> dict[str, str]:
@@ -175,8 +194,13 @@ def left_of(
             left[study] = place
             continue
         stored = read_info(place)
-        recorded = _telling(study_of_run(stored, str(place)))
-        _compare(place, "config", _telling(study), recorded, _SETTINGS_REMEDY)
+        wanted, found = _telling(study), _telling(study_of_run(stored, str(place)))
+        if differing := sorted(name for name in wanted if wanted[name] != found.get(name)):
+            raise RecordError(
+                f"{place} holds the record of another run: config differs in"
+                f" {', '.join(differing)}",
+                remedy=f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder.",
+            )
         check_data(place, stored, data)
         if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
             raise RecordError(
@@ -189,23 +213,36 @@ def left_of(
 
 
 def check_data(
-    folder: Path | None, stored: Mapping[str, Any], data: RunData, *, remedy: str = _REMEDY
+    folder: Path | None,
+    stored: Mapping[str, Any],
+    data: RunData,
+    *,
+    with_head: bool = True,
+    remedy: str = _REMEDY,
 ) -> None:
-    """Check that a record is of these data and their head; `remedy` is what to do otherwise.
+    """Check that a record is of these data and, if asked, of their head.
 
     Raises:
-        RecordError: If one of them is another.
+        RecordError: If one of them is another; `remedy` is what to do then.
     """
-    head = data.head_for(stored["config"].get("loss", ""))
-    where = {
-        "base": _without_path(data.base.description),
-        "new": _without_path(data.new.description),
-        "head": {"digest": head_digest(head)},
-    }
-    found = {name: _without_path(stored.get(name) or {}) for name in where}
-    found["head"] = {"digest": found["head"].get("digest")}  # what else is known is no matter
-    for name, value in where.items():
-        _compare(folder, name, finite(value), found[name], remedy)
+    differing = []
+    for side, mine in data.descriptions.items():
+        for each in _all_fields(stored.get(side) or {}).differences(_all_fields(mine)):
+            there, now = each.told
+            differing.append(f"{side} {each.name} ({there} there, {now} now)")
+    loss = stored["config"].get("loss", "")
+    known = (stored.get("head") or {}).get("digest")
+    if with_head and known not in (None, head_digest(data.head_for(loss))):
+        differing.append(f"the head that {loss} starts from")
+    if differing:
+        message = f"{folder} was made with other data: {', '.join(differing)}"
+        raise RecordError(message, remedy=remedy)
+
+
+def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
+    """Return the fingerprint of a side with the digests next to it."""
+    known = {name: str(side[name]) for name in DATA_DIGESTS if side.get(name) is not None}
+    return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
 
 def train_bank(
@@ -214,7 +251,6 @@ def train_bank(
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
-    command: Sequence[str] = (),
 ) -> list[RunRecord]:
     """Train heads of one stream side by side; return one record each, in their order."""
     loss = bank[0].training.loss
@@ -226,7 +262,7 @@ def train_bank(
         observer=observer,
         diagnose=diagnose,
         head_facts=data.facts_for(loss),
-        command=command,
+        command=data.command,
     )
 
 
@@ -237,7 +273,6 @@ def train_heads(
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
-    command: Sequence[str] = (),
     overwrite: bool | None = None,
 ) -> dict[Study, RunRecord]:
     """Train one stream after another, all of its heads side by side, and record those left.
@@ -251,7 +286,6 @@ def train_heads(
         left: Those to be recorded, each with its folder; None: all of them, and nothing is written.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task.
-        command: What the user typed, for the records.
         overwrite: Whether existing records are replaced; None if no one can ask for it.
 
     Raises:
@@ -264,7 +298,7 @@ def train_heads(
     for number, bank in enumerate(banks, start=1):
         fresh = [study for study in bank if study in wanted]
         observer(BankStarted(bank, number, len(banks), recorded=len(bank) - len(fresh)))
-        made = train_bank(data, bank, observer=observer, diagnose=diagnose, command=command)
+        made = train_bank(data, bank, observer=observer, diagnose=diagnose)
         trained = dict(zip(bank, made, strict=True))
         records |= {study: trained[study] for study in fresh}
         if left is not None:
@@ -276,13 +310,10 @@ def train_heads(
 def train_top(
     data: RunData,
     left: Mapping[Study, Path],
-    images: Images,
-    sides: tuple[Side, Side],
     *,
     watch: Callable[[Path | None], AbstractContextManager[Observer]],
     checkpoint_of: Callable[[Study], Path] | None = None,
     checkpoint_every: int = 100,
-    command: Sequence[str] = (),
     overwrite: bool | None = None,
 ) -> None:
     """Train runs with top blocks one after another, finish killed ones, and record each.
@@ -290,15 +321,12 @@ def train_top(
     The checkpoint of a run goes when its record is written.
 
     Args:
-        data: What the runs read.
+        data: What the runs read, with images.
         left: The runs, resolved, each with the folder of its record.
-        images: Where images and weights are, and where activations go.
-        sides: The two data sets, opened.
         watch: Returns the observer of the run that is recorded in a folder, and, for None, of the
             activations that are computed before.
         checkpoint_of: Returns the file that a run goes on from; default: `FOLDER.checkpoint`.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        command: What the user typed, for the records.
         overwrite: Whether existing records are replaced; None if no one can ask for it.
 
     Raises:
@@ -307,11 +335,15 @@ def train_top(
     """
     from clinit.headtrain.top.experiment import prepare_runs, run_top  # slow: it imports timm
 
+    assert data.images is not None
+    assert data.sides is not None
     for runs in by_stream(left, data.by_head):
         loss = runs[0].training.loss
         head, facts = data.head_for(loss), data.facts_for(loss)
         with watch(None) as observer:
-            inputs = prepare_runs(images, sides, head, runs, observer=observer, head_facts=facts)
+            inputs = prepare_runs(
+                data.images, data.sides, head, runs, observer=observer, head_facts=facts
+            )
         for study in runs:
             place = left[study]
             checkpoint = checkpoint_of(study) if checkpoint_of else _checkpoint_of(place)
@@ -323,7 +355,7 @@ def train_top(
                     checkpoint_every=checkpoint_every,
                     observer=observer,
                     head_facts=facts,
-                    command=command,
+                    command=data.command,
                 )
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)
@@ -335,28 +367,7 @@ def _checkpoint_of(place: Path) -> Path:
     return place.with_name(f"{place.name}.checkpoint")
 
 
-def _compare(
-    folder: Path | None,
-    name: str,
-    wanted: Mapping[str, Any],
-    found: Mapping[str, Any],
-    remedy: str,
-) -> None:
-    if wanted == found:
-        return
-    differing = sorted(k for k in {*wanted, *found} if wanted.get(k) != found.get(k))
-    raise RecordError(
-        f"{folder} holds the record of another run: {name} differs in {', '.join(differing)}",
-        remedy=remedy,
-    )
-
-
 def _telling(study: Study) -> dict[str, Any]:
     """Return the settings that tell a run from others."""
     left_out = {*PLACES, "probe"}
     return {k: value for k, value in study.reduced().values().items() if k not in left_out}
-
-
-def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:
-    places = ("path", "other_paths")
-    return {name: value for name, value in description.items() if name not in places}

@@ -201,7 +201,7 @@ def diagnose_split(
             yield placed(features, place), of_head
 
     with torch_stream(place):
-        statistics = ClassStatistics.of_blocks(blocks(), totals, dim=split.dim)
+        statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
         measured = diagnose(statistics, weight, bias, lam=lam)
         found = replace(measured, backbone=split.fingerprint.backbone)

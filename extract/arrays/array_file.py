@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from clinit.errors import CacheError
 from clinit.extract.dataset.known import MAX_NAME, is_text
 from clinit.files.commit import draft_of
+from clinit.words import examples
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
 """From numbers of rows to their features, in float32."""
@@ -161,9 +162,7 @@ def number_labels(
             remedy=ONE_PER_ROW,
         )
     if isinstance(labels, list):
-        _check_texts(labels, origin)
-        known = names if names is not None else tuple(sorted(set(labels)))
-        return _by_name(labels, known, origin), known
+        return _number_texts(labels, names, origin)
     most, least = int(labels.max()), int(labels.min())
     if names is None and most >= max(rows, shared):
         raise CacheError(
@@ -181,22 +180,23 @@ def number_labels(
     return labels.astype(np.int64), names
 
 
-def _check_texts(texts: list[str], origin: str) -> None:
-    wrong = next((text for text in texts if len(text) > MAX_NAME or not is_text(text)), None)
-    if wrong is not None:
+def _number_texts(
+    texts: list[str], names: tuple[str, ...] | None, origin: str
+) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+    told = sorted(set(texts))
+    wrong = [text for text in told if len(text) > MAX_NAME or not is_text(text)]
+    if wrong:
         raise CacheError(
-            f"{origin} holds what is no class name: {wrong[:30]!r}",
+            f"{origin} holds what is no class name: {wrong[0][:30]!r}",
             remedy=f"Save texts of at most {MAX_NAME:,} characters.",
         )
-
-
-def _by_name(texts: list[str], names: tuple[str, ...], origin: str) -> Int[np.ndarray, " rows"]:
+    names = tuple(told) if names is None else names
     number = {name: label for label, name in enumerate(names)}
-    unknown = sorted(set(texts) - set(number))
+    unknown = [name[:60] for name in told if name not in number]
     if unknown:
         raise CacheError(
             f"{origin} holds {len(unknown):,} labels that are not among the {len(names):,} class"
-            f" names: {', '.join(name[:60] for name in unknown[:3])}",
+            f" names: {examples(unknown)}",
             remedy="Name all classes in the file of `--classes`, one per line.",
         )
-    return np.array([number[name] for name in texts], dtype=np.int64)
+    return np.array([number[name] for name in texts], dtype=np.int64), names

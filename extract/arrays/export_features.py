@@ -30,9 +30,7 @@ WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
 }
 """Formats: `npy` writes a folder, the others a file with their name as its suffix."""
 
-_OTHER_FILES = frozenset(
-    (".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".jsonl", ".h5", ".hdf5", ".mat", ".arrow")
-)
+_OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".h5", ".hdf5", ".arrow")
 """Suffixes that say that a file is wanted, of formats other than these."""
 
 
@@ -74,19 +72,24 @@ def export_features(
     is_file = suffix in WRITERS and suffix != "npy"
     format = format or (suffix if is_file else "npy")
     _check_place(out, format, is_file=is_file, splits=splits)
-    for split in splits:
-        _refuse_inside(_target(out, split, format, is_file=is_file), split.path.parent)
-    for split in splits:
+    targets = [_target(out, split, format, is_file=is_file) for split in splits]
+    for split, target in zip(splits, targets, strict=True):
+        # Whatever leads there: it would replace what is exported.
+        cache = split.path.parent
+        if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
+            raise CacheError(
+                f"{target} lies in the cache itself, {cache}", remedy="Export into another folder."
+            )
+    for split, target in zip(splits, targets, strict=True):
         exported = _rows_of(split, keep_invalid, partial(on_rows, split.plan.title))
-        if not len(exported.rows):
+        rows = len(exported.rows)
+        if not rows:
             raise CacheError(
                 f"none of the {number_of(split.num_rows, 'row')} of {split.path} has features",
                 remedy="Run its `clinit extract` command with --retry-invalid.",
             )
-        path = _target(out, split, format, is_file=is_file)
-        WRITERS[format](exported, path)
-        rows = len(exported.rows)
-        yield Exported(path, split, rows, split.num_rows - rows)
+        WRITERS[format](exported, target)
+        yield Exported(target, split, rows, split.num_rows - rows)
 
 
 def _rows_of(
@@ -136,38 +139,24 @@ def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path
     return out if is_file else out / name
 
 
-def _refuse_inside(target: Path, cache: Path) -> None:
-    """Refuse a place in the cache, whatever leads there: it would replace what is exported."""
-    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
-        raise CacheError(
-            f"{target} lies in the cache itself, {cache}", remedy="Export into another folder."
-        )
-
-
 def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
     """Refuse a file that does not fit the format or the number of splits."""
     if format not in WRITERS:
         raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
-    if is_file and format != out.suffix.lower().removeprefix("."):
+    suffix = out.suffix.lower()
+    if is_file and format != suffix.removeprefix("."):
         raise CacheError(
-            f"{out} is named like a {out.suffix} file, but the format is {format}",
+            f"{out} is named like a {suffix} file, but the format is {format}",
             remedy="Leave out `--format`, or give a folder.",
         )
     if is_file and len(splits) > 1:
         raise CacheError(
             f"{out} is one file, but the cache has {number_of(len(splits), 'split')}",
-            remedy="Choose one with `--split`, or give a folder and `--format"
-            f" {format}`: it gets a file per split.",
+            remedy=f"Choose one with `--split`, or give a folder and `--format {format}`.",
         )
-    if not is_file and out.suffix.lower() == ".npy":
+    if not is_file and (suffix in _OTHER_FILES or out.is_file()):
         raise CacheError(
-            f"{out} is one file, but features and labels are two arrays",
-            remedy="Give a folder: it gets features.npy, labels.npy and classes.txt.",
+            f"{out} is a file or named like a {suffix} file, expected a folder",
+            remedy="Give a folder, which gets a file or a folder per split, or a .safetensors or"
+            " .parquet file.",
         )
-    if not is_file and out.suffix.lower() in _OTHER_FILES:
-        raise CacheError(
-            f"{out} is named like a file that is not written here",
-            remedy="Give a .safetensors or .parquet file, or a folder without this suffix.",
-        )
-    if not is_file and out.is_file():
-        raise CacheError(f"{out} is a file, expected a folder", remedy="Give another name.")

@@ -31,8 +31,7 @@ def was_fitted(path: Path) -> bool:
 
 def judged_heads(path: Path) -> set[str]:
     """Return the digests of the heads that the splits in a cache were judged with."""
-    told = (split.summary.head.tensors for split in _readable_splits(path))
-    return {tensors for tensors in told if tensors is not None}
+    return {split.summary.head.tensors for split in _readable_splits(path)} - {None}
 
 
 def readable_head(path: Path) -> Head | None:
@@ -93,13 +92,13 @@ def check_takes_head(path: Path) -> None:
         HeadError: If it has one, or one that was not fitted.
     """
     stored, known = path / HEAD_FILE, judged_heads(path)
-    head = readable_head(stored)
-    if known and head is None and not was_fitted(path):
+    head, fitted = readable_head(stored), was_fitted(path)
+    if known and head is None and not fitted:
         raise HeadError(
             f"{stored} is damaged or missing, and it was not fitted to the features beside it",
             remedy=WRITE_AGAIN,
         )
-    if head is not None and was_fitted(path) and tensors_sha256(head) not in known:
+    if head is not None and fitted and tensors_sha256(head) not in known:
         raise HeadError(
             f"{stored} is not the head that was stored with the features beside it",
             remedy="Put it into another place; then the same command fits the head anew.",

@@ -13,15 +13,13 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from clinit.errors import CacheError, StorageError
+from clinit.errors import CacheError, unreadable
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.parquet import scan_parquet
+from clinit.extract.dataset.parquet import DAMAGE, scan_parquet
 from clinit.files.commit import commit_file
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"
-_AGAIN = "Group it again with `clinit cache group`, or remove the file."
-_DAMAGED = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, KeyError)
 
 
 def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) -> tuple[int, int]:
@@ -72,22 +70,18 @@ def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
             lazy = pl.scan_csv(source, infer_schema=False, glob=False)
         names = lazy.collect_schema().names()
         if column not in names:
-            raise CacheError(
-                f"{source} has no column {column!r}, but {', '.join(names)}",
-                remedy="Name the column whose equal values belong together.",
-            )
+            raise ValueError(f"it has no column {column!r}, but {', '.join(names)}")
         if "path" not in names:
             number = pl.int_range(pl.len()).cast(pl.String)
             lazy = lazy.with_columns(path=number.str.zfill(digits))
         table = lazy.select("path", column).collect()
         return table.unique("path", keep="first", maintain_order=True)
     except OSError as error:
-        raise StorageError(
-            f"cannot read {source}: {error.strerror or error}", remedy="Check the spelling."
-        ) from error
-    except _DAMAGED as error:
+        raise unreadable(source, error) from error
+    except DAMAGE as error:
         raise CacheError(
-            f"{source} is not a CSV or Parquet file: {error}", remedy="Give a table of images."
+            f"{source} cannot be read as a table of images: {error}",
+            remedy="Give a CSV or Parquet file, and the column whose equal values are a group.",
         ) from error
 
 
@@ -108,6 +102,9 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
         numbers = scan_parquet(path).collect()["group"].cast(pl.Int64)
         if len(numbers) != len(manifest.table) or numbers.null_count():
             raise ValueError(f"it has {len(numbers):,} of {len(manifest.table):,} rows")
-    except (OSError, *_DAMAGED) as error:
-        raise CacheError(f"{path} cannot be used: {error}", remedy=_AGAIN) from error
+    except (OSError, KeyError, *DAMAGE) as error:
+        raise CacheError(
+            f"{path} cannot be used: {error}",
+            remedy="Group it again with `clinit cache group`, or remove the file.",
+        ) from error
     return numbers.to_numpy().astype(np.int64)

@@ -3,14 +3,18 @@
 Any extractor serves (CLIP, DINO, audio, text): what counts is a row of numbers and a label per
 sample. Rows are put into the order of a manifest, by label and then as they came; the path of
 a row in the manifest is its number in the file.
+
+What a killed command has written is kept: shards that are there and whole are not written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +22,19 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures, number_labels
+from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures, Take, number_labels
+from clinit.extract.arrays.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
 from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
-from clinit.extract.arrays.write_split import SplitWriter, in_list_of, other_classes
 from clinit.extract.cache.fingerprint import IMPORTED, Fingerprint
-from clinit.extract.cache.head import Head, read_head
-from clinit.extract.cache.plan import Plan
-from clinit.extract.cache.read import HEAD_FILE, CacheSplit
-from clinit.extract.cache.shard import Shard, assemble
-from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts
-from clinit.extract.dataset.known import read_class_names
-from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
+from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.shard import assemble, write_shard
+from clinit.extract.cache.summary import FILE as SUMMARY_FILE
+from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_summary
+from clinit.extract.dataset.known import SPLITS, read_class_names
+from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
+from clinit.files.lock import claim_folder
 
 SHARD_ROWS = 16_384
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -60,7 +66,7 @@ class ImportConfig:
     is returned then, instead of refused, and a head that is lost is not missed."""
 
     def __post_init__(self) -> None:
-        if self.split not in ("train", "val"):
+        if self.split not in SPLITS:
             raise ValueError(f"split is {self.split!r}, expected train or val")
         if self.backbone in ("", IMPORTED):
             raise ValueError(f"backbone is {self.backbone!r}, expected the name of an extractor")
@@ -96,9 +102,16 @@ def import_features(
         HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
-    files = _Files.open(features_path, labels_path, config)
-    features, (labels, names) = files.features(), files.labels(other_classes(out, config.split))
+    source = _Array.find(features_path, config.features_name, FEATURES, "--features-name")
+    if labels_path is None and not source.name:
+        raise CacheError(
+            f"{features_path} holds one array: the labels of its rows are missing",
+            remedy="Give a second file, with one label per row.",
+        )
+    target = _Array.find(labels_path or features_path, config.labels_name, LABELS, "--labels-name")
+    features = source.features()
     rows, dim = features.shape
+    labels, names = _labels(target, rows, config, _other_classes(out, config.split))
     dtype = "float16" if features.dtype == "float16" else "float32"
     order = np.argsort(labels, kind="stable")
     manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
@@ -107,8 +120,7 @@ def import_features(
     there = stored if stored.is_file() and not config.head_follows else None
     head = _read_head(config.head or there, dim, fingerprint, on_note)
     head, head_classes = _named(head, names)
-    facts = files.facts()
-    assert facts.features is not None
+    digested = FileFacts.of(source.path, source.name)
     plan = Plan(
         dataset=config.dataset,
         split=config.split,
@@ -117,63 +129,34 @@ def import_features(
         dtype=dtype,
         shard_rows=SHARD_ROWS,
         batch_size=SHARD_ROWS,
-        fingerprint=fingerprint.of_rows(manifest.digest, features=facts.features.sha256),
+        fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
-    writer = SplitWriter(
-        out=out,
-        plan=plan,
-        manifest=manifest,
-        head=head,
-        head_classes=head_classes,
-        run=facts,
-        on_rows=on_rows,
-        head_follows=config.head_follows,
-    )
+    writer = _Writer(out, plan, manifest, head, config.head_follows)
     if config.head_follows and (finished := writer.finished()) is not None:
         return finished
     with writer.claimed(on_note), features.open(writer.folder) as take:
-
-        def shard_of(rows: range) -> Shard:
-            picked = order[rows.start : rows.stop]
-            return assemble(take(picked), labels[picked], {}, dtype=dtype)
-
-        return writer.write(shard_of)
+        writer.write_shards(take, order, labels, on_rows)
+        run = _facts(config, digested, source, target)
+        write_summary(writer.folder, plan, manifest, head=head, head_classes=head_classes, run=run)
+        return open_split(writer.folder)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Files:
-    """The files of an import, and what the arrays in them are called."""
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array of a file."""
 
-    config: ImportConfig
-    features_path: Path
-    features_name: str
-    features_file: ArrayFile
-    labels_path: Path
-    labels_name: str
-    labels_file: ArrayFile
+    path: Path
+    name: str
+    file: ArrayFile
 
     @classmethod
-    def open(cls, features: Path, labels: Path | None, config: ImportConfig) -> _Files:
-        """Find the arrays.
-
-        Raises:
-            CacheError: If a file is missing or of no known kind, or holds none of the name.
-        """
-        file = open_array_file(features)
-        name = find_name(file, features, config.features_name, FEATURES, "--features-name")
-        if labels is None and not name:
-            raise CacheError(
-                f"{features} holds one array: the labels of its rows are missing",
-                remedy="Give a second file, with one label per row.",
-            )
-        place = features if labels is None else labels
-        other = file if place == features else open_array_file(place)
-        label = find_name(other, place, config.labels_name, LABELS, "--labels-name")
-        return cls(config, features, name, file, place, label, other)
+    def find(cls, path: Path, given: str | None, usual: Sequence[str], option: str) -> _Array:
+        file = open_array_file(path)
+        return cls(path, find_name(file, path, given, usual, option), file)
 
     def features(self) -> StoredFeatures:
         """Return the features, not read yet."""
-        found = self.features_file.features(self.features_name)
+        found = self.file.features(self.name)
         if len(found.shape) != 2 or found.dtype not in _ITEM_BYTES or 0 in found.shape:
             raise CacheError(
                 f"{found.origin} holds {found.dtype} of shape {found.shape}, expected floats"
@@ -182,56 +165,54 @@ class _Files:
             )
         return found
 
-    def labels(
-        self, other: tuple[Path, tuple[str, ...]] | None = None
-    ) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-        """Return labels from 0 and class names: of `--classes`, of the file, or the labels.
 
-        Without `--classes`, they are those of the other split if that has all of these classes.
-        """
-        rows = self.features_file.features(self.features_name).shape[0]
-        given = self.config.classes
-        names = self.labels_file.class_names()
-        if given is not None:
-            names = read_class_names(given)
-        origin = f"`{self.labels_name}` of " if self.labels_name else ""
-        labels = self.labels_file.labels(self.labels_name)
-        shared = 0 if other is None else len(other[1])
-        numbers, found = number_labels(
-            labels, rows, names, f"{origin}{self.labels_path}", shared=shared
-        )
-        if other is None or given is not None:
-            return numbers, found
-        return in_list_of(other[1], numbers, found, by_name=isinstance(labels, list))
-
-    def facts(self) -> RunFacts:
-        """Return where the features are from, with the digest of every file."""
-        features = FileFacts.of(self.features_path, self.features_name)
-        same = self.labels_path == self.features_path
-        labels = (
-            replace(features, name=self.labels_name or None)
-            if same
-            else FileFacts.of(self.labels_path, self.labels_name)
-        )
-        classes, head = self.config.classes, self.config.head
-        return RunFacts(
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            features=features,
-            labels=labels,
-            classes=FileFacts.of(classes) if classes else None,
-            head=FileFacts.of(head) if head else None,
-            versions={"clinit": version("clinit")},
-            command=self.config.command,
-        )
+def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]] | None:
+    """Return the folder of the other split of the cache at `out`, and its class names."""
+    other = out / ("val" if split == "train" else "train")
+    path = other / "manifest.parquet"
+    return (other, read_manifest(path).class_names) if path.is_file() else None
 
 
-def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]:
-    """Give a head without names those of the classes, where it has a row for each of them."""
-    if head is None or head.class_names is not None:
-        return head, "stored with the head" if head is not None else UNKNOWN
-    if head.num_classes != len(names):
-        return head, UNKNOWN
-    return replace(head, class_names=names), "the classes of the data set"
+def _labels(
+    array: _Array, rows: int, config: ImportConfig, other: tuple[Path, tuple[str, ...]] | None
+) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+    """Return labels from 0 and class names: of `--classes`, of the file, or the labels.
+
+    Without `--classes`, they are those of the other split if that has all of these classes.
+    Numbers say which class they mean only where the other list begins with that of these rows.
+    """
+    names = read_class_names(config.classes) if config.classes else array.file.class_names()
+    origin = f"`{array.name}` of {array.path}" if array.name else f"{array.path}"
+    labels = array.file.labels(array.name)
+    shared = () if other is None else other[1]
+    numbers, found = number_labels(labels, rows, names, origin, shared=len(shared))
+    if config.classes is not None:
+        return numbers, found
+    if not isinstance(labels, list):
+        return numbers, shared if shared[: len(found)] == found else found
+    number = {name: label for label, name in enumerate(shared)}
+    if not number.keys() >= set(found):
+        return numbers, found
+    return np.array([number[name] for name in found], dtype=np.int64)[numbers], shared
+
+
+def _manifest(
+    order: np.ndarray,
+    labels: np.ndarray,
+    names: tuple[str, ...],
+    row_bytes: int,
+    config: ImportConfig,
+) -> Manifest:
+    label = pl.Series(labels[order], dtype=pl.Int64)
+    table = pl.DataFrame(
+        {
+            "path": pl.Series(order).cast(pl.String).str.zfill(len(str(len(order)))),
+            "label": label,
+            "class_name": pl.Series(names, dtype=pl.String).gather(label),
+            "size_bytes": pl.repeat(row_bytes, len(order), dtype=pl.Int64, eager=True),
+        }
+    )
+    return Manifest(config.dataset, config.split, names, table)
 
 
 def _read_head(
@@ -248,21 +229,171 @@ def _read_head(
     return replace(head, fingerprint=fingerprint.backbone_identifier)
 
 
-def _manifest(
-    order: np.ndarray,
-    labels: np.ndarray,
-    names: tuple[str, ...],
-    row_bytes: int,
-    config: ImportConfig,
-) -> Manifest:
-    digits = len(str(len(order)))
-    label = pl.Series(labels[order], dtype=pl.Int64)
-    table = pl.DataFrame(
-        {
-            "path": pl.Series(order, dtype=pl.Int64).cast(pl.String).str.zfill(digits),
-            "label": label,
-            "class_name": pl.Series(names, dtype=pl.String).gather(label),
-            "size_bytes": pl.Series([row_bytes], dtype=pl.Int64).new_from_index(0, len(order)),
-        }
+def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]:
+    """Give a head without names those of the classes, where it has a row for each of them."""
+    if head is None or head.class_names is not None:
+        return head, "stored with the head" if head is not None else UNKNOWN
+    if head.num_classes != len(names):
+        return head, UNKNOWN
+    return replace(head, class_names=names), "the classes of the data set"
+
+
+def _facts(config: ImportConfig, features: FileFacts, source: _Array, target: _Array) -> RunFacts:
+    """Return where the features are from, with the digest of every file."""
+    if target.path == source.path:
+        labels = replace(features, name=target.name or None)
+    else:
+        labels = FileFacts.of(target.path, target.name)
+    return RunFacts(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        features=features,
+        labels=labels,
+        classes=FileFacts.of(config.classes) if config.classes else None,
+        head=FileFacts.of(config.head) if config.head else None,
+        versions={"clinit": version("clinit")},
+        command=config.command,
     )
-    return Manifest(config.dataset, config.split, names, table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Writer:
+    """A split that is to be written, beside what its cache holds."""
+
+    out: Path
+    """The folder of the cache."""
+    plan: Plan
+    manifest: Manifest
+    head: Head | None
+    """The head to be stored beside the split, and judged on it."""
+    head_follows: bool
+    """Whether a head is stored later, in place of one that may be lost: `head` is None."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the split."""
+        return self.out / self.plan.split
+
+    def finished(self) -> CacheSplit | None:
+        """Return the split, where this very one is there and whole, its head too."""
+        found = self._complete()
+        return found if found is not None and found.plan == self.plan else None
+
+    def _complete(self) -> CacheSplit | None:
+        """Return a complete split that is there: another one, or this one if it is not damaged."""
+        try:
+            found = open_split(self.folder)
+        except CacheError:
+            return None
+        if found.plan != self.plan:
+            return found
+        judged, stored = found.summary.head.tensors, readable_head(self.out / HEAD_FILE)
+        is_judged = judged is not None and not self.head_follows
+        if is_judged and (stored is None or tensors_sha256(stored) != judged):
+            return None
+        whole = all(verify_shard(found, shard) is None for shard in range(self.plan.num_shards))
+        return found if whole else None
+
+    @contextmanager
+    def claimed(self, on_note: Callable[[str], None]) -> Iterator[None]:
+        """Be the only writer of the cache: its splits have one backbone, head and classes.
+
+        Raises:
+            CacheError: If the split is there and whole, or begun by something else, or the cache
+                holds another backbone, other classes or another head. Nothing is written then.
+            ClinitError: If it is being written, or cannot be.
+        """
+        with claim_folder(self.out, leaves_lock=False, on_unlocked=on_note):
+            self._refuse_other_backbone()
+            self._refuse_other_classes()
+            self._refuse_other_head()
+            if self._complete() is not None:
+                raise CacheError(
+                    f"{self.folder} holds a complete split already",
+                    remedy="Write into another folder, or delete this one first.",
+                )
+            with claim_folder(self.folder, within=self.out):
+                self._remove_unfinished()
+                settle_plan(self.plan, self.folder)
+                yield
+
+    def write_shards(
+        self, take: Take, order: np.ndarray, labels: np.ndarray, on_rows: Callable[[int, int], None]
+    ) -> None:
+        """Write manifest, head and what is missing of the shards."""
+        plan = self.plan
+        write_manifest(self.manifest, self.folder / "manifest.parquet")
+        if self.head is not None:
+            store_head(self.head, self.out / HEAD_FILE)
+        for index in range(plan.num_shards):
+            path, rows = self.folder / shard_name(index), plan.rows(index)
+            if shard_problem(path, plan, index) is not None:
+                picked = order[rows.start : rows.stop]
+                shard = assemble(take(picked), labels[picked], {}, dtype=plan.dtype)
+                write_shard(shard, path, plan=plan, index=index)
+            on_rows(rows.stop, plan.num_rows)
+
+    def _remove_unfinished(self) -> None:
+        """Remove what an import of something else left when it was killed: copies of its files."""
+        folder = self.folder
+        if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
+            return
+        found = read_plan(folder)
+        if found != self.plan and found.fingerprint.is_imported:
+            for shard in folder.glob("shard-*.h5"):
+                shard.unlink()
+            (folder / "plan.json").unlink()
+
+    def _refuse_other_backbone(self) -> None:
+        here = self.plan
+        for name in SPLITS:
+            if name == here.split or not (self.out / name / "plan.json").is_file():
+                continue
+            there = read_plan(self.out / name)
+            one, other = here.fingerprint.without_rows, there.fingerprint.without_rows
+            if there.dim != here.dim or one.differences(other):
+                raise CacheError(
+                    f"{self.out / name} holds features of another backbone ({_origin(there)}) than"
+                    f" this split ({_origin(here)})",
+                    remedy="Give both the same `--backbone` and type, or use another folder.",
+                )
+
+    def _refuse_other_classes(self) -> None:
+        found, here = _other_classes(self.out, self.plan.split), self.manifest.class_names
+        if found is None or found[1] == here:
+            return
+        folder, there = found
+        pairs = enumerate(zip_longest(here, there, fillvalue="none"))
+        place, (one, other) = next(pair for pair in pairs if len(set(pair[1])) > 1)
+        raise CacheError(
+            f"the classes of this split are not those of {folder}: class {place:,} is {one[:60]}"
+            f" here, {other[:60]} there",
+            remedy="Import both splits with the same `--classes FILE`, or use another folder.",
+        )
+
+    def _refuse_other_head(self) -> None:
+        """Refuse a head that is not that of the splits that are there, or none where they have one.
+
+        A stored head that has been damaged is written anew: the splits know which one it was.
+        """
+        stored, known = self.out / HEAD_FILE, judged_heads(self.out)
+        if self.head is None:
+            if known and not self.head_follows:
+                raise HeadError(
+                    f"{stored}, the head that was stored with the features in {self.out}, is"
+                    " missing",
+                    remedy=FIT_AGAIN if was_fitted(self.out) else "Give it with `--head FILE`.",
+                )
+            return
+        there = readable_head(stored)
+        if there is not None:
+            known |= {tensors_sha256(there)}
+        is_named_otherwise = there is not None and there.class_names != self.head.class_names
+        if is_named_otherwise or known - {tensors_sha256(self.head)}:
+            raise HeadError(
+                f"{stored} holds another head than the one given",
+                remedy="Leave out `--head` for the second split, or use another folder.",
+            )
+
+
+def _origin(plan: Plan) -> str:
+    return f"{plan.fingerprint.backbone}, {plan.dim} x {plan.fingerprint.dtype}"

@@ -29,17 +29,12 @@ def open_array_file(path: Path) -> ArrayFile:
         CacheError: If there is none, or its suffix is not among `KINDS`.
         StorageError: If it cannot be read.
     """
-    if path.suffix.lower() in (".pt", ".pth"):
-        raise CacheError(
-            f"{path} is a file of PyTorch, a pickle, which could run any program",
-            remedy="Save the tensors with `numpy.save(path, tensor.numpy())` or"
-            " `safetensors.torch.save_file`.",
-        )
     if path.suffix.lower() not in KINDS:
         raise CacheError(
             f"{path} has the suffix {path.suffix or 'of nothing'!r}, expected one of"
             f" {', '.join(KINDS)}",
-            remedy="Save the features in one of these formats, under its suffix.",
+            remedy="Save the features in one of these formats, such as with"
+            " `numpy.save(path, tensor.numpy())` or `safetensors.torch.save_file`.",
         )
     if not path.exists():
         raise CacheError(f"no file at {path}", remedy="Check the spelling.")
@@ -63,24 +58,14 @@ def find_name(
         CacheError: If there is none at all or none of that name; those that are there are listed.
     """
     names = file.names()
-    if names == ():
-        raise CacheError(
-            f"{path} holds no array",
-            remedy="Save the features or the labels in it, or give another file.",
-        )
-    if names is None:
-        if given is not None:
-            raise CacheError(
-                f"{path} holds one array without a name, not {given!r}",
-                remedy=f"Leave out `{option}`.",
-            )
+    if names is None and given is None:
         return ""
-    found = [name for name in (usual if given is None else (given,)) if name in names]
-    if found:
-        return found[0]
-    wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
-    listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    wanted = usual if given is None else (given,)
+    for name in wanted:
+        if name in (names or ()):
+            return name
+    listed = "one array without a name" if names is None else ", ".join(names[:20]) or "no array"
     raise CacheError(
-        f"{path} holds no {wanted}; it holds {listed}",
-        remedy=f"Say which one it is with `{option} NAME`.",
+        f"{path} holds no {' or '.join(map(repr, wanted))}; it holds {listed}",
+        remedy=f"Say which one it is with `{option} NAME`, or give another file.",
     )

@@ -13,9 +13,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,14 @@ from clinit.extract.arrays.array_file import (
     ExportedRows,
     Labels,
     StoredFeatures,
-    Take,
     parse_class_names,
     spooled,
 )
-from clinit.extract.dataset.parquet import row_count, scan_parquet
+from clinit.extract.dataset.parquet import DAMAGE, row_count, scan_parquet
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
 
 _FLOATS: dict[Any, str] = {pl.Float16: "float16", pl.Float32: "float32", pl.Float64: "float64"}
-_REMEDY = (
-    "Write one row per sample: a column of arrays of floats of one length, and one of labels that"
-    " are integers or texts."
-)
 _BLOCK_BYTES = 2**24
 """Features that are read at once."""
 
@@ -53,36 +48,28 @@ class ParquetFile:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the columns."""
-        with self._failures():
-            if not self._rows:
-                raise ValueError("it holds no rows")
-            return tuple(scan_parquet(self.path).collect_schema())
+        return tuple(self._columns[0])
 
     def features(self, name: str) -> StoredFeatures:
         """Return a column of arrays; opening it copies it."""
-        with self._failures():
-            rows, kind = self._rows, scan_parquet(self.path).collect_schema()[name]
-            dim = self._dim(name, rows)
-            number = _FLOATS.get(getattr(kind, "inner", kind).base_type(), str(kind))
+        columns, rows = self._columns
+        kind, dim = columns[name], 0
+        if isinstance(kind, pl.Array):
+            dim = kind.size if len(kind.shape) == 1 else 0
+        elif isinstance(kind, pl.List):
+            with self._failures():
+                first = scan_parquet(self.path).select(name).head(1).collect().to_series()
+                dim = int(first.list.len().fill_null(0)[0])
+        number = _FLOATS.get(getattr(kind, "inner", kind).base_type(), str(kind))
         shape = (rows, dim) if dim else (rows,)
         return StoredFeatures(
-            f"`{name}` of {self.path}", shape, number, partial(self._open, name, shape, number)
+            f"`{name}` of {self.path}",
+            shape,
+            number,
+            lambda folder: spooled(
+                self._blocks(name, dim, number), shape, np.dtype(number), folder
+            ),
         )
-
-    def _dim(self, name: str, rows: int) -> int:
-        """Return the length of the arrays in a column; 0 where it holds none."""
-        kind = scan_parquet(self.path).collect_schema()[name]
-        if isinstance(kind, pl.Array):
-            return kind.size if len(kind.shape) == 1 else 0
-        if not isinstance(kind, pl.List) or not rows:
-            return 0
-        first = scan_parquet(self.path).select(name).head(1).collect().to_series()
-        return int(first.list.len().fill_null(0)[0])
-
-    def _open(
-        self, name: str, shape: tuple[int, ...], number: str, folder: Path
-    ) -> AbstractContextManager[Take]:
-        return spooled(self._blocks(name, shape[1], number), shape, np.dtype(number), folder)
 
     def _blocks(self, name: str, dim: int, number: str) -> Iterator[memoryview]:
         rows = max(1, _BLOCK_BYTES // (dim * np.dtype(number).itemsize))
@@ -90,25 +77,22 @@ class ParquetFile:
             for frame in scan_parquet(self.path).select(name).collect_batches(chunk_size=rows):
                 column = frame.to_series()
                 if column.null_count() or column.explode(empty_as_null=True).null_count():
-                    raise self._refusal(f"`{name}` has missing values")
+                    raise ValueError(f"`{name}` has missing values")
                 if isinstance(column.dtype, pl.List):
                     column = column.list.to_array(dim)
-                block = np.ascontiguousarray(column.to_numpy(), dtype=number)
-                if block.shape != (len(column), dim):
-                    raise self._refusal(f"`{name}` holds rows of different lengths")
-                yield block.data.cast("B")
+                yield np.ascontiguousarray(column.to_numpy(), dtype=number).data.cast("B")
 
     def labels(self, name: str) -> Labels:
         """Return a column: integers, or texts as a list."""
         with self._failures():
             column = scan_parquet(self.path).select(name).collect().to_series()
             if column.null_count():
-                raise self._refusal(f"`{name}` has missing values")
+                raise ValueError(f"`{name}` has missing values")
             if column.dtype.is_integer():
                 return column.to_numpy()
             if isinstance(column.dtype, pl.String | pl.Categorical | pl.Enum):
                 return column.cast(pl.String).to_list()
-        raise self._refusal(f"`{name}` holds {column.dtype}, expected integers or texts")
+            raise ValueError(f"`{name}` holds {column.dtype}, expected integers or texts")
 
     def class_names(self) -> tuple[str, ...] | None:
         """Return the JSON list `class_names` of the file's metadata."""
@@ -117,20 +101,25 @@ class ParquetFile:
         return None if text is None else parse_class_names(text, self.path)
 
     @cached_property
-    def _rows(self) -> int:
-        return row_count(scan_parquet(self.path), self.path.stat().st_size)
+    def _columns(self) -> tuple[pl.Schema, int]:
+        """Names and types of the columns, and the number of rows."""
+        with self._failures():
+            table = scan_parquet(self.path)
+            rows = row_count(table, self.path.stat().st_size)
+            if not rows:
+                raise ValueError("it holds no rows")
+            return table.collect_schema(), rows
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except CacheError:
-            raise
-        except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise self._refusal(str(error)[:300]) from error
-
-    def _refusal(self, why: str) -> CacheError:
-        return CacheError(f"cannot read {self.path} as a table of features: {why}", remedy=_REMEDY)
+        except DAMAGE as error:
+            raise CacheError(
+                f"cannot read {self.path} as a table of features: {str(error)[:300]}",
+                remedy="Write one row per sample: a column of arrays of floats of one length, and"
+                " one of labels that are integers or texts.",
+            ) from error
 
 
 def write_parquet(exported: ExportedRows, path: Path) -> None:
@@ -141,80 +130,50 @@ def write_parquet(exported: ExportedRows, path: Path) -> None:
         ClinitError: If the file cannot be written.
     """
     with claim_file(path):
-        commit_file(path, lambda draft: _Writer(exported).write(draft))
+        commit_file(path, lambda draft: _write(exported, draft))
 
 
-class _Writer:
-    """polars asks for the blocks, in a thread of its own: this one stays open to signals."""
-
-    def __init__(self, exported: ExportedRows) -> None:
-        self._exported = exported
-        self._stopped = threading.Event()
-        self._error: BaseException | None = None
-
-    def write(self, draft: Path) -> None:
-        frame = register_io_source(self._frames, schema=_schema(self._exported), is_pure=False)
-
-        def sink() -> None:
-            frame.sink_parquet(
-                draft,
-                # Features are noise to a compressor.
-                compression="uncompressed",
-                statistics=False,
-                row_group_size=self._exported.block_rows,
-                metadata=self._exported.metadata,
-            )
-
-        with ThreadPoolExecutor(1) as pool:
-            written = pool.submit(sink)
-            try:
-                written.result()
-            except pl.exceptions.PolarsError as error:
-                if self._error is not None:  # polars has wrapped it into one of its own
-                    raise self._error from None
-                raise OSError(str(error)) from error  # of the disk: polars knows no other
-            finally:
-                self._stopped.set()
-
-    def _frames(
-        self,
-        with_columns: list[str] | None,
-        predicate: Any,
-        n_rows: int | None,
-        batch_size: int | None,
-    ) -> Iterator[pl.DataFrame]:
-        assert predicate is None
-        assert n_rows is None
-        try:
-            for rows, features in self._exported.blocks():
-                if self._stopped.is_set():
-                    return
-                if not len(rows):
-                    continue
-                frame = _frame(rows, features, self._exported)
-                yield frame if with_columns is None else frame.select(with_columns)
-        except BaseException as error:
-            self._error = error
-            raise
-
-
-def _schema(exported: ExportedRows) -> dict[str, Any]:
+def _write(exported: ExportedRows, draft: Path) -> None:
+    """Write a draft; polars asks for the blocks in a thread: this one stays open to signals."""
     number = pl.Float16 if exported.dtype.name == "float16" else pl.Float32
-    return {
+    schema: dict[str, Any] = {
         "row": pl.Int64(),
         "path": pl.String(),
         "label": pl.Int64(),
         "class_name": pl.String(),
         "features": pl.Array(number, exported.dim),
     }
+    stopped, failures = threading.Event(), list[BaseException]()
 
+    def frames(columns: list[str] | None, *_: object) -> Iterator[pl.DataFrame]:
+        try:
+            for rows, features in exported.blocks():
+                if stopped.is_set():
+                    return
+                if len(rows):
+                    frame = exported.images[rows].with_columns(
+                        row=pl.Series(rows), features=pl.Series(features, dtype=schema["features"])
+                    )
+                    yield frame.select(columns or list(schema))
+        except BaseException as error:
+            failures.append(error)
+            raise
 
-def _frame(rows: np.ndarray, features: np.ndarray, exported: ExportedRows) -> pl.DataFrame:
-    images = exported.images[int(rows[0]) : int(rows[-1]) + 1]
-    if len(images) > len(rows):
-        images = images[rows - rows[0]]
-    schema = _schema(exported)
-    columns = images.with_columns(
-        row=pl.Series(rows), features=pl.Series(features, dtype=schema["features"])
-    )
-    return columns.select(*schema)
+    table = register_io_source(frames, schema=schema, is_pure=False)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(
+            table.sink_parquet,
+            draft,
+            compression="uncompressed",  # features are noise to a compressor
+            statistics=False,
+            row_group_size=exported.block_rows,
+            metadata=exported.metadata,
+        )
+        try:
+            written.result()
+        except pl.exceptions.PolarsError as error:
+            if failures:  # polars has wrapped it into one of its own
+                raise failures[0] from None
+            raise OSError(str(error)) from error  # of the disk: polars knows no other
+        finally:
+            stopped.set()

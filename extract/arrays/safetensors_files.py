@@ -10,10 +10,8 @@ Source: "Format" in the README of huggingface/safetensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from clinit.extract.arrays.array_file import (
     ExportedRows,
     Labels,
     StoredFeatures,
-    Take,
     parse_class_names,
     widened,
 )
@@ -47,73 +44,62 @@ class SafetensorsFile:
     path: Path
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the tensors."""
-        self._check()
-        return tuple(sorted(set(self._header()[0]) - {"__metadata__"}))
-
-    def features(self, name: str) -> StoredFeatures:
-        """Return a tensor; its numbers stay on the disk until they are used."""
-        told, begin = self._tensor(name)
-        shape, dtype = tuple(told["shape"]), _TYPES.get(told["dtype"], told["dtype"])
-        origin = f"`{name}` of {self.path}"
-        return StoredFeatures(origin, shape, dtype, partial(self._open, shape, dtype, begin))
-
-    @contextmanager
-    def _open(self, shape: tuple[int, ...], dtype: str, begin: int, folder: Path) -> Iterator[Take]:
-        # The upper half of a float32 is a bfloat16, which NumPy does not have.
-        kind = "<u2" if dtype == "bfloat16" else np.dtype(dtype).newbyteorder("<")
-        stored = np.memmap(self.path, dtype=kind, mode="r", offset=begin, shape=shape)
-
-        def take(rows: np.ndarray) -> np.ndarray:
-            if dtype != "bfloat16":
-                return widened(stored[rows])
-            picked: np.ndarray = (stored[rows].astype(np.uint32) << 16).view(np.float32)
-            return picked
-
-        yield take
-
-    def labels(self, name: str) -> Labels:
-        """Return a tensor."""
-        told, begin = self._tensor(name)
-        dtype = _TYPES.get(told["dtype"], "")
-        if not dtype.lstrip("u").startswith("int") or len(told["shape"]) != 1:
-            raise CacheError(
-                f"`{name}` of {self.path} holds {told['dtype']} of shape {tuple(told['shape'])},"
-                " expected integers (rows,)",
-                remedy=ONE_PER_ROW,
-            )
-        kind = np.dtype(dtype).newbyteorder("<")
-        array = np.fromfile(self.path, dtype=kind, count=told["shape"][0], offset=begin)
-        return array.astype(dtype)
-
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the JSON list `class_names` of the metadata."""
-        text = self._header()[0].get("__metadata__", {}).get("class_names")
-        return None if text is None else parse_class_names(text, self.path)
-
-    def _tensor(self, name: str) -> tuple[dict[str, Any], int]:
-        """Return what the header says of a tensor, and where in the file it begins."""
-        content, start = self._header()
-        told = content[name]
-        return told, start + int(told["data_offsets"][0])
-
-    def _header(self) -> tuple[dict[str, Any], int]:
-        """Return the header, which the library has checked, and where the tensors begin."""
-        with self.path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            return json.loads(file.read(length)), 8 + length
-
-    def _check(self) -> None:
-        """Let the library compare the header with the size of the file."""
+        """Return the names of the tensors, once the library has checked the header."""
         try:
-            with safe_open(self.path, framework="numpy"):
-                pass
+            with safe_open(self.path, framework="numpy") as file:
+                return tuple(sorted(file.keys()))
         except (SafetensorError, OSError, ValueError, RecursionError) as error:
             raise CacheError(
                 f"cannot read {self.path} as a safetensors file: {str(error)[:200]}",
                 remedy="Write it with `safetensors.numpy.save_file` or `safetensors.torch"
                 ".save_file`.",
             ) from error
+
+    def features(self, name: str) -> StoredFeatures:
+        """Return a tensor; its numbers stay on the disk until they are used."""
+        shape, dtype, begin = self._tensor(name)
+
+        def take(rows: np.ndarray) -> np.ndarray:
+            # The upper half of a float32 is a bfloat16, which NumPy does not have.
+            kind = "<u2" if dtype == "bfloat16" else np.dtype(dtype).newbyteorder("<")
+            stored = np.memmap(self.path, dtype=kind, mode="r", offset=begin, shape=shape)[rows]
+            if dtype != "bfloat16":
+                return widened(stored)
+            picked: np.ndarray = (stored.astype(np.uint32) << 16).view(np.float32)
+            return picked
+
+        origin = f"`{name}` of {self.path}"
+        return StoredFeatures(origin, shape, dtype, lambda folder: nullcontext(take))
+
+    def labels(self, name: str) -> Labels:
+        """Return a tensor."""
+        shape, dtype, begin = self._tensor(name)
+        if not dtype.lstrip("u").startswith("int") or len(shape) != 1:
+            raise CacheError(
+                f"`{name}` of {self.path} holds {dtype} of shape {shape}, expected integers"
+                " (rows,)",
+                remedy=ONE_PER_ROW,
+            )
+        kind = np.dtype(dtype).newbyteorder("<")
+        return np.fromfile(self.path, dtype=kind, count=shape[0], offset=begin).astype(dtype)
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """Return the JSON list `class_names` of the metadata."""
+        text = self._header()[0].get("__metadata__", {}).get("class_names")
+        return None if text is None else parse_class_names(text, self.path)
+
+    def _tensor(self, name: str) -> tuple[tuple[int, ...], str, int]:
+        """Return shape and type of a tensor, and where in the file it begins."""
+        content, start = self._header()
+        told = content[name]
+        dtype = _TYPES.get(told["dtype"], told["dtype"])
+        return tuple(told["shape"]), dtype, start + int(told["data_offsets"][0])
+
+    def _header(self) -> tuple[dict[str, Any], int]:
+        """Return the header, and where the tensors begin."""
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return json.loads(file.read(length)), 8 + length
 
 
 _WRITTEN_TYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
@@ -130,7 +116,7 @@ def write_safetensors(exported: ExportedRows, path: Path) -> None:
 
     def write(draft: Path) -> None:
         with draft.open("wb") as file:
-            file.write(_header(exported))
+            file.write(_written_header(exported))
             file.write(exported.labels.astype("<i8").data)
             file.write(exported.rows.astype("<i8").data)
             for _, features in exported.blocks():
@@ -140,7 +126,7 @@ def write_safetensors(exported: ExportedRows, path: Path) -> None:
         commit_file(path, write)
 
 
-def _header(exported: ExportedRows) -> bytes:
+def _written_header(exported: ExportedRows) -> bytes:
     """Return the length of the header, and the header, padded so that all tensors are aligned."""
     rows, begin = len(exported.rows), 0
     content: dict[str, Any] = {"__metadata__": exported.metadata}

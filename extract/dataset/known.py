@@ -44,10 +44,6 @@ SPLITS = ("train", "val")
 """Splits of a cache; on val results are reported."""
 TEST = "test"
 """What may be read as val in place of the validation images."""
-_OTHERS = (
-    f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar shards as"
-    f" `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +99,13 @@ def check_known(name: str, *, described: bool = False) -> None:
     known, themselves = known_datasets(), (FOLDER, WEBDATASET, HUGGINGFACE)
     if name in known or (name in themselves and not described):
         return
+    others = (
+        f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar shards as"
+        f" `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`."
+    )
     raise ManifestError(
         f"no data set called {name!r}; known are {', '.join(known)} and {', '.join(themselves)}",
-        remedy=" ".join(filter(None, (did_you_mean(name, (*known, *themselves)), _OTHERS))),
+        remedy=f"{did_you_mean(name, (*known, *themselves))} {others}".strip(),
     )
 
 
@@ -117,31 +117,26 @@ def read_dataset(name: str) -> Dataset:
     """
     check_known(name, described=True)
     file = resources.files("clinit.data_manifests") / f"{name}.toml"
-    return parse_dataset(name, file.read_text(encoding="utf-8"))
-
-
-def parse_dataset(name: str, text: str) -> Dataset:
-    """Return the data set that a TOML text describes."""
-    content = tomllib.loads(text)
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
     images = content["images"]
+    layouts = (
+        Layout(
+            kind=each["kind"],
+            folders={split: tuple(each[split]) for split in SPLITS if split in each},
+            lists=tuple(each.get("lists", ())),
+        )
+        for each in content["layouts"]
+    )
     return Dataset(
         name=name,
         title=content["title"],
         classes=tuple(content["classes"]),
-        layouts=tuple(map(_layout, content["layouts"])),
+        layouts=tuple(layouts),
         images={split: images[split] for split in SPLITS if split in images},
         total=images.get("total"),
         look_in=tuple(content.get("look_in", ["."])),
         homepage=content["homepage"],
         licence=" ".join(content["licence"].split()),
-    )
-
-
-def _layout(content: dict[str, Any]) -> Layout:
-    return Layout(
-        kind=content["kind"],
-        folders={split: tuple(content[split]) for split in SPLITS if split in content},
-        lists=tuple(content.get("lists", ())),
     )
 
 
@@ -156,16 +151,18 @@ def read_class_names(path: Path) -> tuple[str, ...]:
         CacheError: If it cannot be read, is no text, or names no class or one twice.
     """
     try:
-        text = read_text(path)
+        names = tuple(lines_of(read_text(path)))
+        if not names:
+            raise TextFileError("the file names none")
+        if (longest := max(map(len, names))) > MAX_NAME:
+            raise TextFileError(f"one has {longest:,} characters, expected at most {MAX_NAME:,}")
+        if len(set(names)) != len(names):
+            raise TextFileError("a name occurs twice")
     except TextFileError as error:
-        raise _unusable(path, str(error)) from error
-    names = tuple(lines_of(text))
-    if not names:
-        raise _unusable(path, "the file names none")
-    if (longest := max(map(len, names))) > MAX_NAME:
-        raise _unusable(path, f"one has {longest:,} characters, expected at most {MAX_NAME:,}")
-    if len(set(names)) != len(names):
-        raise CacheError(f"a name occurs twice in {path}", remedy="Write every name once.")
+        raise CacheError(
+            f"cannot read the class names in {path}: {error}",
+            remedy="Write one name per line, every name once.",
+        ) from error
     return names
 
 
@@ -176,12 +173,6 @@ def is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _unusable(path: Path, why: str) -> CacheError:
-    return CacheError(
-        f"cannot read the class names in {path}: {why}", remedy="Write one name per line."
-    )
 
 
 _IDENTIFIER = re.compile(r"n\d{8}")

@@ -17,9 +17,9 @@ beside the validation images of ImageNet and Places365, as published:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ class Listing:
 
 Reader = Callable[[], Listing]
 """Reads what a search has found; the search itself is cheap, reading visits every image."""
+Labels = Iterator[tuple[str, int]]
+"""What a list calls an image, and its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,9 @@ class Search:
             DoesNotFitError: If none exists, or none fits; `otherwise` says what they lack.
         """
         candidates = self.layout.folders.get(self.split, ())
-        if not candidates:
-            raise DoesNotFitError(f"has no {self.split} split")
         existing = [folder for folder in candidates if self.tree.has_folder(folder)]
         if not existing:
-            raise DoesNotFitError(f"no folder {' or '.join(candidates)}")
+            raise DoesNotFitError(f"no folder {' or '.join(candidates) or self.split}")
         fitting = [folder for folder in existing if fits(folder)]
         if not fitting:
             raise DoesNotFitError(f"{' and '.join(existing)} {otherwise}")
@@ -82,62 +82,52 @@ class Search:
         Raises:
             DoesNotFitError: If it is in none of the places where the data set has its lists.
         """
-        for folder in self.dataset.look_in:
-            path = self.tree.file(f"{folder}/{name}")
-            if path is not None:
-                return path
-        raise DoesNotFitError(f"no {name} in {', '.join(self.dataset.look_in)}")
+        places = self.dataset.look_in
+        path = next(filter(None, (self.tree.file(f"{folder}/{name}") for folder in places)), None)
+        if path is None:
+            raise DoesNotFitError(f"no {name} in {', '.join(places)}")
+        return path
 
 
 def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
     """Return a warning with what was found, its number and an example; none without items."""
-    if not items:
-        return ()
-    return (f"{what}: {len(items):,} (for example {printable(min(items))})",)
+    return (f"{what}: {len(items):,} (for example {printable(min(items))})",) if items else ()
 
 
 def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Search) -> Reader:
     """Find one folder per class; `folders_of` a class may be several, nested ones with `/`."""
-    names = {
-        folder: label
-        for label, name in enumerate(search.dataset.classes)
-        for folder in folders_of(name)
+    tree, dataset = search.tree, search.dataset
+    labels = {
+        folder: label for label, name in enumerate(dataset.classes) for folder in folders_of(name)
     }
-    first_parts = {name.partition("/")[0] for name in names}
-
-    def fits(folder: str) -> bool:
-        return not first_parts.isdisjoint(search.tree.folders(folder))
-
-    folder, warnings = search.folder(fits, f"with no class folder of {search.dataset.title}")
-    return partial(_read_class_folders, search, folder, names, warnings)
-
-
-def _read_class_folders(
-    search: Search, folder: str, names: Mapping[str, int], warnings: tuple[str, ...]
-) -> Listing:
-    matched, passed, unknown = _match(search, folder, names)
-    found = search.tree.images_of_all([f"{folder}/{name}".removeprefix("./") for name in matched])
-    loose = [search.tree.images(between, deep=False) for between in passed]
-    labels = np.repeat(
-        np.array([names[name] for name in matched], dtype=np.int64),
-        np.array([len(images.paths) for images in found], dtype=np.int64),
+    first_parts = {name.partition("/")[0] for name in labels}
+    folder, warnings = search.folder(
+        lambda folder: not first_parts.isdisjoint(tree.folders(folder)),
+        f"with no class folder of {dataset.title}",
     )
-    return Listing(
-        _image_table(found).with_columns(pl.Series("label", labels)),
-        (
-            *warnings,
-            *counted(unknown, f"folders left out, no class of {search.dataset.title}"),
-            *counted(
-                [path for images in loose for path in (*images.paths, *images.others)],
-                "files left out, outside of any class folder",
+
+    def read() -> Listing:
+        matched, passed, unknown = _match(tree, folder, labels)
+        found = tree.images_of_all([f"{folder}/{name}".removeprefix("./") for name in matched])
+        between = [tree.images(each, deep=False) for each in passed]
+        counts = [len(images.paths) for images in found]
+        label = np.repeat(np.array([labels[name] for name in matched], dtype=np.int64), counts)
+        loose = [path for images in between for path in (*images.paths, *images.others)]
+        return Listing(
+            _image_table(found).with_columns(pl.Series("label", label)),
+            (
+                *warnings,
+                *counted(unknown, f"folders left out, no class of {dataset.title}"),
+                *counted(loose, "files left out, outside of any class folder"),
+                *_file_warnings(found),
             ),
-            *_file_warnings(found),
-        ),
-    )
+        )
+
+    return read
 
 
 def _match(
-    search: Search, folder: str, names: Mapping[str, int]
+    tree: Tree, folder: str, names: Mapping[str, int]
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the class folders, the folders passed on the way, and the unknown folders."""
     on_the_way = {name[:i] for name in names for i, sign in enumerate(name) if sign == "/"}
@@ -149,7 +139,7 @@ def _match(
         inside = ahead.pop()
         here = f"{folder}/{inside}".rstrip("/")
         passed.append(here)
-        for name in search.tree.folders(here):
+        for name in tree.folders(here):
             relative = f"{inside}/{name}".lstrip("/")
             if relative in names:
                 matched.append(relative)
@@ -161,59 +151,41 @@ def _match(
 
 
 def find_listed(
-    key: pl.Expr, read: Callable[[tuple[str, ...], Sequence[Path]], pl.DataFrame], search: Search
+    key: pl.Expr, read_labels: Callable[[tuple[str, ...], Sequence[Path]], Labels], search: Search
 ) -> Reader:
     """Find the one folder of a split, and the lists of its layout.
 
     Args:
         key: What of `path` the lists call an image.
-        read: From the classes and the lists to `key` and `label`, one row per image.
+        read_labels: From the classes and the lists to the label of each image.
         search: The layout; what is wrong with a label is said of its last list.
     """
-    folder, warnings = search.folder(search.tree.has_image, "with no image directly inside")
+    tree = search.tree
+    folder, warnings = search.folder(tree.has_image, "with no image directly inside")
     lists = [search.list_file(name) for name in search.layout.lists]
-    return partial(_read_listed, search, folder, warnings, key, read, lists)
 
+    def read() -> Listing:
+        pairs, source = list(read_labels(search.dataset.classes, lists)), lists[-1]
+        lines = pl.DataFrame(pairs, schema={"key": pl.String, "label": pl.Int64}, orient="row")
+        twice = lines.filter(pl.col("key").is_duplicated())
+        if len(twice):
+            raise _damaged(source, f"names {twice['key'][0]} twice")
+        images = tree.images(folder, deep=False)
+        table = _image_table([images]).with_columns(key=key).join(lines, on="key", how="left")
+        without_line = table.filter(pl.col("label").is_null())["path"].to_list()
+        without_file = lines.join(table, on="key", how="anti")["key"].to_list()
+        return Listing(
+            table.drop_nulls("label").drop("key"),
+            (
+                *warnings,
+                *counted(without_line, f"images left out, without a line in {source.name}"),
+                *counted(without_file, f"lines of {source.name} without an image"),
+                *counted(images.folders, "folders left out, among the images"),
+                *_file_warnings([images]),
+            ),
+        )
 
-def _read_listed(
-    search: Search,
-    folder: str,
-    warnings: tuple[str, ...],
-    key: pl.Expr,
-    read: Callable[[tuple[str, ...], Sequence[Path]], pl.DataFrame],
-    lists: Sequence[Path],
-) -> Listing:
-    """Return the images of `folder` with their labels from the lists.
-
-    Raises:
-        ManifestError: If the list is damaged or names an image twice.
-    """
-    lines, source = read(search.dataset.classes, lists), lists[-1]
-    twice = lines.filter(pl.col("key").is_duplicated())
-    if len(twice):
-        raise damaged(source, f"names {twice['key'][0]} twice")
-    images = search.tree.images(folder, deep=False)
-    table = _image_table([images]).with_columns(key=key).join(lines, on="key", how="left")
-    without_line = table.filter(pl.col("label").is_null())["path"].to_list()
-    without_file = lines.join(table, on="key", how="anti")["key"].cast(pl.String).to_list()
-    return Listing(
-        table.drop_nulls("label").drop("key"),
-        (
-            *warnings,
-            *counted(without_line, f"images left out, without a line in {source.name}"),
-            *counted(without_file, f"lines of {source.name} without an image"),
-            *counted(images.folders, "folders left out, among the images"),
-            *_file_warnings([images]),
-        ),
-    )
-
-
-def damaged(path: Path, problem: str) -> ManifestError:
-    """Return the error for a list that is not as its publisher wrote it."""
-    return ManifestError(
-        f"{printable(path)} {problem}",
-        remedy="Fetch this file again from the publisher of the data set.",
-    )
+    return read
 
 
 def _image_table(found: Sequence[Images]) -> pl.DataFrame:
@@ -252,38 +224,23 @@ def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
             "files left out, not images by their names",
         ),
         *counted(
-            [path for images in found for path in images.broken],
-            "images that are links to nothing",
+            [p for images in found for p in images.broken], "images that are links to nothing"
         ),
     )
 
 
 FILE_NAME = pl.col("path").str.extract(r"([^/]+)$")
 STEM = pl.col("path").str.extract(r"([^/]+)\.[^./]*$")
-NUMBER = pl.col("path").str.extract(r"_(\d+)\.[^./]*$").cast(pl.Int64, strict=False)
+NUMBER = pl.col("path").str.extract(r"_0*(\d+)\.[^./]*$")
 """What the lists call an image: its file's name, the name without its ending, or its number."""
 
 
-def devkit_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> pl.DataFrame:
-    """Return number and label of the images of ImageNet's development kit."""
-    meta, truth = lists
-    labels = _labels_of_ids(meta, classes)
-    found: list[int] = []
-    for number, line in enumerate(_lines(truth), start=1):
-        try:
-            found.append(labels[int(line)])
-        except (ValueError, KeyError) as error:
-            raise damaged(
-                truth, f"has {line.strip()!r} in line {number}, which is no id of meta.mat"
-            ) from error
-    return _table(range(1, len(found) + 1), found, pl.Int64)
-
-
-def _labels_of_ids(meta: Path, classes: tuple[str, ...]) -> dict[int, int]:
-    """Return ILSVRC2012_ID -> label; the inner nodes of the hierarchy have no label."""
+def devkit_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
+    """Yield number and label of the images of ImageNet's development kit."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
+    meta, truth = lists
     label_of = {name: label for label, name in enumerate(classes)}
     wrong = (OSError, ValueError, TypeError, KeyError, IndexError, NotImplementedError)
     try:
@@ -291,57 +248,57 @@ def _labels_of_ids(meta: Path, classes: tuple[str, ...]) -> dict[int, int]:
         ids = [int(number) for number in synsets["ILSVRC2012_ID"]]
         names = [str(name).strip() for name in synsets["WNID"]]
     except (MatReadError, *wrong) as error:
-        raise damaged(meta, f"is not the development kit's table of synsets: {error}") from error
-    return {i: label_of[name] for i, name in zip(ids, names, strict=True) if name in label_of}
+        raise _damaged(meta, f"is not the development kit's table of synsets: {error}") from error
+    # The inner nodes of the hierarchy have no label.
+    labels = {
+        f"{i}": label_of[name] for i, name in zip(ids, names, strict=True) if name in label_of
+    }
+    for number, line in enumerate(_lines(truth), start=1):
+        if line not in labels:
+            raise _damaged(truth, f"has {line!r} in line {number}, which is no id of meta.mat")
+        yield f"{number}", labels[line]
 
 
-def kaggle_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> pl.DataFrame:
-    """Return name without ending, and label, of the images of Kaggle's list."""
+def kaggle_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
+    """Yield name without ending, and label, of the images of Kaggle's list."""
     (source,) = lists
-    try:
-        lines = pl.read_csv(source.read_bytes(), infer_schema=False).select(
-            key="ImageId", synset=pl.col("PredictionString").str.extract(r"^\s*(\S+)")
-        )
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise damaged(
-            source, f"is no table with the columns ImageId and PredictionString: {error}"
-        ) from error
-    labels = _table(classes, range(len(classes)), pl.String).rename({"key": "synset"})
-    labelled = lines.join(labels, on="synset", how="left")
-    unknown = labelled.filter(pl.col("label").is_null())
-    if len(unknown):
-        image, synset, _ = unknown.row(0)
-        raise damaged(source, f"gives {image} the class {synset}, which ImageNet-1K does not have")
-    return labelled.select("key", "label")
-
-
-def places_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> pl.DataFrame:
-    """Return file name and label of the validation images of Places365."""
-    categories, source = lists
-    names = {number: name for name, number in _pairs(categories)}
     label_of = {name: label for label, name in enumerate(classes)}
-    found: list[tuple[str, int]] = []
+    table = csv.DictReader(_lines(source))
+    if not {"ImageId", "PredictionString"} <= set(table.fieldnames or ()):
+        raise _damaged(source, "is no table with the columns ImageId and PredictionString")
+    for line in table:
+        image, told = line["ImageId"], line["PredictionString"] or ""
+        synset = told.strip().partition(" ")[0]
+        if synset not in label_of:
+            raise _damaged(
+                source, f"gives {image} the class {synset!r}, which ImageNet-1K does not have"
+            )
+        yield image, label_of[synset]
+
+
+def places_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
+    """Yield file name and label of the validation images of Places365."""
+    categories, source = lists
+    # "/f/florist_shop/indoor" -> "florist_shop/indoor"
+    names = {number: name.lstrip("/").partition("/")[2] for name, number in _pairs(categories)}
+    label_of = {name: label for label, name in enumerate(classes)}
     for image, number in _pairs(source):
-        # "/f/florist_shop/indoor" -> "florist_shop/indoor"
-        name = names.get(number, "").lstrip("/").partition("/")[2]
+        name = names.get(number, "")
         if name not in label_of:
-            raise damaged(
+            raise _damaged(
                 source,
                 f"gives {image} the number {number}, which {categories.name} gives to none of the"
                 f" {len(label_of)} classes",
             )
-        found.append((image, label_of[name]))
-    return _table([image for image, _ in found], [label for _, label in found], pl.String)
+        yield image, label_of[name]
 
 
-def _pairs(path: Path) -> list[tuple[str, int]]:
-    pairs: list[tuple[str, int]] = []
+def _pairs(path: Path) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(_lines(path), start=1):
-        name, _, label = line.strip().rpartition(" ")
+        name, _, label = line.rpartition(" ")
         if not (name and label.isdecimal()):
-            raise damaged(path, f"has {line!r} in line {number}, expected a name and a number")
-        pairs.append((name.strip(), int(label)))
-    return pairs
+            raise _damaged(path, f"has {line!r} in line {number}, expected a name and a number")
+        yield name.strip(), int(label)
 
 
 def _lines(path: Path) -> list[str]:
@@ -349,10 +306,12 @@ def _lines(path: Path) -> list[str]:
     try:
         return lines_of(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
-        raise damaged(path, f"cannot be read: {error}") from error
+        raise _damaged(path, f"cannot be read: {error}") from error
 
 
-def _table(
-    keys: Sequence[int] | Sequence[str], labels: Sequence[int], kind: type[pl.DataType]
-) -> pl.DataFrame:
-    return pl.DataFrame({"key": keys, "label": labels}, schema={"key": kind, "label": pl.Int64})
+def _damaged(path: Path, problem: str) -> ManifestError:
+    """Return the error for a list that is not as its publisher wrote it."""
+    return ManifestError(
+        f"{printable(path)} {problem}",
+        remedy="Fetch this file again from the publisher of the data set.",
+    )

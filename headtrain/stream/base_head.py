@@ -18,11 +18,6 @@ from clinit.files.documents import Count, DocumentKind, Number
 from clinit.headtrain.stream.source import Source
 from clinit.words import contrast_digests, examples
 
-NAMES_REMEDY = (
-    "Give one class name per row: run `clinit extract` with --head-classes FILE, or"
-    " `clinit cache import` with --classes FILE."
-)
-
 
 def check_head(head: Head, base: Source, new: Source) -> None:
     """Check that the head reads the features of both sides.
@@ -36,19 +31,15 @@ def check_head(head: Head, base: Source, new: Source) -> None:
             f"the new features are {new.train.dim} wide, those of the base {base.train.dim}",
             remedy="Extract both with the same backbone.",
         )
-    if head.dim != base.train.dim:
-        raise HeadError(
-            f"the head reads features of width {head.dim}, those of the base cache"
-            f" are {base.train.dim} wide",
-            remedy="Use the head of the backbone that the features were extracted with.",
-        )
-    if base.fingerprint.fields and not base.fingerprint.fits(head.fingerprint):
-        expected = base.fingerprint.backbone_identifier
-        its, features = contrast_digests(head.fingerprint, expected)
-        raise HeadError(
-            f"the head belongs to the backbone {its}, the features of the base cache to {features}",
-            remedy="Use the head that `clinit extract` stored in the base cache.",
-        )
+    of_head, of_base = f"width {head.dim}", f"width {base.train.dim}"
+    if head.dim == base.train.dim:
+        if not base.fingerprint.fields or base.fingerprint.fits(head.fingerprint):
+            return
+        of_head, of_base = contrast_digests(head.fingerprint, base.fingerprint.backbone_identifier)
+    raise HeadError(
+        f"the head is for features of {of_head}, the base cache has those of {of_base}",
+        remedy="Use the head that `clinit extract` stored in the base cache.",
+    )
 
 
 def refuse_swapped(base: Source, new: Source, head: Head) -> None:
@@ -57,11 +48,11 @@ def refuse_swapped(base: Source, new: Source, head: Head) -> None:
     Raises:
         ExperimentError: If it does.
     """
-    of_head = set(head.class_names or ())
     own, others = (
         {side.class_names[i] for i in np.flatnonzero(side.train.counts() + side.val.counts())}
         for side in (base, new)
     )
+    of_head = set(head.class_names or ())
     if own and others and not own & of_head and others <= of_head:
         raise ExperimentError(
             f"none of the {len(own):,} classes of the base cache is in its head, and all"
@@ -78,17 +69,20 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
         HeadError: If the names do not tell its rows apart.
     """
     names = head.class_names
+    remedy = (
+        "Give one name per row, all different: `clinit extract` with --head-classes FILE, or"
+        " `clinit cache import` with --classes FILE."
+    )
     if names is None:
         raise ExperimentError(
-            f"the {head.num_classes:,} rows of the base head have no class names",
-            remedy=NAMES_REMEDY,
+            f"the {head.num_classes:,} rows of the base head have no class names", remedy=remedy
         )
     if names == base.class_names:
         return np.arange(len(names))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise HeadError(
             f"the base head has more than one row of the same name ({examples(twice)})",
-            remedy=NAMES_REMEDY + " The names must differ, like those of the image folders.",
+            remedy=remedy,
         )
     row_of = {name: row for row, name in enumerate(names)}
     rows = np.array([row_of.get(name, -1) for name in base.class_names], dtype=np.int64)
@@ -142,7 +136,9 @@ def head_digest(head: Head) -> str:
     return digest.hexdigest()
 
 
-def read_base_head(path: Path, **layout: Any) -> tuple[Head, dict[str, Any]]:
+def read_base_head(
+    path: Path, *, dim: int | None = None, on_note: Callable[[str], None] = lambda note: None
+) -> tuple[Head, dict[str, Any]]:
     """Read a head file and what a run record says about it.
 
     How it was aligned belongs to the record; earlier versions of `clinit align` wrote that into
@@ -150,12 +146,13 @@ def read_base_head(path: Path, **layout: Any) -> tuple[Head, dict[str, Any]]:
 
     Args:
         path: The file.
-        layout: `dim` and `on_note` of `read_head`.
+        dim: As in `read_head`.
+        on_note: As in `read_head`.
 
     Raises:
         HeadError: If there is no such file, or it or its facts are damaged.
     """
-    head = read_head(path, **layout)
+    head = read_head(path, dim=dim, on_note=on_note)
     described: dict[str, Any] = {"path": str(path)}
     facts, origin = head.alignment, f"the alignment in {path}"
     beside = path.with_suffix(".alignment.json")
@@ -191,7 +188,7 @@ def starting_head(
     if head is None:
         raise ExperimentError(
             f"{base.path} holds no pretrained head to start from",
-            remedy="Give one (--head FILE; in Python, head=), extract the base classes with a"
-            " backbone that has a classifier, or import their features with `--fit-head logistic`.",
+            remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit cache import"
+            " --fit-head logistic`.",
         )
     return head, {}

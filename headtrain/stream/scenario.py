@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.errors import ExperimentError
-from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.groups import groups_of
@@ -24,7 +22,7 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, check_same_backbone
 from clinit.headtrain.study.parts import Stream
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,16 +78,13 @@ def read_class_order(path: Path) -> tuple[str, ...]:
         ExperimentError: If there is no such file, or it holds no name.
     """
     try:
-        names = tuple(lines_of(read_text(path)))
+        names, problem = tuple(lines_of(read_text(path))), "it names no class"
     except TextFileError as error:
-        raise ExperimentError(
-            f"cannot read the class order {path}: {error}",
-            remedy="Give a text file with the name of one new class per line.",
-        ) from error
+        names, problem = (), str(error)
     if not names:
         raise ExperimentError(
-            f"the class order {path} names no class",
-            remedy="Write the name of one new class per line.",
+            f"cannot read the class order {path}: {problem}",
+            remedy="Give a text file with the name of one new class per line.",
         )
     return names
 
@@ -111,24 +106,19 @@ def named_order(
     """
     label_of = {name: label for label, name in enumerate(class_names)}
     expected = {class_names[label] for label in arriving}
-    if unknown := [name for name in names if name not in label_of]:
-        raise _refused(f"{_are(unknown)} not in the new data", unknown)
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise _refused(f"{_are(twice)} named more than once", twice)
-    if missing := sorted(expected - set(names)):
-        raise _refused(f"{_are(missing)} not named", missing)
+    times = Counter(names)
+    for found, problem in (
+        ([name for name in times if name not in label_of], "not in the new data"),
+        ([name for name, count in times.items() if count > 1], "named more than once"),
+        (sorted(expected - times.keys()), "not named"),
+    ):
+        if found:
+            raise ExperimentError(
+                f"the class order does not fit: {number_of(len(found), 'class')} {problem}"
+                f" ({examples(found)})",
+                remedy="Name every new class once, one per line, as `clinit cache show` does.",
+            )
     return np.array([label_of[name] for name in names if name in expected], dtype=np.int64)
-
-
-def _are(names: Sequence[str]) -> str:
-    return f"{len(names):,} {'class is' if len(names) == 1 else 'classes are'}"
-
-
-def _refused(what: str, names: Sequence[str]) -> ExperimentError:
-    return ExperimentError(
-        f"the class order does not fit: {what} ({examples(names)})",
-        remedy="Name every new class once, one per line, as `clinit cache show` spells them.",
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +180,6 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             new classes, or there are too many tasks.
     """
     check_same_backbone(base.fingerprint, new.fingerprint)
-    room = min((side.memory.copied_bytes for side in (base, new) if side.memory), default=None)
     check_head(head, base, new)
     refuse_swapped(base, new, head)
     base_rows = map_to_head(base, head)
@@ -201,10 +190,21 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
         else named_order(stream.class_order, new.class_names, arriving)
     )
     tasks = split_into_tasks(order, tasks=stream.tasks, first_row=head.num_classes)
-    new_rows = _rows_of_new_classes(tasks, len(new.class_names))
+    new_rows = np.full(len(new.class_names), -1, dtype=np.int64)
+    for task in tasks:
+        new_rows[task.classes] = task.rows
     train_rows = new_rows[new.train.labels]
     if stream.shots is not None:
         train_rows[~drawn_shots(new.train.labels, stream.shots, stream.seed)] = -1
+
+    def groups() -> Int[np.ndarray, " rows"]:
+        """Return those of all rows; rows of the base repeat each other only if that is given."""
+        of_base = np.arange(len(base.train.labels))
+        if base.train.groups is not None:
+            of_base = groups_of(base.train)
+        return np.concatenate([of_base, len(of_base) + groups_of(new.train)])
+
+    room = min((side.memory.copied_bytes for side in (base, new) if side.memory), default=None)
     return Scenario(
         num_base=head.num_classes,
         tasks=tasks,
@@ -216,7 +216,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             (base.train.features, base_rows[base.train.labels]),
             (new.train.features, train_rows),
             room=room,
-            groups=partial(_groups, base.train, new.train),
+            groups=groups,
         ),
         val=Pool(
             (base.val.features, base_rows[base.val.labels]),
@@ -225,12 +225,6 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
         ),
         stop_after=stream.stop_after,
     )
-
-
-def _groups(base: FeatureSet, new: FeatureSet) -> Int[np.ndarray, " rows"]:
-    """Return the groups of all rows: those of the base repeat each other only if it is given."""
-    own = np.arange(len(base.labels)) if base.groups is None else groups_of(base)
-    return np.concatenate([own, len(own) + groups_of(new)])
 
 
 def drawn_shots(
@@ -250,10 +244,3 @@ def drawn_shots(
     for label, rows in zip(classes, np.split(order, first[1:]), strict=True):
         marked[generator(seed, Draw.SHOTS, int(label)).permutation(rows)[:shots]] = True
     return marked
-
-
-def _rows_of_new_classes(tasks: Sequence[Task], num_classes: int) -> Int[np.ndarray, " classes"]:
-    rows = np.full(num_classes, -1, dtype=np.int64)
-    for task in tasks:
-        rows[task.classes] = task.rows
-    return rows

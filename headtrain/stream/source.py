@@ -26,9 +26,6 @@ from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
 from clinit.headtrain.stream.buffer import Pool
 from clinit.stopwatch import Stopwatch
 
-NONE_EVALUATED = "has no val split: none of its classes is evaluated"
-"""End of the note of a cache without validation rows."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
@@ -131,10 +128,9 @@ def _joined(caches: Sequence[Cache], stored: Set[CacheSplit], memory: HostMemory
         return first
     digests = [each.fingerprint.manifest for each in sources]
     imported = [each.fingerprint.features for each in sources if each.fingerprint.features]
-    names = _class_names([each.class_names for each in sources])
     return Source(
-        train=_concatenated([each.train for each in sources], names),
-        val=_concatenated([each.val for each in sources], names),
+        train=_concatenated([each.train for each in sources]),
+        val=_concatenated([each.val for each in sources]),
         path=first.path,
         others=tuple(each.path for each in others),
         fingerprint=first.fingerprint.without_rows.of_rows(
@@ -164,14 +160,11 @@ def _refuse_shared_images(caches: Sequence[Cache]) -> None:
             )
 
 
-def _class_names(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return all classes: in sorted order if all lists are, else as they come."""
-    names = dict.fromkeys(name for names in lists for name in names)
-    in_order = all(one < two for each in lists for one, two in pairwise(each))
-    return tuple(sorted(names) if in_order else names)
-
-
-def _concatenated(parts: Sequence[FeatureSet], names: tuple[str, ...]) -> FeatureSet:
+def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
+    """Return all rows; classes are in sorted order if they are in all parts, else as they come."""
+    names = [*dict.fromkeys(name for part in parts for name in part.class_names)]
+    if all(one < two for part in parts for one, two in pairwise(part.class_names)):
+        names.sort()
     number = {name: label for label, name in enumerate(names)}
     pool = Pool(
         *(
@@ -181,14 +174,14 @@ def _concatenated(parts: Sequence[FeatureSet], names: tuple[str, ...]) -> Featur
     )
     rows, groups = np.arange(len(pool.labels)), None
     if any(part.groups is not None for part in parts):
-        own, groups = 0, rows.copy()
+        groups, start = rows.copy(), 0
         for part in parts:
-            here = slice(own, own + len(part.labels))
+            stop = start + len(part.labels)
             if part.groups is not None:
-                groups[here] = own + np.unique(part.groups, return_inverse=True)[1]
-            own = here.stop
+                groups[start:stop] = start + np.unique(part.groups, return_inverse=True)[1]
+            start = stop
     features = pool.take(rows) if all(part.is_loaded for part in parts) else pool.stored(rows)
-    return FeatureSet(features, pool.labels, names, groups)
+    return FeatureSet(features, pool.labels, tuple(names), groups)
 
 
 def _one_head(sources: Sequence[Source]) -> Head | None:
@@ -201,39 +194,30 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
         ):
             raise CacheError(
                 f"{' and '.join(each.path for each in sources)} hold different heads",
-                remedy="Import one of them again with the head of the other (`--head FILE`), or"
-                " name its rows alike: `clinit extract` with the same --head-classes.",
+                remedy="Give both the same: `clinit cache import --head FILE`, or `clinit extract`"
+                " with the same --head-classes.",
             )
     return heads[0] if heads else None
 
 
 def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
     watch = Stopwatch()
-
-    def read(split: CacheSplit) -> FeatureSet:
-        return stored_features(split) if split in stored else split.load()
-
-    train = cache.split("train")
-    features = read(train)
-    notes = [
-        f"{split.path} lists {invalid:,} bad images: they are left out"
-        for split in cache.splits.values()
-        if (invalid := split.num_rows - split.num_valid)
-    ]
-    if memory is not None:
-        notes += [disk_note(split, memory) for split in cache.splits.values() if split in stored]
-    if "val" in cache.splits:
-        val, of_val = read(cache.splits["val"]), cache.splits["val"].fingerprint
-    else:
-        notes.append(f"{cache.path} {NONE_EVALUATED}")
-        empty = np.empty((0, features.dim), dtype=features.features.dtype)
-        val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
-        of_val = Fingerprint()
+    notes, parts = [], {}
+    for name, split in {"train": cache.split("train"), **cache.splits}.items():
+        parts[name] = stored_features(split) if split in stored else split.load()
+        if invalid := split.num_rows - split.num_valid:
+            notes.append(f"{split.path} lists {invalid:,} bad images: they are left out")
+        if memory is not None and split in stored:
+            notes.append(disk_note(split, memory))
+    train = parts["train"]
+    empty = np.empty((0, train.dim), dtype=train.features.dtype)
+    none = FeatureSet(empty, np.empty(0, dtype=np.int64), train.class_names)
+    of_val = cache.splits["val"].fingerprint if "val" in parts else Fingerprint()
     return Source(
-        train=features,
-        val=val,
+        train=train,
+        val=parts.get("val", none),
         path=str(cache.path),
-        fingerprint=train.fingerprint,
+        fingerprint=cache.split("train").fingerprint,
         val_manifest=of_val.manifest,
         val_features=of_val.features,
         head=cache.head,

@@ -151,17 +151,15 @@ class TaskPlan:
                 raise ExperimentError(
                     f"bias correction holds a tenth of the rows out, and of the {lacking} classes"
                     f" of task {task.number} this is none",
-                    remedy="Use --correct wa, or give it more rows: a larger --buffer for old"
-                    " classes, more --shots or fewer --tasks for new ones.",
+                    remedy="Use --correct wa, or more rows: a larger --buffer, more --shots or"
+                    " fewer --tasks.",
                 )
 
     def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:
-        match OLD_ROWS[self._stream.method]:
-            case "buffer":
-                return self._buffer.rows(task.start)
-            case "all":
-                return self._scenario.train.rows_between(0, task.start)
-        return np.empty(0, dtype=np.int64)
+        kind = OLD_ROWS[self._stream.method]
+        if kind == "buffer":
+            return self._buffer.rows(task.start)
+        return self._scenario.train.rows_between(0, task.start if kind == "all" else 0)
 
     def _task_rows(
         self, task: Task, old: Int[np.ndarray, " old"], *, held_out: bool = False
@@ -189,38 +187,21 @@ class TaskPlan:
         method that trains on new rows alone. Of a large group of rows that repeat each other some
         are enough.
         """
-        seen = self._start_rows(task, rows)
-        train = self._scenario.train
+        seen, train = rows, self._scenario.train
+        if self._study.start.init_rows == "new":
+            if rows.num_old:
+                seen = self._task_rows(task, np.empty(0, dtype=np.int64))
+        elif self._study.keeps_buffer and not self._study.rehearses:
+            seen = self._task_rows(task, self._buffer.rows(task.start))
         groups = train.groups_of(seen.rows)
         if groups is None or (kept := thinned(seen.labels, groups)).all():
             return seen
-        old = kept[: seen.num_old]
-        return TaskRows(
-            task.number,
-            seen.rows[kept],
-            seen.labels[kept],
-            int(old[: seen.num_base].sum()),
-            int(old.sum()),
-        )
-
-    def _start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
-        if self._study.start.init_rows == "new":
-            return rows if not rows.num_old else self._task_rows(task, np.empty(0, dtype=np.int64))
-        if self._study.keeps_buffer and not self._study.rehearses:
-            return self._task_rows(task, self._buffer.rows(task.start))
-        return rows
+        num_base, num_old = (int(kept[:stop].sum()) for stop in (seen.num_base, seen.num_old))
+        return TaskRows(task.number, seen.rows[kept], seen.labels[kept], num_base, num_old)
 
     def base_rows(self) -> Int[np.ndarray, " rows"]:
         """Return the rows of the base classes, which closed forms see before the first task."""
         return self._scenario.train.rows_between(0, self._scenario.num_base)
-
-    def most_rows(self) -> int:
-        """Return the most rows that are looked at together, in one task or as those of the base."""
-        counts = [len(self.base_rows())] if self._study.is_closed else []
-        for task in self._scenario.learnt:
-            rows = self.rows(task)
-            counts += [len(rows.labels), len(self.start_rows(task, rows).labels)]
-        return max(counts)
 
     def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
         """Return the rows of the task's classes that the buffer holds once they are seen."""

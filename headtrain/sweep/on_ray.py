@@ -21,7 +21,7 @@ SHARED = (
 
 
 @contextmanager
-def train_on_ray(data: RunData, address: str, *, command: Sequence[str] = ()) -> Iterator[Train]:
+def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
     """Connect to a Ray cluster; yield what trains each bank as a task of one GPU or one core.
 
     The data goes through Ray's object store, once per node, and the records come back through it,
@@ -37,21 +37,19 @@ def train_on_ray(data: RunData, address: str, *, command: Sequence[str] = ()) ->
         stored = ray.put(data)
 
         def train(banks: Sequence[BankPlan]) -> Trained:
-            calls = [(stored, bank, tuple(command)) for bank in banks]
+            calls = [(stored, bank) for bank in banks]
             for trained in run_tasks(ray, _train_on_node, calls, **share):
                 yield from trained
 
         yield train
 
 
-def _train_on_node(
-    data: RunData, bank: BankPlan, command: Sequence[str]
-) -> list[tuple[BankPlan, list[RunRecord]]]:
+def _train_on_node(data: RunData, bank: BankPlan) -> list[tuple[BankPlan, list[RunRecord]]]:
     """Train one bank on a node of the cluster; its events stay there."""
     import ray
 
     try:
-        trained = list(train_here(data, lambda event: None, command=command)([bank]))
+        trained = list(train_here(data, lambda event: None)([bank]))
     except (CacheError, StorageError) as error:
         if data.is_loaded:
             raise

@@ -41,11 +41,6 @@ class BankPlan:
         """Seed of all runs of the bank."""
         return self.runs[0].stream.seed
 
-    def halves(self) -> tuple[BankPlan, BankPlan]:
-        """Return two banks with half of the runs each."""
-        middle = len(self.runs) // 2
-        return BankPlan(self.runs[:middle]), BankPlan(self.runs[middle:])
-
 
 def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
     """Estimate the memory that one more head of a bank takes while it is trained."""
@@ -64,30 +59,19 @@ def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = 
 
 
 def compile_banks(
-    runs: Iterable[Study],
-    *,
-    num_classes: int,
-    dim: int,
-    asked: int | None = None,
-    key: Mapping[str, str] | None = None,
+    runs: Iterable[Study], data: RunData, *, asked: int | None = None
 ) -> list[BankPlan]:
-    """Put runs that differ only in their heads into banks, in the order in which they come.
+    """Put distinct runs that differ only in their heads into banks, in the order of the runs.
 
-    Args:
-        runs: Distinct runs.
-        num_classes: Rows of a head at the end of the stream, for the estimate of memory.
-        dim: Width of a feature vector, for the same estimate.
-        asked: Most runs of a bank.
-        key: By loss, which pretrained head its runs start from: a bank starts from one.
+    The runs of a bank start from one pretrained head.
 
     Raises:
-        DeviceError: If there is no such device, or it does not compute in a precision asked for.
+        DeviceError: If there is no such device.
     """
     banks = []
-    for group in by_stream(runs, key or {}):
-        training = group[0].training
-        check_precision(training.precision, choose_device(training.device))
-        limit = bank_limit(group[0], num_classes=num_classes, dim=dim, asked=asked)
+    for group in by_stream(runs, data.by_head):
+        classes, dim = data.num_classes, data.base.train.dim
+        limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.
         group.sort(
             key=lambda run: (run.training.loss, run.training.rate, run.training.weight_decay)
@@ -101,38 +85,31 @@ def compile_banks(
 def banks_again(
     told: Iterable[Sequence[str]],
     runs: Mapping[str, Study],
-    recorded: Container[str],
+    left: Container[str],
+    data: RunData,
     *,
     asked: int | None = None,
-    key: Mapping[str, str] | None = None,
 ) -> list[BankPlan]:
     """Return the banks that an earlier call has begun with and not finished, as they were.
 
-    A bank is left out if one of its runs is no longer wanted, or if it is larger than `asked`.
+    A bank is left out if one of its runs is no longer wanted, if it is larger than `asked`, or if
+    its runs start from several heads by now.
 
     Args:
         told: Runs of each bank as sweep.json tells them, by their names in `runs`.
         runs: All runs that are wanted, by name.
-        recorded: Names of the runs that are recorded.
+        left: Names of the runs that are not recorded.
+        data: What the runs read.
         asked: Most runs of a bank.
-        key: By loss, which pretrained head its runs start from.
-
-    Raises:
-        DeviceError: As in `compile_banks`.
     """
     banks, taken = [], set[str]()
     for names in told:
-        left = [name for name in names if name not in recorded]
-        fits = len(set(names)) == len(names) and (asked is None or len(names) <= asked)
-        if not left or not fits or not taken.isdisjoint(names) or not runs.keys() >= set(names):
-            continue
-        chosen = [runs[name] for name in names]
-        if len({(run.shared, (key or {}).get(run.training.loss, "")) for run in chosen}) > 1:
-            continue
-        taken.update(names)
-        training = chosen[0].training
-        check_precision(training.precision, choose_device(training.device))
-        banks.append(BankPlan(tuple(chosen), recorded=len(names) - len(left)))
+        chosen = [runs[name] for name in names if name in runs]
+        recorded = sum(name not in left for name in names)
+        is_whole = len(chosen) == len(names) and len(by_stream(chosen, data.by_head)) == 1
+        if is_whole and recorded < len(names) <= (asked or len(names)) and not taken & {*names}:
+            taken.update(names)
+            banks.append(BankPlan(tuple(chosen), recorded))
     return banks
 
 
@@ -152,13 +129,12 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
         if name not in ("method", "init", "scale", *PLACES)
         and len({str(each[name]) for each in known}) > 1
     ]
-    return [_name(run, varied) for run in runs]
-
-
-def _name(run: Study, varied: Sequence[str]) -> str:
-    idle = run.idle()
-    told = [name for name in varied if name not in idle and run.value(name) is not None]
-    return run_name(run.settings(), told).replace("/", "_")
+    names = []
+    for run in runs:
+        idle = run.idle()
+        told = [name for name in varied if name not in idle and run.value(name) is not None]
+        names.append(run_name(run.settings(), told).replace("/", "_"))
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +178,17 @@ def plan_sweep(
 ) -> SweepPlan:
     """Compile what the folder does not hold into banks; those of an earlier call stay."""
     by_digest = {run_digest(run): run for run in runs}
-    recorded = {digest for digest, run in by_digest.items() if folder.record_of(run) is not None}
-    again = banks_again(folder.banks, by_digest, recorded, asked=bank_size, key=data.by_head)
-    taken = recorded.union(run_digest(run) for bank in again for run in bank.runs)
-    banks = again + compile_banks(
-        [run for digest, run in by_digest.items() if digest not in taken],
-        num_classes=data.num_classes,
-        dim=data.base.train.dim,
-        asked=bank_size,
-        key=data.by_head,
+    left = {name: run for name, run in by_digest.items() if folder.record_of(run) is None}
+    banks = banks_again(folder.banks, by_digest, left, data, asked=bank_size)
+    taken = {run for bank in banks for run in bank.runs}
+    banks += compile_banks(
+        [run for run in left.values() if run not in taken], data, asked=bank_size
     )
-    names = run_names(runs, folder.configs)
+    for training in (bank.runs[0].training for bank in banks):
+        check_precision(training.precision, choose_device(training.device))
+    named = zip(runs, run_names(runs, folder.configs), strict=True)
     return SweepPlan(
-        names={
-            run.identity: name
-            for run, name in zip(runs, names, strict=True)
-            if folder.record_of(run) is None
-        },
+        names={run.identity: name for run, name in named if folder.record_of(run) is None},
         done=tuple(run for run in runs if folder.record_of(run) is not None),
         banks=tuple(banks),
     )
@@ -235,10 +205,22 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Swee
     check_free(folder.path / name for name in plan.names.values())
     folder.remember(bank.runs for bank in plan.banks)
     for bank, records in train(plan.banks):
-        observer(RunsRecorded(_write(plan, folder, bank, records)))
+        trained = zip(bank.runs, records, strict=True)
+        fresh = {run: record for run, record in trained if folder.record_of(run) is None}
+        places = {run: folder.path / plan.names[run.identity] for run in fresh}
+        write_records(
+            [
+                replace(record, info={**record.info, "id": places[run].name})
+                for run, record in fresh.items()
+            ],
+            list(places.values()),
+        )
+        for run, place in places.items():
+            folder.add(run, place)
+        observer(RunsRecorded(len(places)))
 
 
-def train_here(data: RunData, observer: SweepObserver, *, command: Sequence[str] = ()) -> Train:
+def train_here(data: RunData, observer: SweepObserver) -> Train:
     """Return the function that trains banks one after another in this process."""
 
     def train(banks: Sequence[BankPlan]) -> Trained:
@@ -248,7 +230,7 @@ def train_here(data: RunData, observer: SweepObserver, *, command: Sequence[str]
 
     def _train_or_halve(bank: BankPlan) -> Trained:
         try:
-            records = train_bank(data, bank.runs, observer=observer, command=command)
+            records = train_bank(data, bank.runs, observer=observer)
         except (torch.OutOfMemoryError, MemoryError):  # CuPy raises the latter
             if len(bank.runs) == 1:
                 raise
@@ -259,24 +241,8 @@ def train_here(data: RunData, observer: SweepObserver, *, command: Sequence[str]
         # Outside of the handler: the exception would keep the tensors of the bank alive.
         torch.cuda.empty_cache()
         observer(BankHalved(len(bank.runs)))
-        for half in bank.halves():
-            yield from _train_or_halve(half)
+        middle = len(bank.runs) // 2
+        for half in (bank.runs[:middle], bank.runs[middle:]):
+            yield from _train_or_halve(BankPlan(half))
 
     return train
-
-
-def _write(
-    plan: SweepPlan, folder: SweepFolder, bank: BankPlan, records: Sequence[RunRecord]
-) -> int:
-    """Record the runs of a bank that were left; return how many."""
-    trained = zip(bank.runs, records, strict=True)
-    fresh = {run: record for run, record in trained if folder.record_of(run) is None}
-    places = {run: folder.path / plan.names[run.identity] for run in fresh}
-    named = [
-        replace(record, info={**record.info, "id": places[run].name})
-        for run, record in fresh.items()
-    ]
-    write_records(named, list(places.values()))
-    for run, place in places.items():
-        folder.add(run, place)
-    return len(places)

@@ -25,7 +25,6 @@ from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.record.info import held_out_manifest
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.folder import SweepFolder
@@ -171,34 +170,36 @@ def search(
             objective, or no trial has a value.
         RecordError: If a record or the study cannot be read or written.
     """
+    first = run_of({"device": space.fixed.get("device") or "auto"})
+    classes, dim = data.num_classes, data.base.train.dim
+    limit = bank_limit(first, num_classes=classes, dim=dim, asked=bank_size)
+    batch = max(1, min(limit, config.trials // ROUNDS))
     with _storage(study_path):
         study = _open_study(study_path, space, config)
         from optuna.trial import TrialState
 
         distributions = space.distributions()
         waiting = _interrupted(study, distributions)
-    first = run_of({"device": space.fixed.get("device") or "auto"})
-    classes, dim = data.num_classes, data.base.train.dim
-    limit = bank_limit(first, num_classes=classes, dim=dim, asked=bank_size)
-    batch = max(1, min(limit, config.trials // ROUNDS))
-    while True:
-        with _storage(study_path):
-            left = config.trials - len(study.trials)
-            waiting |= {
-                trial.number: trial.params
-                for trial in (study.ask(distributions) for _ in range(min(batch, left)))
-            }
-        if not waiting:
-            break
-        runs = distinct(run for params in waiting.values() for run in space.runs(params))
-        run_sweep(plan_sweep(runs, folder, data, bank_size=bank_size), folder, train, observer)
-        for number, params in waiting.items():
-            value = _value(folder, space.runs(params), measure)
-            with _storage(study_path):
+        while waiting or len(study.trials) < config.trials:
+            for _ in range(min(batch, config.trials - len(study.trials))):
+                trial = study.ask(distributions)
+                waiting[trial.number] = trial.params
+            runs = distinct(run for params in waiting.values() for run in space.runs(params))
+            run_sweep(plan_sweep(runs, folder, data, bank_size=bank_size), folder, train, observer)
+            for number, params in waiting.items():
+                value = _value(folder, space.runs(params), measure)
                 study.tell(number, value, state=None if value is not None else TrialState.FAIL)
-        waiting = {}
-    with _storage(study_path):
-        return _best(study, space)
+            waiting = {}
+        complete = study.get_trials(states=(TrialState.COMPLETE,))
+        if not complete:
+            raise ExperimentError(
+                "no trial of the search has a value: the objective is unknown for all of them",
+                remedy="Choose another --objective, or a narrower range of the learning rate.",
+            )
+        best = study.best_trial
+        assert best.value is not None
+        runs = space.runs(best.params)
+        return Found(best.number, best.params, best.value, tuple(runs), len(complete))
 
 
 def _interrupted(
@@ -219,20 +220,6 @@ def _value(folder: SweepFolder, runs: list[Study], measure: Measure) -> float | 
     values = [measure(path) for run in runs if (path := folder.record_of(run)) is not None]
     known = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.fmean(known) if len(known) == len(runs) else None
-
-
-def _best(study: optuna.Study, space: Space) -> Found:
-    from optuna.trial import TrialState
-
-    if not (complete := study.get_trials(states=(TrialState.COMPLETE,))):
-        raise ExperimentError(
-            "no trial of the search has a value: the objective is unknown for all of them",
-            remedy="Choose another --objective, or a narrower range of the learning rate.",
-        )
-    best = study.best_trial
-    assert best.value is not None
-    runs = tuple(space.runs(best.params))
-    return Found(best.number, best.params, best.value, runs, len(complete))
 
 
 def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
@@ -272,8 +259,6 @@ def _storage(path: Path) -> Iterator[None]:
     """Turn what SQLite and Optuna raise for a damaged file or a full disk into one error."""
     try:
         yield
-    except ExperimentError:
-        raise
     except Exception as error:
         if not type(error).__module__.startswith(("optuna", "sqlalchemy", "sqlite3")):
             raise
@@ -288,18 +273,11 @@ def _storage(path: Path) -> Iterator[None]:
 def hold_out(data: RunData, fraction: float, *, seed: int) -> RunData:
     """Return the data with a fraction in (0, 1) of the training rows in place of the test rows."""
     assert 0 < fraction < 1
-    base, new = (
-        _hold_out(side, fraction, seed, index) for index, side in enumerate((data.base, data.new))
-    )
-    return replace(data, base=base, new=new)
-
-
-def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
-    random = generator(seed, Draw.HELD_OUT, index)
-    held = held_out_rows(side.train.labels, groups_of(side.train), fraction, random)
-    return replace(
-        side,
-        train=side.train.part(~held),
-        val=side.train.part(held),
-        val_manifest=held_out_manifest(fraction, seed),
-    )
+    sides = []
+    for index, side in enumerate((data.base, data.new)):
+        random = generator(seed, Draw.HELD_OUT, index)
+        held = held_out_rows(side.train.labels, groups_of(side.train), fraction, random)
+        train, val = side.train.part(~held), side.train.part(held)
+        manifest = held_out_manifest(fraction, seed)
+        sides.append(replace(side, train=train, val=val, val_manifest=manifest))
+    return replace(data, base=sides[0], new=sides[1])

@@ -10,7 +10,8 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,13 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.rules import PER_HEAD
-from clinit.headtrain.study.study import Study, names_of
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.images import Images
-from clinit.headtrain.top.inputs import (
-    Side,
-    StoredPart,
-    TopInputs,
-    prepare_inputs,
-    reload_backbone,
-)
-from clinit.headtrain.top.method import Rehearsal, TopMethod
+from clinit.headtrain.top.inputs import Side, TopInputs, prepare_inputs, reload_backbone
+from clinit.headtrain.top.training import Rehearsal, TopMethod
 
 
 def top_notes(
@@ -44,7 +39,10 @@ def top_notes(
 ) -> list[str]:
     """Return what the user should know about the data, each once."""
     notes = data_notes(inputs.scenario, inputs.base, inputs.new, studies, head_facts)
-    return [*notes, *_method_notes(inputs)]
+    counts = inputs.scenario.train_counts[: inputs.scenario.num_base]
+    if inputs.study.stream.method == "ewc" and inputs.top.ewc.lam and not counts.any():
+        notes.append("no base class has a training image: EWC anchors nothing of the base")
+    return notes
 
 
 def prepare_runs(
@@ -73,14 +71,6 @@ def prepare_runs(
     observer(Progressed("reading the weights", 0, 1))
     device = studies[0].training.device
     backbone, transform = reload_backbone(sides[0], images.weights, device)
-
-    def busy(name: str) -> None:
-        observer(Noted(f"Another process computes the activations of {name}: waiting for it"))
-
-    def on_parts(parts: tuple[StoredPart, ...]) -> None:
-        for text in _size_notes(parts, images.storage.folder):
-            observer(Noted(text))
-
     inputs = prepare_inputs(
         *sides,
         head,
@@ -89,62 +79,11 @@ def prepare_runs(
         studies[0],
         images.storage,
         random_only=all(each.start.init == "random" for each in studies),
-        on_parts=on_parts,
-        on_progress=lambda name, now: observer(
-            Progressed(f"images of {name}", now.rows_done, now.rows_total)
-        ),
-        on_busy=busy,
+        observer=observer,
     )
-    cost = cost_line(inputs.parts, [names_of([each])[0] for each in studies])
-    for text in [*([cost] if cost else []), *top_notes(inputs, studies, head_facts)]:
+    for text in top_notes(inputs, studies, head_facts):
         observer(Noted(text))
     return inputs
-
-
-def _size_notes(parts: Sequence[StoredPart], folder: Path) -> Iterator[str]:
-    stored = [part for part in parts if part.stored]
-    if stored:
-        total = sum(part.bytes for part in stored)
-        sizes = ", ".join(f"{part.name} {part.bytes / 1e9:.2f} GB" for part in stored)
-        yield f"Activations in {folder}, float16: {total / 1e9:.2f} GB ({sizes})"
-    if left := [part for part in parts if not part.stored and part.rows]:
-        sizes = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
-        yield f"Computed from the images each time: {sizes}"
-
-
-def cost_line(parts: Sequence[StoredPart], runs: Sequence[str]) -> str | None:
-    """Return in one line what the stored activations cost, and which run pays for them.
-
-    Args:
-        parts: As the first run finds them.
-        runs: Names of the runs, in their order.
-    """
-    now = [part for part in parts if part.computed_here]
-    before = [part for part in parts if part.stored and not part.computed_here]
-    words = []
-    if now:
-        more = len(runs) - 1
-        reused = f" and reused by {more} more run{'s' if more > 1 else ''}" if more else ""
-        words.append(f"{_cost(now)}, paid by {runs[0]}{reused}")
-    if before:
-        words.append(f"{_cost(before)}, paid by an earlier call")
-    return f"Activations: {'; '.join(words)}" if words else None
-
-
-def _cost(parts: Sequence[StoredPart]) -> str:
-    seconds = [part.seconds for part in parts if part.seconds is not None]
-    return f"{sum(seconds):,.1f} s" if len(seconds) == len(parts) else "of unknown cost"
-
-
-def _method_notes(inputs: TopInputs) -> list[str]:
-    """Return a note where a method lacks the rows that it depends on."""
-    method = inputs.study.stream.method
-    counts = inputs.scenario.train_counts[: inputs.scenario.num_base]
-    if method == "ewc" and inputs.top.ewc.lam and not counts.any():
-        return ["no base class has a training image: EWC anchors nothing of the base"]
-    if method == "derpp" and not inputs.task_plan.rows(inputs.scenario.tasks[0]).num_old:
-        return ["no old row before task 1: there, DER++ is the mean loss of the new rows alone"]
-    return []
 
 
 def run_top(
@@ -180,13 +119,14 @@ def run_top(
     study = study.resolved()
     if study.shared != inputs.study.shared:
         raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
-    origin = Origin.of(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
+    origin = Origin(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
     blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()
     assert blocks.shares is not None
-    activations = [_activations(part, part.name in blocks.paid) for part in inputs.parts]
-    paid = (each["seconds"] or 0.0 for each in activations if each["computed_here"])
+    # Whether this run, or an attempt at it that was killed after a checkpoint, has computed them.
+    parts = [replace(part, computed_here=part.part in blocks.paid) for part in inputs.parts]
+    paid = (part.seconds or 0.0 for part in parts if part.computed_here)
     (record,) = records_of(
         learner,
         origin,
@@ -201,33 +141,13 @@ def run_top(
         facts={
             "top": {
                 "blocks": blocks.model.cut.blocks,
-                "trained_parameters": blocks.shares.trained,
-                "plastic_parameters": blocks.shares.plastic,
-                "block_parameters": blocks.shares.block,
-                "total_parameters": blocks.shares.total,
+                **{f"{name}_parameters": n for name, n in asdict(blocks.shares).items()},
             },
-            "activations": activations,
+            "activations": [asdict(part) for part in parts],
         },
         changed=blocks.changed,
     )
     return record
-
-
-def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
-    """Return what the record says about the activations of one split.
-
-    `computed_here` says whether the seconds are a cost of this run, because it (or an attempt at
-    it that was killed after a checkpoint) has computed the activations, or of an earlier run. On
-    its own, the run would have had to pay them in both cases.
-    """
-    return {
-        "part": part.name,
-        "rows": part.rows,
-        "bytes": part.bytes,
-        "stored": part.stored,
-        "seconds": part.seconds,
-        "computed_here": computed_here,
-    }
 
 
 def top_method(study: Study) -> TopMethod:

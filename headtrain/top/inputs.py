@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +17,17 @@ from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
-from clinit.extract.work.split_run import Progress
+from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
+from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.network import check_cut, cut_network
-from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+from clinit.headtrain.top.trunk_cache import Part, StoredPart, TrunkCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,22 +37,6 @@ class Side:
     source: Source
     cache: Cache
     root: Path
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StoredPart:
-    """Whether the activations of one split are stored, and what they cost."""
-
-    name: str
-    rows: int
-    bytes: int
-    stored: bool
-    """Otherwise they are computed from the images each time, and whatever reads them is charged."""
-    seconds: float | None = None
-    """Time to compute what is stored, now or in an earlier call; None where it was not recorded,
-    and where nothing is stored."""
-    computed_here: bool = False
-    """Whether it was computed for the first run, and not found in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -115,9 +97,7 @@ def prepare_inputs(
     storage: Storage,
     *,
     random_only: bool = False,
-    on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
-    on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
-    on_busy: Callable[[str], None] = lambda name: None,
+    observer: Observer = ignore,
 ) -> TopInputs:
     """Build the stream, and compute and store the activations that its runs look at.
 
@@ -130,70 +110,63 @@ def prepare_inputs(
         study: The study of one of the runs, which differ at most in `study.PER_HEAD`.
         storage: Where activations go.
         random_only: Whether all runs start from random rows, which look at no row.
-        on_parts: Told what will be stored, before anything is computed.
-        on_progress: Told the name of a part and how far it is.
-        on_busy: Told the name of a part that another process computes, before waiting for it.
+        observer: Called with the sizes before anything is computed, and with the progress.
 
     Raises:
-        ValueError: If settings exclude each other.
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
             fails.
     """
     study = study.resolved()
     assert study.top is not None
     scenario = build_scenario(base.source, new.source, head, study.stream)
-    task_plan = TaskPlan(scenario, study)
+    plan = TaskPlan(scenario, study)
     halves = cut_network(backbone.network, study.top.top_blocks)
-    trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
-    cache = TrunkCache(
-        storage.folder, trunk, storage.budget, storage.workers, max_pixels=storage.max_pixels
-    )
-    wanted = _parts(base, new, scenario, task_plan, study, random_only=random_only)
-    keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
-    parts = tuple(
-        StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
-        for part, stored in zip(wanted, keep, strict=True)
-    )
-    on_parts(parts)
+    cache = TrunkCache(storage, Trunk(backbone.config, halves, transform))
+    wanted = _parts((base, new), scenario, plan, study, random_only=random_only)
+    keep = cache.chosen(wanted)
+    for kept, where in (
+        (True, f"Activations in {storage.folder}, float16"),
+        (False, "Activations computed from the images each time"),
+    ):
+        chosen = [part for part, stored in zip(wanted, keep, strict=True) if stored == kept]
+        sizes = [f"{part.name} {cache.bytes(part) / 1e9:.2f} GB" for part in chosen]
+        if sizes:
+            observer(Noted(f"{where}: {', '.join(sizes)}"))
     opened: dict[str, ActivationRows] = {}
-    paid: list[StoredPart] = []
-    for part, planned in zip(wanted, parts, strict=True):
-        if not planned.stored:
-            opened[part.name] = cache.from_images(part)
-            paid.append(planned)
-            continue
-        found = cache.store(
-            part,
-            on_progress=partial(on_progress, part.name),
-            on_busy=partial(on_busy, part.name),
+    facts = []
+    for part, stored in zip(wanted, keep, strict=True):
+        if stored:
+            opened[part.name], found = cache.store(part, observer)
+        else:
+            opened[part.name], found = cache.from_images(part), cache.unstored(part)
+        facts.append(found)
+    pools = {
+        split: PoolActivations(
+            [rows for name, rows in sorted(opened.items()) if name.endswith(split)],
+            torch.device(backbone.config.device),
         )
-        opened[part.name] = found.rows
-        paid.append(replace(planned, seconds=found.seconds, computed_here=found.computed_here))
-    device = torch.device(backbone.config.device)
+        for split in ("train", "val")
+    }
     return TopInputs(
         base=base.source,
         new=new.source,
         initial_head=head,
         scenario=scenario,
-        task_plan=task_plan,
+        task_plan=plan,
         study=study,
         network=backbone.network,
-        train=PoolActivations([opened["base train"], opened["new train"]], device),
-        val=PoolActivations(
-            [opened.get("base val", NoRows()), opened.get("new val", NoRows())], device
-        ),
-        parts=tuple(paid),
+        **pools,
+        parts=tuple(facts),
     )
 
 
 def _parts(
-    base: Side,
-    new: Side,
+    sides: tuple[Side, Side],
     scenario: Scenario,
-    task_plan: TaskPlan,
+    plan: TaskPlan,
     study: Study,
     *,
     random_only: bool,
@@ -201,19 +174,20 @@ def _parts(
     """Return the rows that the runs look at, those that they look at most often first."""
     train = []
     for task in scenario.learnt:
-        trained = task_plan.rows(task)
+        trained = plan.rows(task)
         train.append(trained.rows)
         if not random_only:
-            train.append(task_plan.start_rows(task, trained).rows)
+            train.append(plan.start_rows(task, trained).rows)
     if study.stream.method == "ewc" and study.top is not None:
-        train.append(task_plan.base_sample(study.top.ewc.samples))
-    val = scenario.val.rows_between(0, scenario.num_classes)
-    used = {"train": _used(train), "val": _used([val])}
+        train.append(plan.base_sample(study.top.ewc.samples))
+    used = {
+        "val": scenario.val.rows_between(0, scenario.num_classes),
+        "train": np.concatenate(train),
+    }
     found = []
-    for split in ("val", "train"):
-        start = 0
-        for name, side in (("base", base), ("new", new)):
-            rows = used[split]
+    for split, rows in used.items():
+        start, rows = 0, np.unique(rows)
+        for name, side in zip(("base", "new"), sides, strict=True):
             stored = getattr(side.source, split).features
             local = rows[(rows >= start) & (rows < start + len(stored))] - start
             start += len(stored)
@@ -222,10 +196,6 @@ def _parts(
                     Part(f"{name} {split}", side.cache.splits[split], side.root, local, stored)
                 )
     return found
-
-
-def _used(rows: Sequence[np.ndarray]) -> np.ndarray:
-    return np.unique(np.concatenate(rows))
 
 
 def open_sides(images: Images, option: str = "--{}-root") -> tuple[Side, Side]:
@@ -254,13 +224,6 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             f"no images are known for the features in {cache}: they were imported",
             remedy="Extract the images with `clinit extract`; imported features are"
             " for `clinit train-head` alone.",
-        )
-    if root is None and not Path(stored or "").is_absolute():
-        raise ExperimentError(
-            f"the images of {cache} were in {stored}, seen from a folder that an earlier version of"
-            " clinit has not recorded",
-            remedy=f"Say where they are with {option}, or run the `clinit extract` command of this"
-            " cache again: it records it and computes nothing.",
         )
     found = root if root is not None else Path(stored or "")
     # Not simply the first image: a bad image may have been missing from the start.

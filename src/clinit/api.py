@@ -375,12 +375,10 @@ def train_top(
     )
     with claim_folder(folder):
         places = runs.places_of(studies, folder, overwrite=overwrite)
-        sides, data = runs.RunData.of_images(images, {"": _head(head)}, option="{}_root")
+        data = runs.RunData.of_images(images, {"": _head(head)}, option="{}_root")
         runs.train_top(
             data,
             runs.left_of(places, data, overwrite=overwrite),
-            images,
-            sides,
             watch=lambda _: nullcontext(observer),
             checkpoint_every=checkpoint_every,
             overwrite=overwrite,

@@ -140,7 +140,7 @@ def test_other_data_and_a_taken_folder_are_refused(
     run = make_run(tmp_path / "made")
     caches = run.parent / "caches"
     result = rerun(run, "--new", caches / "base")
-    assert "holds the record of another run: new differs in" in str(result.exception)
+    assert "was made with other data: new manifest_digest" in str(result.exception)
     result = rerun(run, "--out", run)
     assert str(result.exception) == f"there is already a run record at {run}"
     result = rerun(run, "--out", run, "--overwrite")

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import CacheError, ClinitError, ExperimentError
+from clinit.errors import ClinitError, ExperimentError, RecordError
 from clinit.headtrain.record.format import find_records, read_record
 from tests.cli.made_cache import write_cache
 
@@ -46,7 +46,7 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     grid = ["init=random,least-square", "scale=norm,calibrated", "seed=0:2"]
     text = done(invoke(caches, tmp_path / "out", *grid))
     assert "2 of 8 combinations differ only in settings without an effect" in text
-    assert "6 runs on 2 streams, 0 recorded already; 6 runs to train in 2 banks" in text
+    assert "6 runs on 2 streams, 0 recorded already; 6 to train in 2 banks" in text
     assert "3 of 6 runs recorded" in text
     assert "6 of 6 runs recorded" in text
     assert "±" in text
@@ -54,7 +54,7 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     assert "6 run records at" in text
     assert len(find_records(tmp_path / "out")) == 6
     again = done(invoke(caches, tmp_path / "out", *grid))
-    assert "6 runs on 2 streams, 6 recorded already\n" in again
+    assert "6 runs on 2 streams, 6 recorded already; 0 to train" in again
     assert "are recorded\n" not in again
     assert "Ranked by A_all" in again
 
@@ -87,7 +87,7 @@ def test_tables_of_a_file_are_trained_together(caches: list[str], tmp_path: Path
     )
     words = [*caches, "--out", str(tmp_path / "out"), "--config", str(study), "device=cpu"]
     text = done(CliRunner().invoke(app, ["sweep", *words]))
-    assert "2 runs on 2 streams, 0 recorded already; 2 runs to train in 2 banks" in text
+    assert "2 runs on 2 streams, 0 recorded already; 2 to train in 2 banks" in text
     configs = [read_record(path).info["config"] for path in find_records(tmp_path / "out")]
     budgets = {(config["iterations"], config["buffer"]) for config in configs}
     assert budgets == {(2, 10), (4, 20)}
@@ -111,9 +111,9 @@ def test_a_cache_replaced_between_two_calls_is_refused_and_the_runs_stay(
     ]
     replaced = ["--base", others[0], "--new", others[1]]
     error = refused(invoke(replaced, tmp_path / "out", "seed=0:2"))
-    assert isinstance(error, CacheError)
+    assert isinstance(error, RecordError)
     assert "base weights (1 there, 2 now)" in str(error)
-    assert "What is recorded there, 1 run, is kept as it is." in error.remedy
+    assert "is kept as it is" in error.remedy
     assert len(find_records(tmp_path / "out")) == 1
 
 
@@ -121,7 +121,7 @@ def test_heads_are_given_by_loss(caches: list[str], tmp_path: Path) -> None:
     head = str(tmp_path / "base" / "head.safetensors")
     options = ["--head", f"mse={head}", "--head", head]
     text = done(invoke(caches, tmp_path / "out", "loss=ce,mse", *options))
-    assert "2 runs to train in 2 banks" in text
+    assert "2 to train in 2 banks" in text
     assert set(json.loads((tmp_path / "out" / "sweep.json").read_text())["heads"]) == {"ce", "mse"}
     records = [read_record(path) for path in find_records(tmp_path / "out")]
     assert all(record.info["head"]["path"] == head for record in records)

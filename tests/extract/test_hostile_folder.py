@@ -107,23 +107,16 @@ def written(cache: Path, command: str) -> list[Path]:
     return found + [cache / "m.parquet"] * (command == "manifest build")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-@pytest.mark.parametrize("command", ["extract", "import"])
+@pytest.mark.parametrize(
+    ("command", "folder"), [*(("extract", folder) for folder in FOLDERS), ("import", "train")]
+)
 def test_nothing_is_written_into_a_folder_that_is_a_link(
     commands: dict[str, Write], victims: Path, tmp_path: Path, command: str, folder: str
 ) -> None:
     cache, before = tmp_path / "cache", outside(victims)
     (cache / folder).parent.mkdir(parents=True)
     (cache / folder).symlink_to(victims)
-    concerned = command == "extract" or folder == "train"
-    if concerned:
-        with pytest.raises(ClinitError) as caught:
-            commands[command](cache)
-        assert str(caught.value) == (
-            f"{cache / folder} is a link: nothing is written through a link inside of {cache}"
-        )
-        assert caught.value.remedy == f"Put a folder in its place; {cache} itself may be a link."
-    else:
+    with pytest.raises(ClinitError, match=f"{cache / folder} is a link"):
         commands[command](cache)
     assert outside(victims) == before
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import ExperimentError, ImageError, ManifestError
+from clinit.errors import ExperimentError, ImageError
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import available_splits, scan
@@ -96,7 +96,7 @@ def test_a_resumed_extraction_is_that_of_a_whole_one(
 
 def damage(path: Path, image: bytes) -> None:
     content = bytearray(path.read_bytes())
-    place = content.find(image[40:80])
+    place = content.find(image[200:240])
     assert place > 0
     content[place : place + 40] = bytes(40)
     path.write_bytes(content)
@@ -117,17 +117,6 @@ def test_a_damaged_image_in_a_container_is_an_invalid_row(
     again = replace(config, strict=True)
     with pytest.raises(ImageError, match=r"(0\.tar/.\-\d\.png|0\.parquet/2) \(row 2\): cannot be"):
         list(extract({"train": manifest}, roots[kind], tmp_path / "strict", again))
-
-
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_a_container_that_changed_stops_the_extraction(
-    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    manifest = scan(kind, roots[kind], "train").manifest
-    with (roots[kind] / manifest.file_of(14)).open("ab") as file:
-        file.write(bytes(512))
-    with pytest.raises(ManifestError, match=r"bytes, the manifest says .*: it was changed"):
-        list(extract({"train": manifest}, roots[kind], tmp_path / "cache", config))
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

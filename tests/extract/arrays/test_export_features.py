@@ -10,70 +10,46 @@ import numpy as np
 import polars as pl
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.arrays import import_features as import_module
 from clinit.extract.arrays.export_features import Exported, export_features
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.arrays.write_split import SplitWriter
-from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache
-from clinit.extract.cache.shard import assemble
-from clinit.extract.cache.summary import RunFacts
-from clinit.extract.dataset.manifest import Manifest
+from tests.headtrain.stream.made_caches import write_split
 
 NAMES = ("zebra", "ant", "no row", "bée")
 LABELS = np.sort(np.arange(23) % 4 * np.array([1, 1, 0, 1])[np.arange(23) % 4])
 FORMATS = ("npy", "safetensors", "parquet")
 
 
-def write(folder: Path, split: str, features: np.ndarray, dtype: str = "float16") -> CacheSplit:
-    """Write a split of 23 rows in shards of 5, as an extraction would."""
-    paths = [f"{split}/{row:03d}.png" for row in range(23)]
-    table = pl.DataFrame(
-        {"path": paths, "label": LABELS, "class_name": [NAMES[n] for n in LABELS]}
-    ).with_columns(size_bytes=pl.lit(9, dtype=pl.Int64))
-    manifest = Manifest("made", split, NAMES, table)
-    fingerprint = Fingerprint({"backbone": "made", "weights": "1", "dtype": dtype})
-    writer = SplitWriter(
-        out=folder,
-        plan=Plan(
-            dataset="made",
-            split=split,
-            num_rows=23,
-            dim=features.shape[1],
-            dtype=dtype,
-            shard_rows=5,
-            batch_size=5,
-            fingerprint=fingerprint.of_rows(manifest.digest),
-        ),
-        manifest=manifest,
-        head=None,
-        head_classes="unknown",
-        run=RunFacts(root="/images"),
-        on_rows=lambda done, total: None,
+def write(cache: Path, features: np.ndarray, names: tuple[str, ...] = NAMES, **told: str) -> Cache:
+    """Import 23 rows or a multiple of them in shards of 5."""
+    told = {"split": "train", "dataset": "made", **told}
+    path = cache.with_suffix(".safetensors")
+    labels = np.resize(LABELS, len(features))
+    save_file(
+        {"features": features, "labels": np.sort(labels)},
+        path,
+        metadata={"class_names": json.dumps(names)},
     )
-    with writer.claimed(lambda note: None):
-        return writer.write(
-            lambda rows: assemble(
-                features[rows.start : rows.stop], LABELS[rows.start : rows.stop], {}, dtype=dtype
-            )
-        )
+    import_features(path, None, cache, ImportConfig(backbone="made", **told))
+    return open_cache(cache)
 
 
 @pytest.fixture
 def features() -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
+    return np.random.default_rng(0).normal(size=(23, 3)).astype(np.float16)
 
 
 @pytest.fixture
-def cache(tmp_path: Path, features: np.ndarray) -> Cache:
+def cache(tmp_path: Path, features: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """A cache of both splits; two rows of train have no features."""
+    monkeypatch.setattr(import_module, "SHARD_ROWS", 5)
+    write(tmp_path / "cache", 2 * features, split="val")
     features[[1, 17]] = np.nan
-    write(tmp_path / "cache", "train", features)
-    write(tmp_path / "cache", "val", np.nan_to_num(2 * features))
-    return open_cache(tmp_path / "cache")
+    return write(tmp_path / "cache", features)
 
 
 def exported(
@@ -100,39 +76,28 @@ def same(one: CacheSplit, other: CacheSplit) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_export_is_imported_bit_for_bit(
-    tmp_path: Path, cache: Cache, format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(import_module, "SHARD_ROWS", 4)
+def test_an_export_is_imported_bit_for_bit(tmp_path: Path, cache: Cache, format: str) -> None:
     train, val = exported(cache, tmp_path / "out", format)
     assert (train.num_rows, train.num_left_out) == (21, 2)
     assert (val.num_rows, val.num_left_out) == (23, 0)
     for each in (train, val):
         same(imported(each.path, tmp_path / f"again-{each.split.plan.split}"), each.split)
+    kept = exported(cache, tmp_path / "kept", format, keep_invalid=True)[0]
+    assert (kept.num_rows, kept.num_left_out) == (23, 0)
+    again = imported(kept.path, tmp_path / "again-kept")
+    assert again.valid.tolist() == kept.split.valid.tolist()
+    same(again, kept.split)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_one_wide_shard_makes_the_export_wide_and_loses_nothing(
-    tmp_path: Path, features: np.ndarray, format: str, dtype: str
+    tmp_path: Path, format: str
 ) -> None:
-    features[7] *= 1e6  # float16 does not hold it
-    split = write(tmp_path / "cache", "train", features, dtype)
-    shards = [shard.features.dtype.name for shard in split.shards()]
-    assert shards[:2] == [dtype, "float32"]
+    write_split(tmp_path / "cache", "train", np.eye(3), 30, wide=[45])
+    split = open_cache(tmp_path / "cache").split("train")
+    assert [each.features.dtype.name for each in split.shards()][:2] == ["float16", "float32"]
     (found,) = exported(open_cache(tmp_path / "cache"), tmp_path / "out", format)
     same(imported(found.path, tmp_path / "again"), split)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_rows_that_are_kept_without_features_are_invalid_again(
-    tmp_path: Path, cache: Cache, format: str
-) -> None:
-    found = exported(cache, tmp_path / "out", format, keep_invalid=True)[0]
-    assert (found.num_rows, found.num_left_out) == (23, 0)
-    again = imported(found.path, tmp_path / "again")
-    assert again.valid.tolist() == found.split.valid.tolist()
-    same(again, found.split)
 
 
 def test_the_files_are_what_others_read(tmp_path: Path, cache: Cache) -> None:
@@ -155,21 +120,19 @@ def test_the_files_are_what_others_read(tmp_path: Path, cache: Cache) -> None:
     table = pl.read_parquet(tmp_path / "parquet" / "train.parquet")
     np.testing.assert_array_equal(table["features"].to_numpy(), whole.features)
     assert table["row"].to_list() == rows.tolist()
-    images = split.manifest.table[rows]
-    assert table.select("path", "label", "class_name").equals(
-        images.select("path", "label", "class_name")
-    )
+    columns = ("path", "label", "class_name")
+    assert table.select(columns).equals(split.manifest.table[rows].select(columns))
 
 
+@pytest.mark.parametrize("format", FORMATS)
 def test_an_export_replaces_an_earlier_one_and_equal_caches_give_equal_files(
-    tmp_path: Path, cache: Cache
+    tmp_path: Path, cache: Cache, format: str
 ) -> None:
-    for format in FORMATS:
-        exported(cache, tmp_path / "out", format)
-        before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
-        exported(cache, tmp_path / "out", format)
-        assert {p: p.read_bytes() for p in before} == before
-        assert not list((tmp_path / "out").rglob("*.tmp-*"))
+    exported(cache, tmp_path / "out", format)
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    exported(cache, tmp_path / "out", format)
+    assert {p: p.read_bytes() for p in before} == before
+    assert not list((tmp_path / "out").rglob("*.tmp-*"))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -185,36 +148,36 @@ def test_a_damaged_shard_stops_the_export_and_leaves_no_file(
     assert not any("tmp-" in name for name in left)
 
 
-def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, cache: Cache) -> None:
-    with pytest.raises(CacheError, match="is one file, but the cache has 2 splits") as caught:
-        exported(cache, tmp_path / "all.parquet")
-    assert "`--split`" in caught.value.remedy
-    with pytest.raises(CacheError, match=r"named like a .parquet file, but the format is npy"):
-        exported(cache, tmp_path / "all.parquet", "npy")
-    with pytest.raises(CacheError, match="one file, but features and labels are two arrays"):
-        exported(cache, tmp_path / "all.npy")
+@pytest.mark.parametrize(
+    ("name", "format", "fact"),
+    [
+        ("all.parquet", None, "has 2 splits"),
+        ("all.parquet", "npy", "the format is npy"),
+        ("all.npy", None, "expected a folder"),
+        ("all.csv", None, "expected a folder"),
+        ("file", None, "expected a folder"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    tmp_path: Path, cache: Cache, name: str, format: str | None, fact: str
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CacheError, match="is a file, expected a folder"):
-        exported(cache, tmp_path / "file")
-    with pytest.raises(CacheError, match="lies in the cache itself"):
-        exported(cache, cache.path)
+    with pytest.raises(CacheError, match=fact):
+        exported(cache, tmp_path / name, format)
+    assert not (tmp_path / name).is_dir()
+
+
+def test_a_split_without_features_is_not_exported(tmp_path: Path, cache: Cache) -> None:
+    nothing = write(tmp_path / "nothing", np.full((23, 3), np.nan, np.float32))
+    with pytest.raises(CacheError, match=r"none of the 23 rows of .* has features") as caught:
+        exported(nothing, tmp_path / "out")
+    assert "--retry-invalid" in caught.value.remedy
     with pytest.raises(ValueError, match="format must be one of npy, safetensors, parquet"):
         exported(cache, tmp_path / "out", "csv")
 
 
-def test_a_split_without_features_is_not_exported(tmp_path: Path) -> None:
-    write(tmp_path / "cache", "train", np.full((23, 3), np.nan, np.float32))
-    with pytest.raises(CacheError, match=r"none of the 23 rows of .* has features") as caught:
-        exported(open_cache(tmp_path / "cache"), tmp_path / "out")
-    assert "--retry-invalid" in caught.value.remedy
-
-
-def test_names_that_are_no_lines_are_refused_as_lines(
-    tmp_path: Path, features: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{__name__}.NAMES", ("two\nlines", "ant", "no row", " blank"))
-    write(tmp_path / "cache", "train", features)
-    cache = open_cache(tmp_path / "cache")
+def test_names_that_are_no_lines_are_refused_as_lines(tmp_path: Path, features: np.ndarray) -> None:
+    cache = write(tmp_path / "cache", features, ("two\nlines", "ant", "no row", " blank"))
     with pytest.raises(CacheError, match="the class name 'two\\\\nlines' cannot be a line of"):
         exported(cache, tmp_path / "out")
     for format in ("safetensors", "parquet"):
@@ -227,10 +190,8 @@ def test_names_that_are_no_lines_are_refused_as_lines(
     [
         ("head.safetensors", None, "train"),
         ("train/manifest.parquet", None, "train"),
-        ("views/0/x.parquet", None, "val"),
         ("", "npy", None),
         ("", "safetensors", None),
-        ("train", "npy", None),
         ("../link", "npy", None),
         ("../link/head.safetensors", None, "val"),
     ],
@@ -248,9 +209,8 @@ def test_an_export_into_the_cache_is_refused_by_whatever_name(
     monkeypatch.chdir(tmp_path)
     relative = open_cache(Path("cache"))  # as typed, beside an absolute target
     splits = [relative.split(split)] if split else list(relative.splits.values())
-    with pytest.raises(CacheError, match="lies in the cache itself") as caught:
+    with pytest.raises(CacheError, match="lies in the cache itself"):
         list(export_features(splits, cache.path / target, format))
-    assert caught.value.remedy == "Export into another folder."
     assert {p: p.read_bytes() for p in cache.path.rglob("*") if p.is_file()} == before
 
 
@@ -258,12 +218,12 @@ def test_an_export_into_the_cache_is_refused_by_whatever_name(
 def test_a_full_disk_is_told_in_every_format(
     tmp_path: Path, features: np.ndarray, format: str
 ) -> None:
-    write(tmp_path / "cache", "train", np.tile(features, 500))
+    cache = write(tmp_path / "cache", np.tile(features, (1, 500)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))  # a write beyond it fails
     try:
         with pytest.raises(ClinitError, match=r"cannot write .*train") as caught:
-            exported(open_cache(tmp_path / "cache"), tmp_path / "out", format)
+            exported(cache, tmp_path / "out", format)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.remedy.startswith("Free space")

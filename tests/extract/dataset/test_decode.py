@@ -1,12 +1,9 @@
-import ast
 import ctypes
 import errno
 import io
 import os
 import resource
 import struct
-import subprocess
-import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -328,46 +325,3 @@ def test_a_decoder_that_calls_a_file_corrupt_is_asked_again(
 
     monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", corrupt_at_first)
     assert torch.equal(decode(content), decode_image(content, mode="RGB"))
-
-
-SHORT = """
-import io, resource, sys
-import numpy as np
-from PIL import Image
-from clinit.errors import ImageError
-from clinit.extract.dataset.decode import decode
-pixels = np.kron(np.arange(48, dtype=np.uint8).reshape(4, 4, 3), np.ones((500, 500, 1), np.uint8))
-outcomes = {}
-for fmt in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, fmt)
-    whole = decode(file.getvalue())
-    outcomes[fmt] = set()
-    for spare in (1, 4, 8, 16, 24, 32, 48, 64, 96):
-        with open("/proc/self/statm") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + spare * 2**20, resource.RLIM_INFINITY))
-        try:
-            same = decode(file.getvalue()).equal(whole)
-            outcomes[fmt].add("same" if same else "other pixels")
-        except MemoryError:
-            outcomes[fmt].add("short of memory")
-        except ImageError as error:
-            outcomes[fmt].add(f"bad image: {error}")
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(outcomes)
-"""
-
-
-@pytest.mark.slow
-def test_a_good_image_is_never_bad_for_want_of_memory() -> None:
-    # In a process of its own, as the limit is, which gives back what was allocated before.
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT],
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for outcomes in ast.literal_eval(done.stdout).values():
-        assert outcomes == {"same", "short of memory"}

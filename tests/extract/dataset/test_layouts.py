@@ -144,8 +144,8 @@ KAGGLE, TRUTHS = "LOC_val_solution.csv", "ILSVRC2012_validation_ground_truth.txt
 @pytest.mark.parametrize(
     ("source", "content", "fact"),
     [
-        (KAGGLE, f"ImageId,PredictionString\n{name(1)},n99999999 1 2 3 4", "the class n99999999"),
-        (KAGGLE, f"ImageId,PredictionString\n{name(1)},", f"{name(1)} the class None"),
+        (KAGGLE, f"ImageId,PredictionString\n{name(1)},n99999999 1 2 3 4", "the class 'n99999999'"),
+        (KAGGLE, f"ImageId,PredictionString\n{name(1)},", f"{name(1)} the class ''"),
         (KAGGLE, "\n".join(["ImageId,PredictionString", *csv_lines() * 2]), f"{name(4)} twice"),
         *((KAGGLE, text, "is no table") for text in ("", "a,b\n1,2\n", "\x00\x01")),
         *(

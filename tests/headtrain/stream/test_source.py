@@ -12,19 +12,12 @@ from clinit.errors import CacheError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
-from clinit.headtrain.stream.source import Source, check_same_backbone, read_source, read_sources
+from clinit.headtrain.stream.source import Source, _concatenated, read_source, read_sources
 from tests.headtrain.stream.made_caches import DIM, write_base, write_new, write_split
 
 
 def rows(names: str, dim: int = 4) -> FeatureSet:
     return FeatureSet(np.zeros((2, dim), np.float16), np.arange(2), tuple(names))
-
-
-def test_fingerprints_may_differ_in_the_manifest_only() -> None:
-    one = Fingerprint({"a": "1", "manifest": "x"})
-    check_same_backbone(one, Fingerprint({"a": "1", "manifest": "y"}))
-    with pytest.raises(CacheError, match=r"a \(1 / 2\), b \(nothing / 3\)"):
-        check_same_backbone(one, Fingerprint({"a": "2", "b": "3", "manifest": "x"}))
 
 
 def test_splits_that_do_not_fit_are_refused() -> None:
@@ -45,12 +38,13 @@ def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
     }
 
 
-def test_a_source_is_shown_in_one_line() -> None:
-    train, val = rows("ab"), rows("ab")
-    head = Head(np.zeros((2, 4), np.float32), np.zeros(2, np.float32), ("a", "b"))
-    shown = repr(Source(train, val, path="caches/base", head=head))
-    assert shown == f"<Source caches/base: train {train}, val {val}, head {head}>"
-    assert repr(replace(head, alignment={"loss": "mse"})) == "<Head: aligned, 2 rows of 4 weights>"
+def test_classes_of_one_name_are_one_and_groups_stay_apart() -> None:
+    joined = _concatenated([rows("bc"), replace(rows("ac"), groups=np.array([7, 7]))])
+    assert joined.class_names == ("a", "b", "c")
+    assert joined.labels.tolist() == [1, 2, 0, 2]
+    assert joined.groups is not None
+    assert joined.groups.tolist() == [0, 1, 2, 2]
+    assert _concatenated([rows("ba"), rows("cd")]).class_names == tuple("bacd")
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +72,7 @@ def test_several_caches_are_one_side(pair: list[Path], memory: int | None) -> No
     assert side.description["path"] == str(pair[0])
     assert side.description["other_paths"] == [str(pair[1])]
     assert side.description["manifest_digest"] != one.description["manifest_digest"]
-    assert any(note.startswith(str(pair[1])) for note in side.notes)
-
-
-def test_classes_of_one_name_are_one_and_groups_stay_apart() -> None:
-    from clinit.headtrain.stream.source import _class_names, _concatenated
-
-    one, other = rows("bc"), replace(rows("ac"), groups=np.array([7, 7]))
-    names = _class_names([one.class_names, other.class_names])
-    assert names == ("a", "b", "c")
-    joined = _concatenated([one, other], names)
-    assert joined.labels.tolist() == [1, 2, 0, 2]
-    assert joined.groups is not None
-    assert joined.groups.tolist() == [0, 1, 2, 2]
-    assert _class_names([("b", "a"), ("c",)]) == ("b", "a", "c")
+    assert any(note.startswith(str(pair[0])) for note in side.notes)
 
 
 def test_caches_that_do_not_fit_together_are_refused(pair: list[Path], tmp_path: Path) -> None:

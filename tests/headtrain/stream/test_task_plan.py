@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.record.task_log import TaskEntry
 from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw
@@ -42,22 +41,15 @@ def plan(**changes: Any) -> TaskPlan:
     return TaskPlan(scenario(), study(**changes))
 
 
-def classes_of(rows: np.ndarray) -> list[int]:
-    found: list[int] = np.unique(scenario().train.labels[rows]).tolist()
-    return found
-
-
-METHODS: dict[str, dict[str, Any]] = {
-    "rehearsal": {"buffer": 15},
-    "naive": {"method": "naive"},
-    "joint": {"method": "joint"},
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", TASKS, ids=["first", "second"])
-def test_a_task_sees_all_rows_of_its_classes_behind_old_ones(method: str, task: Task) -> None:
-    rows, train = plan(**METHODS[method]).rows(task), scenario().train
+@pytest.mark.parametrize(
+    ("settings", "old"),
+    [({"buffer": 15}, 15), ({"method": "naive"}, 0), ({"method": "joint"}, None)],
+)
+def test_a_task_sees_all_rows_of_its_classes_behind_old_ones(
+    settings: dict[str, Any], old: int | None, task: Task
+) -> None:
+    rows, train = plan(**settings).rows(task), scenario().train
     assert rows.number == task.number
     np.testing.assert_array_equal(rows.labels, train.labels[rows.rows])
     assert len(set(rows.rows.tolist())) == len(rows.rows)
@@ -66,8 +58,7 @@ def test_a_task_sees_all_rows_of_its_classes_behind_old_ones(method: str, task: 
     assert (rows.labels[: rows.num_base] < BASE).all()
     assert (rows.labels[rows.num_base : rows.num_old] >= BASE).all()
     assert (rows.labels[: rows.num_old] < task.start).all()
-    expected = {"rehearsal": 15, "naive": 0, "joint": sum(TRAIN[: task.start])}
-    assert rows.num_old == expected[method]
+    assert rows.num_old == (sum(TRAIN[: task.start]) if old is None else old)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["first", "second"])
@@ -80,20 +71,13 @@ def test_a_buffer_for_initialisation_alone_is_that_of_rehearsal(task: Task) -> N
     assert trained.num_old == 0
 
 
-def test_what_is_kept_of_a_task_is_in_the_next_tasks_buffer() -> None:
-    task_plan = plan(buffer=15)
-    kept = set(task_plan.kept(TASKS[0]).tolist())
-    following = task_plan.rows(TASKS[1])
-    assert kept == set(following.rows[following.num_base : following.num_old].tolist())
-    assert classes_of(np.array(sorted(kept))) == [5, 6]
-
-
-def test_a_base_sample_is_balanced_and_of_base_classes() -> None:
-    sample = plan(buffer=15).base_sample(11)
-    counts = np.bincount(scenario().train.labels[sample])
-    assert counts.sum() == 11
-    assert sorted(counts.tolist()) == [1, 2, 2, 3, 3]
-    assert len(plan(buffer=15).base_sample(10**6)) == sum(TRAIN[:BASE])
+def test_what_the_buffer_keeps_is_of_the_task_and_a_base_sample_is_balanced() -> None:
+    task_plan, labels = plan(buffer=15), scenario().train.labels
+    kept, following = task_plan.kept(TASKS[0]), task_plan.rows(TASKS[1])
+    assert set(kept) == set(following.rows[following.num_base : following.num_old])
+    assert np.unique(labels[kept]).tolist() == [5, 6]
+    assert sorted(np.bincount(labels[task_plan.base_sample(11)])) == [1, 2, 2, 3, 3]
+    assert len(task_plan.base_sample(10**6)) == sum(TRAIN[:BASE])
 
 
 def test_batches_are_drawn_anew_for_each_task_and_each_purpose() -> None:
@@ -110,44 +94,6 @@ def test_batches_are_drawn_anew_for_each_task_and_each_purpose() -> None:
     other = plan(buffer=15, seed=1)
     assert not np.array_equal(other.schedule(other.rows(TASKS[1])).batches, schedule.batches)
     assert task_plan.schedule(first).batches.max() < len(first.rows)
-
-
-def test_the_entry_of_a_task_counts_what_it_was_learnt_from() -> None:
-    task_plan = plan(method="naive", init_rows="buffer", buffer=15)
-    task = TASKS[1]
-    rows = task_plan.rows(task)
-    schedule = task_plan.schedule(rows)
-    seen = task_plan.start_rows(task, rows)
-    entry = TaskEntry.begin(scenario(), task, rows, seen, schedule)
-    assert entry.task == 2
-    assert entry.facts == {
-        "classes": 2,
-        "train_rows": 9 + 11,
-        "val_rows": 4 + 5,
-        "buffer_rows": 0,
-        "buffer_classes": 0,
-        "init_old_rows": 15,
-    }
-    np.testing.assert_array_equal(entry.new_share, np.ones(6))
-
-
-@pytest.mark.parametrize(
-    ("settings", "most"),
-    [
-        ({"method": "joint"}, 86),
-        ({"method": "naive"}, 21),
-        ({"method": "rehearsal", "buffer": 15}, 36),
-        ({"method": "rehearsal", "buffer": 15, "correct": "bic"}, 33),
-        ({"method": "naive", "init_rows": "buffer", "buffer": 30}, 51),
-        ({"method": "slda"}, 45),
-        ({"method": "ridge"}, 86),
-    ],
-)
-def test_the_most_rows_are_those_of_a_task_or_of_the_base(
-    settings: dict[str, Any], most: int
-) -> None:
-    assert TRAIN == [12, 3, 9, 20, 1, 15, 6, 9, 11]
-    assert plan(**settings).most_rows() == most
 
 
 def draw(*shares: Share, first_new: int, iterations: int = 3) -> Schedule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,16 +49,6 @@ def data() -> RunData:
         for name, seed, classes, place in (("base", 1, BASE, 1), ("new", 3, NEW, 2))
     )
     return RunData(base, new, head)
-
-
-@pytest.fixture
-def other_data(data: RunData) -> RunData:
-    """The same stream from a new cache that was extracted with other weights."""
-    base, new = (
-        replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "weights": "2"}))
-        for side in (data.base, data.new)
-    )
-    return replace(data, base=base, new=new)
 
 
 @pytest.fixture

@@ -213,9 +213,9 @@ def test_a_node_that_does_not_share_the_caches_is_named_with_its_remedy(
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     monkeypatch.setattr("socket.gethostname", lambda: "node7")
     study = Study.of({"tasks": 2, "iterations": 2, "batch_size": 2, "device": "cpu"}).resolved()
-    (bank,) = compile_banks([study], num_classes=10, dim=64)
+    (bank,) = compile_banks([study], data)
     with pytest.raises(CacheError, match="on the node node7") as caught:
-        _train_on_node(data, bank, ())
+        _train_on_node(data, bank)
     assert "Give more --memory" in caught.value.remedy
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, ExperimentError, RecordError
+from clinit.errors import ExperimentError, RecordError
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.sweep.folder import open_folder
@@ -134,7 +134,7 @@ def test_a_killed_search_finishes_what_it_had_asked_for_and_asks_for_other_trial
 @needs_optuna
 def test_a_damaged_study_and_other_held_out_rows_are_refused(data: RunData, tmp_path: Path) -> None:
     run(tmp_path, hold_out(data, 0.1, seed=0), trials=1)
-    with pytest.raises(CacheError, match=r"held-out:0.1:0 there, held-out:0.2:0 now"):
+    with pytest.raises(RecordError, match=r"held-out:0.1:0 there, held-out:0.2:0 now"):
         run(tmp_path, hold_out(data, 0.2, seed=0), trials=1)
     (tmp_path / STUDY).write_bytes(b"not a database" * 100)
     with pytest.raises(RecordError, match="cannot read or write the study") as caught:

@@ -31,9 +31,8 @@ from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.experiment import top_method
-from clinit.headtrain.top.method import TopMethod
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.top.training import top_optimizer, train_span
+from clinit.headtrain.top.training import TopMethod, top_optimizer, train_span
 
 CUDA = torch.device("cuda", 0)
 
