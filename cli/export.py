@@ -14,7 +14,7 @@ from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import FILE_SUFFIXES, check_onnx_out
-from clinit.cli.options import Overwrite
+from clinit.cli.options import Overwrite, RecordedBase, RecordedNew
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
@@ -49,22 +49,8 @@ def export(
             show_default="where they were when it was extracted",
         ),
     ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the base classes.",
-            metavar="FOLDER",
-            show_default="where it was in training",
-        ),
-    ] = None,
-    new: Annotated[
-        Path | None,
-        typer.Option(
-            help="That of the classes that arrived: its test rows fit the temperature.",
-            metavar="FOLDER",
-            show_default="where it was in training",
-        ),
-    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
     ] = False,
@@ -117,8 +103,7 @@ def export(
             f"--out is a place outside the run record, which holds its own files alone, got {out}"
         )
     head_only = head_only or out.suffix == ".npz"
-    reads_features = temperature or (memory and out.suffix != ".safetensors" and not head_only)
-    _check_options(context, out, head_only=head_only, reads_features=reads_features)
+    _check_options(context, out, head_only=head_only)
     from clinit.headtrain.model.export import export_head, export_run
     from clinit.headtrain.model.predict import find_images
 
@@ -143,30 +128,21 @@ def export(
     (_show_head if exported.network is None else _show_network)(exported)
 
 
-def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
+def _check_options(context: Context, out: Path, *, head_only: bool) -> None:
     """Refuse options that mean nothing for what is written."""
     forms = (".npz", ".safetensors")
-    if head_only and out.suffix not in forms:
-        raise typer.BadParameter(
-            f"--out is a file that ends in .npz or .safetensors with --head-only, got {out}"
-        )
-    if out.suffix not in forms and out.suffix.lower() in FILE_SUFFIXES:
-        raise typer.BadParameter(
-            f"--out is a folder, or a file that ends in .safetensors or .npz, got {out}"
-        )
-    unread = dict.fromkeys(
-        ["weights", "onnx", "memory", "check_images"] if head_only else [],
-        "where the head alone is written",
-    )
-    if not reads_features:
-        options = ["base", "new"] if head_only else ["new"]
-        unread |= dict.fromkeys(options, "where no feature is read")
-    if given(context, "onnx") is None:
-        unread.setdefault("check_images", "without --onnx")
-    for name, where in unread.items():
+    if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
+        kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
+        raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
+    onnx, idle = given(context, "onnx") is not None, {}
+    if head_only:
+        idle = dict.fromkeys(["weights", "onnx", "memory", "check_images"], "of a head alone")
+    elif not onnx:
+        idle = {"check_images": "without --onnx"}
+    for name, why in idle.items():
         if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {where}")
-    if given(context, "onnx") is not None:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+    if onnx:
         check_onnx_out(out)
 
 

@@ -127,12 +127,12 @@ def predict(
         check_writable(file, f"--{kind}")
     with doing("Loading the model …"):
         from clinit.extract.cache.head import Head
-        from clinit.headtrain.model.head_alone import (
+        from clinit.headtrain.model.predict import (
             caution_of_head,
+            find_images,
             is_head_file,
             predict_features,
         )
-        from clinit.headtrain.model.predict import find_images
 
         is_head = is_head_file(model)
         _check_options(context, model, is_head=is_head)

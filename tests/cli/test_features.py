@@ -20,7 +20,7 @@ from clinit.errors import ClinitError
 from clinit.extract.arrays import fitted_head as judge_head
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.head_alone import predict_features
+from clinit.headtrain.model.predict import predict_features
 
 BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")
 TRAIN = ("--init", "least-square", "--tasks", "2", "--iterations", "3", "--buffer", "30")

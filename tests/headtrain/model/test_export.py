@@ -25,11 +25,16 @@ from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.export import Export, TrainedRun, export_head, export_run
-from clinit.headtrain.model.head_alone import is_head_file
 from clinit.headtrain.model.model import assemble, open_model
 from clinit.headtrain.model.model_file import ModelFacts, read_facts
 from clinit.headtrain.model.onnx import load_onnx
-from clinit.headtrain.model.predict import Rejection, find_images, load_files, load_model
+from clinit.headtrain.model.predict import (
+    Rejection,
+    find_images,
+    is_head_file,
+    load_files,
+    load_model,
+)
 from clinit.headtrain.record.format import read_info, read_record
 from clinit.headtrain.rows import NEVER
 
