@@ -24,8 +24,7 @@ from clinit.headtrain.top.inputs import TopInputs, open_side, prepare_inputs, re
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 from clinit.headtrain.train.evaluate import count_correct
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.stopwatch import Stopwatch
 
 

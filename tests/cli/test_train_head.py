@@ -232,7 +232,7 @@ def test_a_precision_that_the_device_lacks_is_refused_before_anything_is_read(
     hollow = hollow_cache(tmp_path)
     error = refused(invoke(hollow, hollow, tmp_path / "runs", "--precision", "tf32"))
     assert isinstance(error, DeviceError)
-    assert "tf32 is a format of CUDA devices, but training runs on the CPU" in str(error)
+    assert "tf32 needs a CUDA device, and training runs on cpu" in str(error)
     assert "--precision float32" in error.remedy
 
 
