@@ -30,8 +30,7 @@ from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel
 from clinit.headtrain.train.evaluate import Evaluation, count_correct, evaluate, mean_losses
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.step import Updates
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}

@@ -15,7 +15,7 @@ from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.evaluate import linear_probe
 from clinit.headtrain.top.network import PlasticModel, cut_network
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import LabelledRows
 from tests.headtrain.top.networks import build
 
 
