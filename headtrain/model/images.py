@@ -154,11 +154,6 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
             remedy="Replace the damaged images, or remove the folders of these classes, and give"
             " another folder with `--features`; or read them again with `--retry-invalid`.",
         )
-    if single := [source.class_names[row] for row in np.flatnonzero(counts == 1)]:
-        listener.note(
-            f"{len(single):,} of {len(counts):,} classes have a single image ({examples(single)}):"
-            " what is computed from it is a guess, and nothing is kept aside to measure it on"
-        )
     return source
 
 

@@ -20,6 +20,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -168,9 +169,9 @@ class Memory:
         shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
         covariance = shares[0] * self.covariance + shares[1] * new.covariance
         places = len(self.class_names) + np.arange(len(new.class_names))
-        variances = [self.variances, new.variances]
-        if any(each is not None for each in variances):
-            variances = [_variances_or_shared(each) for each in (self, new)]
+        variances = None
+        if self.variances is not None or new.variances is not None:
+            variances = np.concatenate([_variances_or_shared(each) for each in (self, new)])
         return replace(
             self,
             class_names=names,
@@ -182,7 +183,7 @@ class Memory:
             exact=self.exact and new.exact,
             held_out=joined_rows([self.held_out, renumbered(new.held_out, places, names)], names),
             kept=joined_rows([self.kept, renumbered(new.kept, places, names)], names),
-            variances=None if variances[0] is None else np.concatenate(variances),
+            variances=variances,
         )
 
     def of_rows(self, rows: Sequence[int]) -> Memory:
@@ -376,12 +377,11 @@ def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
             raise ValueError(f"{name} holds values that are not finite")
     if (tensors["counts"] < 0).any() or 0 < facts.freedom < _LEAST_FREEDOM:
         raise ValueError("its numbers of images are none")
-    rows = {
-        name: FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
-        for name in _ROWS
-    }
-    arrays = {name: tensors.get(name) for name in _ARRAYS}
-    return Memory(**{name: getattr(facts, name) for name in _FACTS}, **arrays, **rows)
+    fields: dict[str, Any] = {name: getattr(facts, name) for name in _FACTS}
+    fields |= {name: tensors.get(name) for name in _ARRAYS}
+    for name in _ROWS:
+        fields[name] = FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
+    return Memory(**fields)
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

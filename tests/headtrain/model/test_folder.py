@@ -217,7 +217,6 @@ def description(folder: Path) -> str:
         (described(format="clinit-model/9"), "clinit-model/9"),
         (described(tasks=None), "tasks"),
         (described(tasks=[0]), "1 tasks for 5 class names"),
-        (described(record={"config": 3}), "record.config is 3"),
         (described(history=[{"action": "sold"}]), "'sold'"),
         (described(transform={}), "transform"),
     ],
