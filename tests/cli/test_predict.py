@@ -15,13 +15,7 @@ from clinit.cli import predict as predict_output
 from clinit.cli.predict import COLUMNS, OF_REJECTION, predict
 from clinit.errors import ImageError, ModelError
 from clinit.headtrain.model.export import Export
-from clinit.headtrain.model.predict import (
-    Guess,
-    Prediction,
-    Rejection,
-    find_images,
-    load_model,
-)
+from clinit.headtrain.model.predict import Guess, Prediction, Rejection, find_images, load_model
 from tests.snapshots import check_snapshot
 
 app = typer.Typer()
