@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -63,8 +62,8 @@ LAYOUTS: dict[str, Callable[[Search], Reader]] = {
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
     " folders alone, which are taken as train; archives must be unpacked",
-    WEBDATASET: "Give a folder with .tar files, and each image in them a class: beside key.jpg a"
-    " key.cls with a number or a name, a key.json with `label`, or a key.txt",
+    WEBDATASET: "Give a folder with .tar files, not compressed, and each image in them a class:"
+    " beside key.jpg a key.cls with a number or a name, a key.json with `label`, or a key.txt",
     HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"
     " and name the column of their classes with `--label-column` of `clinit manifest build`",
 }
@@ -194,10 +193,13 @@ def _try_layouts(
 
 
 def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) -> ManifestError:
-    if dataset.name == FOLDER and not dataset.classes:
-        images = tree.images(".", deep=False).paths
-        if images:
-            return _one_class(tree, min(images))
+    images = tree.images(".", deep=False).paths if not dataset.classes else []
+    if dataset.name == FOLDER and images:
+        return ManifestError(
+            f"{printable(tree.root)} holds images ({printable(min(images))}) and no folder of a"
+            " class",
+            remedy="If it is the folder of one class, give the folder of all class folders.",
+        )
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"
     if len(top) > 8:
@@ -212,18 +214,6 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
         f" and found {found}",
         remedy=f"{_EXPECTED.get(dataset.name, other)}. Tar shards are read as `{WEBDATASET}`,"
         f" Parquet files as `{HUGGINGFACE}`.",
-    )
-
-
-def _one_class(tree: Tree, image: str) -> ManifestError:
-    """Return the error of the folder of a single class, given in place of its parent."""
-    parent = Path(os.path.normpath(tree.root / ".."))
-    if "train" in split_folders([parent.absolute().name], "train"):
-        parent = Path(os.path.normpath(parent / ".."))
-    return ManifestError(
-        f"{printable(tree.root)} holds images ({printable(image)}) and no folder of a class",
-        remedy=f"If it is the folder of one class, give its parent: {printable(parent)}. Each"
-        " class needs a folder of its own.",
     )
 
 

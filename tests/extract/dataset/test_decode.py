@@ -40,21 +40,20 @@ def pixels(content: bytes) -> np.ndarray:
     return decode(content).permute(1, 2, 0).numpy()
 
 
-@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
-def test_every_format_gives_the_pixels_that_pillow_gives(picture: Image.Image, fmt: str) -> None:
-    content = encoded(picture, fmt)
-    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=1)
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
-def test_every_colour_mode_becomes_rgb(picture: Image.Image, mode: str) -> None:
-    content = encoded(picture.convert(mode), "PNG")
-    np.testing.assert_array_equal(pixels(content), pillow_pixels(content))
-
-
-def test_a_cmyk_jpeg_has_the_colours_that_pillow_gives(picture: Image.Image) -> None:
-    content = encoded(picture.convert("CMYK"), "JPEG", quality=95)
-    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=2)
+@pytest.mark.parametrize(
+    ("fmt", "mode"),
+    [
+        *((fmt, "RGB") for fmt in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")),
+        *(("PNG", mode) for mode in ("L", "P", "RGBA", "LA", "1")),
+        ("JPEG", "CMYK"),
+    ],
+)
+def test_every_format_and_mode_gives_the_pixels_that_pillow_gives(
+    picture: Image.Image, fmt: str, mode: str
+) -> None:
+    content = encoded(picture.convert(mode), fmt)
+    limit = 2 if mode == "CMYK" else fmt != "PNG"
+    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=limit)
 
 
 @pytest.mark.parametrize("fmt", ["PNG", "TIFF"])
@@ -75,10 +74,6 @@ def test_an_exif_rotation_is_applied(picture: Image.Image, fmt: str, orientation
     assert pixels(content).shape == ((48, 64, 3) if orientation < 5 else (64, 48, 3))
 
 
-def test_an_image_of_one_pixel_is_an_image(picture: Image.Image) -> None:
-    assert pixels(encoded(picture.resize((1, 1)), "JPEG")).shape == (1, 1, 3)
-
-
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
 @pytest.mark.parametrize(
     ("fmt", "options"),
@@ -92,11 +87,13 @@ def test_a_truncated_image_is_refused(
         decode(content[: int(part * len(content))])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"text", *(mark + bytes(30) for mark in (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"RIFF"))],
-)
-def test_what_is_no_image_is_refused(content: bytes) -> None:
+SCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+MARKS = (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF")
+
+
+@pytest.mark.parametrize("content", [b"text", SCRIPT, *(mark + bytes(30) for mark in MARKS)])
+def test_what_is_no_image_is_refused(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ImageError, match="its header is damaged"):
         decode(content)
 
@@ -240,16 +237,6 @@ def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
     monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ImageError, match="a progressive JPEG of more than 500 scans"):
         decode(bomb)
-
-
-def test_a_file_that_would_start_another_program_is_not_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
-    monkeypatch.setattr("subprocess.check_call", lambda *args, **kwargs: 1 / 0)
-    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
-    with pytest.raises(ImageError, match="not an image of a known format"):
-        decode(script)
 
 
 @pytest.mark.parametrize("channels", [3, 4])

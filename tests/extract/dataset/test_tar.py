@@ -105,23 +105,11 @@ def test_the_key_ends_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
 
 
 def test_links_in_a_tar_are_no_images(tmp_path: Path) -> None:
-    path = tmp_path / "x.tar"
-    with tarfile.open(path, "w") as tar:
-        for name, kind in (("a.jpg", tarfile.SYMTYPE), ("b.jpg", tarfile.LNKTYPE)):
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, "/etc/passwd"
-            tar.addfile(member)
-    found = index_tar(path)
-    assert found.table.is_empty()
-    assert found.left_out[OTHERS] == ["a.jpg", "b.jpg"]
-
-
-def test_a_tar_without_the_mark_of_its_end_is_told(tmp_path: Path) -> None:
-    path = make_tar(tmp_path / "x.tar", SAMPLES)
-    path.write_bytes(path.read_bytes()[: 8 * 512])
-    found = index_tar(path)
-    assert len(found.table) == 2
-    assert found.left_out[UNENDED] == [""]
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        member = tarfile.TarInfo("a.jpg")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(member)
+    assert index_tar(tmp_path / "x.tar").left_out[OTHERS] == ["a.jpg"]
 
 
 @pytest.mark.parametrize(
