@@ -34,52 +34,32 @@ def test_every_image_has_a_row_with_path_label_name_and_size(tmp_path: Path) -> 
     assert scanned.layout == "class-folders"
 
 
-def test_labels_agree_between_splits_with_different_classes(tmp_path: Path) -> None:
-    put(tmp_path, "train/b/1.png", "train/c/1.png", "val/a/1.png", "val/c/1.png")
-    train, val = (scan("folder", tmp_path, split) for split in ("train", "val"))
-    assert train.manifest.class_names == val.manifest.class_names == ("a", "b", "c")
-    assert rows(tmp_path, "val") == [("val/a/1.png", 0), ("val/c/1.png", 2)]
-    assert train.warnings == ("1 of 3 classes have no image in train (for example a)",)
+# Files, what is read, its rows, the classes of both splits, the splits that are there. Names of
+# splits are classes where there is no train, and so is train where it holds images itself.
+TREES = """
+b/1.png a/1.png | train | a/1.png 0 b/1.png 1 | a b | train
+train/b/1.png train/c/1.png val/a/1.png | val | val/a/1.png 0 | a b c | train val
+train/a/1.png train/b/1.png Valid/b/2.png | val | Valid/b/2.png 1 | a b | train val
+train/a/1.png train/b/1.png dev/b/2.png | val | dev/b/2.png 1 | a b | train val
+train/a/1.png train/b/1.png Testing/b/2.png | val | Testing/b/2.png 1 | a b | train val
+train/a/1.png val/a/2.png test/a/3.png | val | val/a/2.png 0 | a | train val
+train/a/1.png val/a/2.png test/a/3.png | test | test/a/3.png 0 | a | train val
+cat/1.png dev/x/1.png | train | cat/1.png 0 dev/x/1.png 1 | cat dev | train
+train/1.png car/1.png | train | car/1.png 0 train/1.png 1 | car train | train
+"""
 
 
-def test_class_folders_alone_are_train(tmp_path: Path) -> None:
-    put(tmp_path, "b/1.png", "a/1.png")
-    assert rows(tmp_path) == [("a/1.png", 0), ("b/1.png", 1)]
-    assert available_splits("folder", tmp_path) == ("train",)
-    with pytest.raises(ManifestError, match="no val split of folder"):
-        scan("folder", tmp_path, "val")
-
-
-@pytest.mark.parametrize("name", ["val", "Valid", "dev", "Testing"])
-def test_val_beside_train_may_have_any_of_its_usual_names(tmp_path: Path, name: str) -> None:
-    put(tmp_path, "train/a/1.png", "train/b/1.png", f"{name}/b/2.png")
-    assert available_splits("folder", tmp_path) == ("train", "val")
-    assert rows(tmp_path, "val") == [(f"{name}/b/2.png", 1)]
-
-
-def test_test_images_are_read_as_val_where_that_is_asked_for(tmp_path: Path) -> None:
-    put(tmp_path, "train/a/1.png", "train/b/1.png", "val/a/2.png", "test/a/3.png", "test/b/3.png")
-    val, test = scan("folder", tmp_path, "val"), scan("folder", tmp_path, "test")
-    assert val.manifest.table["path"].to_list() == ["val/a/2.png"]
-    assert "test was left out: val comes first" in val.warnings
-    assert test.manifest.split == "val"
-    assert test.manifest.table["path"].to_list() == ["test/a/3.png", "test/b/3.png"]
-    assert test.warnings == ()
-    assert test.manifest.class_names == scan("folder", tmp_path, "train").manifest.class_names
-
-
-def test_class_folders_with_names_of_splits_are_classes_where_there_is_no_train(
-    tmp_path: Path,
-) -> None:
-    put(tmp_path, "cat/1.png", "dev/images/1.png", "test/images/1.png")
-    assert available_splits("folder", tmp_path) == ("train",)
-    assert scan("folder", tmp_path, "train").manifest.class_names == ("cat", "dev", "test")
-
-
-def test_a_class_called_train_is_not_taken_for_a_split(tmp_path: Path) -> None:
-    put(tmp_path, "train/1.png", "car/1.png", "bus/1.png")
-    assert [label for _, label in rows(tmp_path)] == [0, 1, 2]
-    assert scan("folder", tmp_path, "train").manifest.class_names == ("bus", "car", "train")
+@pytest.mark.parametrize("line", TREES.strip().splitlines())
+def test_folders_are_splits_or_classes(tmp_path: Path, line: str) -> None:
+    names, split, found, classes, splits = line.split(" | ")
+    put(tmp_path / "real", *names.split())
+    (tmp_path / "link").symlink_to("real")
+    scanned = scan("folder", tmp_path / "link", split).manifest
+    rows = scanned.table.select("path", "label").rows()
+    assert " ".join(f"{path} {label}" for path, label in rows) == found
+    assert scanned.class_names == tuple(classes.split())
+    assert scanned.split == ("train" if split == "train" else "val")
+    assert available_splits("folder", tmp_path / "link") == tuple(splits.split())
 
 
 def test_rows_are_in_code_point_order(tmp_path: Path) -> None:
