@@ -46,7 +46,7 @@ from clinit.extract.dataset.known import (
     read_class_names,
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
-from clinit.extract.dataset.manifest import leaves_root
+from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.parquet import DAMAGE, Features, index_parquet, read_images
 from clinit.extract.dataset.tar import index_tar
 from clinit.extract.dataset.tree import Tree
@@ -162,7 +162,7 @@ def _read(search: Search, files: SplitFiles) -> Listing:
         for why, names in found.left_out.items():
             left_out.setdefault(why, []).extend(f"{path}/{name}".rstrip("/") for name in names)
     table = pl.concat(tables)
-    leaving = table.filter(leaves_root(pl.col("path")))
+    leaving = table.filter(LEAVES_ROOT)
     if len(leaving):
         raise ManifestError(
             f"the name of the image {leaving['path'][0]!r} leads out of its container",

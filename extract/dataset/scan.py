@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ManifestError
+from clinit.extract.dataset import layouts
 from clinit.extract.dataset.container_layouts import (
     container_splits,
     describe_containers,
@@ -28,32 +29,20 @@ from clinit.extract.dataset.known import (
     Layout,
     read_dataset,
 )
-from clinit.extract.dataset.layouts import (
-    FILE_NAME,
-    NUMBER,
-    STEM,
-    DoesNotFitError,
-    Listing,
-    Reader,
-    Search,
-    devkit_labels,
-    find_class_folders,
-    find_listed,
-    kaggle_labels,
-    places_labels,
-)
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import Tree
 from clinit.words import printable
 
-LAYOUTS: dict[str, Callable[[Search], Reader]] = {
-    "class-folders": partial(find_class_folders, lambda name: [name]),
+LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
+    "class-folders": partial(layouts.find_class_folders, lambda name: [name]),
     # No name holds a hyphen of its own; nested folders are taken as well.
-    "places-easy": partial(find_class_folders, lambda name: [name, name.replace("/", "-")]),
-    "places-original-train": partial(find_class_folders, lambda name: [f"{name[0]}/{name}"]),
-    "imagenet-kaggle": partial(find_listed, STEM, kaggle_labels),
-    "imagenet-devkit": partial(find_listed, NUMBER, devkit_labels),
-    "places-original-val": partial(find_listed, FILE_NAME, places_labels),
+    "places-easy": partial(layouts.find_class_folders, lambda name: [name, name.replace("/", "-")]),
+    "places-original-train": partial(
+        layouts.find_class_folders, lambda name: [f"{name[0]}/{name}"]
+    ),
+    "imagenet-kaggle": partial(layouts.find_listed, layouts.STEM, layouts.kaggle_labels),
+    "imagenet-devkit": partial(layouts.find_listed, layouts.NUMBER, layouts.devkit_labels),
+    "places-original-val": partial(layouts.find_listed, layouts.FILE_NAME, layouts.places_labels),
     WEBDATASET: find_containers,
     HUGGINGFACE: find_containers,
 }
@@ -180,13 +169,14 @@ def _folder_dataset(tree: Tree, split: str) -> Dataset:
 
 def _try_layouts(
     tree: Tree, dataset: Dataset, split: str
-) -> tuple[tuple[Layout, Reader] | None, list[str]]:
+) -> tuple[tuple[Layout, layouts.Reader] | None, list[str]]:
     """Return the first layout that fits with its reader, and why the ones before do not."""
     reasons: list[str] = []
     for layout in dataset.layouts:
+        search = layouts.Search(tree, dataset, layout, split)
         try:
-            return (layout, LAYOUTS[layout.kind](Search(tree, dataset, layout, split))), reasons
-        except DoesNotFitError as error:
+            return (layout, LAYOUTS[layout.kind](search)), reasons
+        except layouts.DoesNotFitError as error:
             if split in layout.folders:
                 reasons.append(f"{layout.kind}: {error}")
     return None, reasons
@@ -217,7 +207,7 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
     )
 
 
-def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
+def _manifest(dataset: Dataset, split: str, listing: layouts.Listing) -> Manifest:
     """Return the manifest; of test images, that of the split val."""
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
     contained = is_contained(listing.table)

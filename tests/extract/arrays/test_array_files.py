@@ -103,7 +103,7 @@ def test_arrays_of_other_names_are_found_by_option_and_listed_without(
     tmp_path: Path, name: str, write: Writer
 ) -> None:
     write(tmp_path / name, embedding=FEATURES, target=LABELS)
-    named = {"features_name": "embedding"}
+    named: dict[str, Any] = {"features_name": "embedding"}
     for settings, wanted, option in (
         ({}, "'features'", "--features-name"),
         (named, "'labels' or 'label'", "--labels-name"),
@@ -134,7 +134,8 @@ def test_labels_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_class_names_come_from_the_metadata_or_from_the_option(tmp_path: Path) -> None:
-    path, arrays = tmp_path / "a.safetensors", {"features": FEATURES, "labels": LABELS}
+    path = tmp_path / "a.safetensors"
+    arrays: dict[str, np.ndarray] = {"features": FEATURES, "labels": LABELS}
     for text in ("a, b", "{}", '["a", "a"]', "[]", "[1]", '["' + "x" * 4097):
         save_file(arrays, path, metadata={"class_names": text})
         with pytest.raises(CacheError, match="are no JSON list of different texts") as caught:

@@ -47,8 +47,10 @@ def imported(
         if name in settings and not isinstance(settings[name], Path):
             settings[name] = written(cache.parent / f"{name}.safetensors", settings[name])
     config = ImportConfig(backbone=backbone, **settings)
-    paths = (cache.parent / name for name in ("features.npy", "labels.npy"))
-    return import_features(*paths, cache, config, **(report or {}))
+    folder = cache.parent
+    return import_features(
+        folder / "features.npy", folder / "labels.npy", cache, config, **(report or {})
+    )
 
 
 def written(path: Path, content: str | Head) -> Path:

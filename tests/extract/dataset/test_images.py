@@ -62,17 +62,11 @@ def contents(images: Images, rows: int) -> list[bytes]:
         return list(pool.map(images.read, range(rows)))
 
 
-def test_files_of_a_manifest_are_read_as_files(tmp_path: Path) -> None:
+def test_rows_are_read_in_any_order(tmp_path: Path, tar: list[Row], parquet: list[Row]) -> None:
     (tmp_path / "a.jpg").write_bytes(b"12345")
-    images = images_of(pl.DataFrame([("a.jpg", 0, "a", 5)], schema=SCHEMA, orient="row"), tmp_path)
-    assert images == ImageFiles(tmp_path, ["a.jpg"], [5])
-    assert images.read(0) == b"12345"
-    assert images.place(0) == tmp_path / "a.jpg"
-
-
-def test_rows_of_containers_are_read_in_any_order(
-    tmp_path: Path, tar: list[Row], parquet: list[Row]
-) -> None:
+    files = images_of(pl.DataFrame([("a.jpg", 0, "a", 5)], schema=SCHEMA, orient="row"), tmp_path)
+    assert files == ImageFiles(tmp_path, ["a.jpg"], [5])
+    assert (files.read(0), files.place(0)) == (b"12345", tmp_path / "a.jpg")
     rows = [*tar, *parquet]
     order = np.random.default_rng(0).permutation(len(rows)).tolist()
     images = images_of(table([rows[i] for i in order]), tmp_path)
