@@ -167,7 +167,11 @@ class Cholesky:
         Raises:
             numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
         """
-        with _errors_raise(system):
+        with contextlib.ExitStack() as stack:
+            if array_api_compat.is_cupy_array(system):  # it would return garbage
+                import cupyx
+
+                stack.enter_context(cupyx.errstate(linalg="raise"))
             return cls(namespace(system).linalg.cholesky(system))
 
     def solve(self, right: Float[Any, "dim columns"]) -> Float[Any, "dim columns"]:
@@ -177,27 +181,6 @@ class Cholesky:
     def half(self, right: Float[Any, "dim columns"]) -> Float[Any, "dim columns"]:
         """Return L^-1 @ right, whose columns have the squared norms right^T system^-1 right."""
         return _solve_triangular(self.factor, right, transposed=False)
-
-
-def solve_positive_definite(
-    system: Float[Any, "dim dim"], right: Float[Any, "dim columns"]
-) -> Float[Any, "dim columns"]:
-    """Solve system @ x = right by a Cholesky factorisation, O(dim^3 + dim^2 columns).
-
-    Raises:
-        numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
-    """
-    return Cholesky.of(system).solve(right)
-
-
-def _errors_raise(array: Any) -> contextlib.AbstractContextManager[Any]:
-    """Let CuPy raise where a factorisation fails, as NumPy does: it would return garbage."""
-    if not array_api_compat.is_cupy_array(array):
-        return contextlib.nullcontext()
-    import cupyx
-
-    errors: contextlib.AbstractContextManager[Any] = cupyx.errstate(linalg="raise")
-    return errors
 
 
 def _solve_triangular(factor: Any, right: Any, *, transposed: bool) -> Any:

@@ -39,7 +39,7 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule, TaskPlan
 from clinit.headtrain.study.study import Study, names_of
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]

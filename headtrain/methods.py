@@ -32,9 +32,8 @@ from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
-from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
-from clinit.headtrain.train.rows import LabelledRows
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 

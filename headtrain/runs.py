@@ -333,7 +333,8 @@ def train_top(
         CheckpointError: If a checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable, or a record cannot be written.
     """
-    from clinit.headtrain.top.experiment import prepare_runs, run_top  # slow: it imports timm
+    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.top.inputs import prepare_runs
 
     assert data.images is not None
     assert data.sides is not None

@@ -263,7 +263,7 @@ def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path:
 def test_rows_of_later_blocks_keep_their_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.model.head_alone.BLOCK_ROWS", 3)
+    monkeypatch.setattr("clinit.headtrain.model.predict.BLOCK_ROWS", 3)
     head = clinit.save_head(tmp_path / "head.npz", np.eye(2), None, ["ant", "bee"])
     rows = np.random.default_rng(0).standard_normal((8, 2))
     np.save(tmp_path / "rows.npy", rows)

@@ -17,21 +17,18 @@ Statistician 37(3), 1983). Statistics of different shifts add exactly:
 
     G' = G + s d^T + d s^T + w d d^T,    d = a - a',    s = sum_c w_c S_c,    w = sum_c w_c n_c.
 
-Statistics of two sets of rows as those of one, for averages over rows.
-
-Class statistics of one task after another: rows that stay are not summed again.
-
-A buffer that keeps all rows has, at task k, those of the tasks before it and those of the task; to
-sum them anew at each task would cost k times as much as the new ones do.
+One task after another, rows that stay are not summed again: a buffer that keeps all rows has, at
+task k, those of the tasks before it and those of the task; to sum them anew at each task would cost
+k times as much as the new ones do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
-import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -46,7 +43,7 @@ from clinit.headtrain.array import (
     to_numpy,
 )
 from clinit.headtrain.groups import one_of_each, shares_of
-from clinit.headtrain.statistics.moments import Block, MomentSums, cut
+from clinit.headtrain.statistics.moments import Block, MomentSums, cut, symmetric
 from clinit.headtrain.stream.buffer import TaskRows
 
 Weighting = Literal["class", "sample"]
@@ -99,79 +96,66 @@ class ClassStatistics:
             raise ValueError(f"{features.shape[0]} features for {len(labels)} labels")
         if totals is None:
             totals = count(one_of_each(labels, groups), num_classes)
-        elif num_classes is not None and num_classes != len(totals):
-            raise ValueError(f"num_classes is {num_classes} but totals has {len(totals)} classes")
         if shift is None:
-            spaced = take(features, slice(None, None, max(1, len(labels) // 4096)))
-            shift = _mean(spaced) if len(labels) else _zeros(spaced)
+            shift = _mean(take(features, slice(None, None, max(1, len(labels) // 4096))))
         # Rows of one class side by side: sums of long segments, and no sort in each block.
         is_sorted = bool((labels[1:] >= labels[:-1]).all())
         order = None if is_sorted else np.argsort(labels, kind="stable")
-        return cls.of_blocks(
-            cut(features, labels, order, shares_of(groups)), totals, weighting=weighting,
-            shift=shift, dim=features.shape[1],
-        )  # fmt: skip
+        blocks = cut(features, labels, order, shares_of(groups))
+        return cls.of_blocks(blocks, totals, features.shape[1], weighting=weighting, shift=shift)
 
     @classmethod
     def of_blocks(
         cls,
         blocks: Iterable[Block],
         totals: Int[np.ndarray, " classes"],
+        dim: int,
         *,
         weighting: Weighting = "class",
         shift: Float[Any, " dim"] | None = None,
-        dim: int | None = None,
     ) -> ClassStatistics:
         """Return the statistics of rows that come in blocks, as from a feature cache.
 
         Args:
             blocks: Features, labels and, if rows repeat each other, what each row counts; only one
-                is held at a time.
+                is held at a time. There may be none.
             totals: Rows of each class in the whole set, from the labels.
+            dim: Width of the features.
             weighting: What an average is: over classes of averages, or over rows.
             shift: Default: the mean of the first block.
-            dim: Needed when there may be no block at all.
 
         Raises:
-            StatisticsError: If a feature is not finite, or there are more rows of a class
-                than `totals` says.
+            StatisticsError: If a feature is not finite.
         """
         weights = row_weights(totals, weighting)
         moments: MomentSums | None = None
         for features, labels, *shares in blocks:
             if moments is None:
-                if shift is None:
-                    shift = _mean(features) if features.shape[0] else _zeros(features)
+                shift = _mean(features) if shift is None else shift
                 moments = MomentSums.zeros(weights, float64_of(beside(features, shift)))
             for part in cut(features, to_numpy(labels), None, *shares):
                 moments.add(*part)
         if moments is None:
-            if shift is None and dim is None:
-                raise ValueError("no block of features was given, and no dim")
-            moments = MomentSums.zeros(weights, np.zeros(dim or 0) if shift is None else shift)
-        statistics = cls(
+            moments = MomentSums.zeros(weights, np.zeros(dim) if shift is None else shift)
+        xp = namespace(moments.lower)
+        if not bool(xp.all(xp.isfinite(moments.lower))):
+            raise StatisticsError(
+                "the features hold values that are not finite (NaN or infinity)",
+                remedy="Extract them again in float32: float16 ends at 65,504.",
+            )
+        return cls(
             totals=np.asarray(totals, dtype=np.int64),
             weighting=weighting,
-            counts=moments.rows_counted(),
+            counts=np.rint(moments.counts).astype(np.int64),  # whole once all shares are added
             shift=moments.shift,
             sums=moments.sums,
-            gram=moments.symmetric_gram(),
+            gram=symmetric(moments.lower),
         )
-        statistics._check()
-        return statistics
 
     def __add__(self, other: ClassStatistics) -> ClassStatistics:
-        """Merge the statistics of two disjoint parts of one set.
-
-        Raises:
-            StatisticsError: If the two parts were summed with different weights.
-        """
-        if self.weighting != other.weighting or not np.array_equal(self.totals, other.totals):
-            raise StatisticsError(
-                f"{self.weighting} weights of {self.totals.sum():,} rows and {other.weighting}"
-                f" weights of {other.totals.sum():,} rows cannot be merged",
-                remedy="Sum every part with the `totals` (rows of each class) of the whole set.",
-            )
+        """Merge the statistics of two disjoint parts of one set, both summed with its `totals`."""
+        assert self.weighting == other.weighting
+        assert np.array_equal(self.totals, other.totals)
         other = other.with_shift(self.shift)
         merged = replace(
             self,
@@ -179,7 +163,7 @@ class ClassStatistics:
             sums=self.sums + other.sums,
             gram=self.gram + other.gram,
         )
-        merged._check()
+        assert (merged.counts <= merged.totals).all()
         return merged
 
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
@@ -191,30 +175,19 @@ class ClassStatistics:
         Args:
             totals: Rows of each class in the larger set: of these classes as many as here, and of
                 others any number.
-
-        Raises:
-            ValueError: If a class that has rows here has another number of them there.
         """
-        known = self.totals > 0
-        told = np.asarray(totals, dtype=np.int64)
-        if len(told) < len(known) or not np.array_equal(
-            told[: len(known)][known], self.totals[known]
-        ):
-            raise ValueError("a class has another number of rows in the larger set")
-        xp = namespace(self.gram)
-        added = len(told) - len(known)
-        none = xp.zeros(
-            (added, self.dim), dtype=xp.float64, device=array_api_compat.device(self.gram)
-        )
+        known, added = np.flatnonzero(self.totals), len(totals) - len(self.totals)
+        assert np.array_equal(totals[known], self.totals[known])
         factor = 1.0
-        if known.any():
-            first = int(np.argmax(known))
-            factor = float(row_weights(told, self.weighting)[first] / self.weights[first])
+        if len(known):
+            first = known[0]
+            factor = float(row_weights(totals, self.weighting)[first] / self.weights[first])
+        none = beside(self.gram, np.zeros((added, self.dim)))
         return replace(
             self,
-            totals=told,
+            totals=np.asarray(totals, dtype=np.int64),
             counts=np.concatenate([self.counts, np.zeros(added, dtype=np.int64)]),
-            sums=xp.concat([self.sums, none]),
+            sums=namespace(self.gram).concat([self.sums, none]),
             gram=self.gram * factor,
         )
 
@@ -233,20 +206,6 @@ class ClassStatistics:
             sums=self.sums + beside(self.gram, self.counts.astype(np.float64))[:, None] * offset,
             gram=self.gram + cross + cross.T + mass * xp.linalg.outer(offset, offset),
         )
-
-    def _check(self) -> None:
-        xp = namespace(self.gram)
-        if (self.counts > self.totals).any():
-            worst = int(np.argmax(self.counts - self.totals))
-            raise StatisticsError(
-                f"class {worst} has {self.counts[worst]:,} rows, expected {self.totals[worst]:,}",
-                remedy="Pass the row counts of the whole set as `totals`, and each part once.",
-            )
-        if not bool(xp.all(xp.isfinite(self.gram))):
-            raise StatisticsError(
-                "the features hold values that are not finite (NaN or infinity)",
-                remedy="Extract them again in float32: float16 ends at 65,504.",
-            )
 
     @property
     def num_classes(self) -> int:
@@ -276,16 +235,12 @@ class ClassStatistics:
     @property
     def class_means(self) -> Float[Any, "classes dim"]:
         """mu_c; zero for a class without rows."""
-        xp = namespace(self.gram)
-        present = beside(self.gram, self.totals > 0)[:, None]
-        return xp.where(present, self._shifted_class_means() + self.shift, 0.0)
+        return self._of_present(self._shifted_class_means() + self.shift)
 
     @property
     def centred_class_means(self) -> Float[Any, "classes dim"]:
         """mu_c - mu_G; zero for a class without rows."""
-        xp = namespace(self.gram)
-        present = beside(self.gram, self.totals > 0)[:, None]
-        return xp.where(present, self._shifted_class_means() - self._shifted_mean(), 0.0)
+        return self._of_present(self._shifted_class_means() - self._shifted_mean())
 
     @property
     def total_covariance(self) -> Float[Any, "dim dim"]:
@@ -305,39 +260,34 @@ class ClassStatistics:
         """Ave y (h - mu_G)^T: row c is share_c (mu_c - mu_G)."""
         return beside(self.gram, self.shares)[:, None] * self.centred_class_means
 
+    def _of_present(self, rows: Float[Any, "classes dim"]) -> Float[Any, "classes dim"]:
+        present = beside(rows, self.totals > 0)[:, None]
+        return namespace(rows).where(present, rows, 0.0)
+
     def _shifted_mean(self) -> Any:
-        self._require_complete()
+        assert np.array_equal(self.counts, self.totals), "a part is not the whole"
         return beside(self.gram, self.weights) @ self.sums
 
     def _shifted_class_means(self) -> Any:
-        self._require_complete()
+        assert np.array_equal(self.counts, self.totals), "a part is not the whole"
         rows = np.maximum(self.totals, 1).astype(np.float64)
         return self.sums / beside(self.gram, rows)[:, None]
-
-    def _require_complete(self) -> None:
-        if not np.array_equal(self.counts, self.totals):
-            raise StatisticsError(
-                f"the statistics hold {self.counts.sum():,} of {self.totals.sum():,} rows",
-                remedy="Merge the statistics of all parts (with +) before you use them.",
-            )
 
 
 def count(
     labels: Int[np.ndarray, " rows"], num_classes: int | None = None
 ) -> Int[np.ndarray, " classes"]:
     """Return the rows of each class; labels must lie in [0, num_classes)."""
-    counts = np.bincount(labels, minlength=num_classes or 0) if len(labels) else np.zeros(
-        num_classes or 0, dtype=np.int64
-    )  # fmt: skip
+    counts = np.bincount(labels, minlength=num_classes or 0)
     if num_classes is not None and len(counts) > num_classes:
         raise ValueError(f"label {len(counts) - 1} is outside [0, {num_classes})")
     return counts
 
 
 def row_weights(
-    totals: Int[np.ndarray, " classes"], weighting: str
+    totals: Int[np.ndarray, " classes"], weighting: Weighting
 ) -> Float[np.ndarray, " classes"]:
-    """Return the weight of a row of each class: 1 / (C n_c) or 1 / N; 0 where n_c = 0."""
+    """Return the weight of a row of each class: 1 / (C n_c) or 1 / N; 0 if n_c = 0."""
     if weighting not in get_args(Weighting):
         raise ValueError(f"weighting is {weighting!r}, expected one of {get_args(Weighting)}")
     present = totals > 0
@@ -347,12 +297,9 @@ def row_weights(
 
 
 def _mean(features: Any) -> Any:
-    return namespace(features).mean(float64_of(features), axis=0)
-
-
-def _zeros(features: Any) -> Any:
-    xp = namespace(features)
-    return xp.zeros(features.shape[1], dtype=xp.float64, device=array_api_compat.device(features))
+    """Return the mean of rows; zeros if there is none."""
+    xp, wide = namespace(features), float64_of(features)
+    return xp.mean(wide, axis=0) if wide.shape[0] else xp.sum(wide, axis=0)
 
 
 def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
@@ -360,17 +307,13 @@ def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
 
     Unlike `+`, which adds parts of a set whose size is known beforehand. Averages over classes
     cannot be pooled: the weight of a row would change with each row of its class to come.
-
-    Raises:
-        ValueError: If the averages are over classes, or the numbers of classes differ.
     """
-    if {one.weighting, other.weighting} != {"sample"} or one.num_classes != other.num_classes:
-        raise ValueError("both must have averages over rows, and the same classes")
+    assert one.weighting == other.weighting == "sample"
     totals = one.totals + other.totals
-    shares = (float(part.totals.sum()) / max(1, int(totals.sum())) for part in (one, other))
+    rows = max(1, int(totals.sum()))
     first, second = (
-        replace(part, totals=totals, gram=part.gram * share)
-        for part, share in zip((one, other), shares, strict=True)
+        replace(part, totals=totals, gram=part.gram * (float(part.totals.sum()) / rows))
+        for part in (one, other)
     )
     return first + second
 
@@ -394,6 +337,8 @@ class RunningStatistics:
     ) -> ClassStatistics:
         """Return the class statistics of the rows of a task.
 
+        Rows are summed only if they are not among the last ones, and all of these are there.
+
         Args:
             rows: The rows.
             features: Theirs, of shape (rows, dim).
@@ -401,39 +346,19 @@ class RunningStatistics:
             weighting: What an average is.
             groups: Of rows that repeat each other; the same of a row of the pool each time.
         """
-        found = self._extended(rows, features, num_classes, weighting, groups)
-        if found is None:
-            found = ClassStatistics.of(
-                features, rows.labels, num_classes=num_classes, weighting=weighting, groups=groups
-            )
-        self._last[weighting] = rows.rows, found
-        return found
-
-    def _extended(
-        self,
-        rows: TaskRows,
-        features: FeatureRows,
-        num_classes: int,
-        weighting: Weighting,
-        groups: Int[np.ndarray, " rows"] | None,
-    ) -> ClassStatistics | None:
-        """Return statistics from the last ones, where the old rows, or all, are those."""
-        if weighting not in self._last:
-            return None
-        seen, last = self._last[weighting]
-        if last.num_classes == num_classes and np.array_equal(seen, rows.rows):
+        summed = partial(ClassStatistics.of, weighting=weighting)
+        seen, last = self._last.get(weighting, (None, None))
+        if last is not None and last.num_classes == num_classes and np.array_equal(seen, rows.rows):
             return last
         old = rows.rows[: rows.num_old]  # each row once, in any order
-        if last.num_classes > num_classes or not np.array_equal(np.sort(seen), np.sort(old)):
-            return None
-        new = np.arange(rows.num_old, len(rows.rows))
-        totals = count(one_of_each(rows.labels, groups), num_classes)
-        added = ClassStatistics.of(
-            select(features, new),
-            rows.labels[new],
-            totals=totals,
-            weighting=weighting,
-            shift=last.shift,
-            groups=None if groups is None else groups[new],
-        )
-        return last.within(totals) + added
+        if last is not None and np.array_equal(np.sort(seen), np.sort(old)):
+            new = np.arange(rows.num_old, len(rows.rows))
+            totals = count(one_of_each(rows.labels, groups), num_classes)
+            of_new = None if groups is None else groups[new]
+            part, labels = select(features, new), rows.labels[new]
+            added = summed(part, labels, totals=totals, shift=last.shift, groups=of_new)
+            found = last.within(totals) + added
+        else:
+            found = summed(features, rows.labels, num_classes=num_classes, groups=groups)
+        self._last[weighting] = rows.rows, found
+        return found

@@ -64,11 +64,9 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             ValueError: If an argument has a wrong shape, type or value.
             StatisticsError: If lam = 0 and the system is singular.
         """
-        self._check_settings()
         rows, labels = self._checked(X, y, reset=True)
         named, numbers = np.unique(labels, return_inverse=True)
-        if len(named) < 2:
-            raise ValueError(f"there is one class, {named[0]}: a classifier needs two")
+        _check_classes(named)
         statistics = ClassStatistics.of(
             rows, numbers, num_classes=len(named), weighting=self.weighting
         )
@@ -76,7 +74,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if lam == "auto":
             groups = repeating(find_groups(rows, numbers))
             lam = leave_one_out_curve(rows, numbers, statistics, groups=groups).best
-        self._solve(statistics, float(lam))
+        self._solve(statistics, lam)
         self.classes_, self._statistics = named, statistics
         return self
 
@@ -93,12 +91,8 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 or averages are over classes. The rows are not added then.
             StatisticsError: If lam = 0 and the rows so far are too few. They count with later ones.
         """
-        self._check_settings()
         if self.weighting != "sample":
-            raise ValueError(
-                "partial_fit needs weighting='sample': averages over classes weigh each row by the"
-                " number of rows of its class, which is not known before the last one"
-            )
+            raise ValueError("partial_fit needs weighting='sample': class sizes are not known yet")
         first = not hasattr(self, "_statistics")
         if first and classes is None:
             raise ValueError("the first call of partial_fit needs all classes: classes=[...]")
@@ -106,8 +100,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         named = self.classes_ if classes is None else np.unique(classes)
         if not first and not np.array_equal(named, self.classes_):
             raise ValueError(f"classes are {named}, at the first call they were {self.classes_}")
-        if len(named) < 2:
-            raise ValueError(f"there is one class, {named[0]}: a classifier needs two")
+        _check_classes(named)
         if unknown := np.setdiff1d(labels, named).tolist():
             raise ValueError(f"y holds {unknown[:3]}, which are none of the classes")
         statistics = ClassStatistics.of(
@@ -118,7 +111,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         # Kept before they are solved: rows that are too few for lam = 0 count with later ones.
         self.classes_, self._statistics = named, statistics
         lam = self.lam
-        self._solve(statistics, generalised_curve(statistics).best if lam == "auto" else float(lam))
+        self._solve(statistics, generalised_curve(statistics).best if lam == "auto" else lam)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -135,13 +128,6 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         named: np.ndarray = self.classes_[best]
         return named
 
-    def _check_settings(self) -> None:
-        lam = self.lam
-        if lam != "auto" and not (isinstance(lam, int | float | np.number) and 0 <= lam < np.inf):
-            raise ValueError(f"lam is {lam!r}, expected 'auto' or a finite number >= 0")
-        if self.weighting not in ("sample", "class"):
-            raise ValueError(f"weighting is {self.weighting!r}, expected 'sample' or 'class'")
-
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         rows, labels = validate_data(self, X, y, reset=reset, dtype=np.float64)
         check_classification_targets(labels)
@@ -154,3 +140,8 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if len(bias) == 2:
             weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
         self.lam_, self.coef_, self.intercept_ = lam, weight, bias
+
+
+def _check_classes(named: np.ndarray) -> None:
+    if len(named) < 2:
+        raise ValueError(f"there is one class, {named[0]}: a classifier needs two")

@@ -230,12 +230,8 @@ def generalised_curve(
     Args:
         statistics: With averages over rows.
         lams: As in `leave_one_out_curve`; above 0.
-
-    Raises:
-        ValueError: If the averages are over classes.
     """
-    if statistics.weighting != "sample":
-        raise ValueError("generalised cross-validation needs averages over rows")
+    assert statistics.weighting == "sample"
     path, rows = LambdaPath.of(statistics), int(statistics.totals.sum())
     eigenvalues, mean = to_numpy(path.eigenvalues), to_numpy(path.basis.T @ statistics.mean)
     target = to_numpy(statistics.target_covariance @ path.basis)

@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.array import beside, namespace, slices
 from clinit.headtrain.groups import one_of_each
 
 MOST_ROWS = 32
@@ -129,9 +129,8 @@ def _units(
 
 
 def _cut(units: Int[np.ndarray, "units n"]) -> Iterator[Int[np.ndarray, "_ _"]]:
-    step = max(1, BLOCK_ROWS // units.shape[1])
-    for start in range(0, len(units), step):
-        yield units[start : start + step]
+    for part in slices(len(units), max(1, BLOCK_ROWS // units.shape[1])):
+        yield units[part]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int, Num
 from scipy.linalg.blas import dsyrk
 from scipy.sparse import csr_matrix
 
-from clinit.headtrain.array import FeatureRows, beside, namespace, take, widen
+from clinit.headtrain.array import FeatureRows, beside, float64_of, namespace, slices, take
 
 Block = tuple[Any, ...]
 """Features (rows, dim), their labels (rows,) and, unless all count as one, what each row counts;
@@ -66,10 +66,7 @@ class MomentSums:
         """Add a block of rows, each of which counts as its share of a row; default: as one."""
         if not len(labels):
             return
-        if labels.min() < 0 or labels.max() >= len(self.counts):
-            raise ValueError(f"labels must lie in [0, {len(self.counts)})")
-        xp = namespace(self.shift)
-        rows = xp.astype(widen(features), xp.float64)
+        rows = float64_of(features)
         rows -= self.shift
         weights = self.weights[labels]
         self.counts = self.counts + np.bincount(labels, shares, minlength=len(self.counts))
@@ -80,14 +77,6 @@ class MomentSums:
             weights = weights * shares
         rows *= beside(rows, np.sqrt(weights))[:, None]
         self.lower = add_products(self.lower, rows)
-
-    def rows_counted(self) -> Int[np.ndarray, " classes"]:
-        """Return the counts: whole numbers, once all shares of a row are added."""
-        return np.asarray(np.rint(self.counts), dtype=np.int64)
-
-    def symmetric_gram(self) -> Float[Any, "dim dim"]:
-        """Return the whole Gram matrix."""
-        return symmetric(self.lower)
 
 
 def add_products(
@@ -121,8 +110,7 @@ def add_by_class(
         sums[classes] += _membership(column, len(classes)) @ rows
         return
     xp = namespace(sums)
-    for start in range(0, len(labels), ONES_ROWS):
-        part = slice(start, min(start + ONES_ROWS, len(labels)))
+    for part in slices(len(labels), ONES_ROWS):
         of_part = labels[part]
         between = slice(int(of_part.min()), int(of_part.max()) + 1)
         numbers = beside(rows, np.arange(between.start, between.stop))
@@ -140,9 +128,7 @@ def cut(
     # By where a block is computed on, so that rows on disk give the same sums as rows in memory.
     size = CPU_BLOCK_BYTES if isinstance(take(features, slice(0)), np.ndarray) else GPU_BLOCK_BYTES
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
-    total = len(labels if order is None else order)
-    for start in range(0, total, block_rows):
-        rows = slice(start, min(start + block_rows, total))
+    for rows in slices(len(labels if order is None else order), block_rows):
         picked = rows if order is None else order[rows]
         of_rows = (labels[picked],) if shares is None else (labels[picked], shares[picked])
         yield take(features, picked), *of_rows

@@ -36,11 +36,11 @@ from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import (
+    Cholesky,
     as_array,
     beside,
     like,
     namespace,
-    solve_positive_definite,
     to_numpy,
     torch_stream,
 )
@@ -59,14 +59,12 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
     Raises:
         StatisticsError: If Sigma_T + lam I is singular to working precision.
     """
-    _check(lam)
+    _check(lam, statistics)
     xp = namespace(statistics.gram)
     covariance, mean = statistics.total_covariance, statistics.mean
-    if lam <= resolution(statistics):
-        _require_full_rank(statistics, lam)
     system = covariance + beside(covariance, lam * np.eye(statistics.dim))
     right = xp.concat([statistics.target_covariance, mean[None, :]])  # V_0 and a in one solve
-    solved = solve_positive_definite(system, right.T).T
+    solved = Cholesky.of(system).solve(right.T).T
     free, direction = solved[:-1, :], solved[-1, :]
     shares = beside(covariance, statistics.shares)
     bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
@@ -157,9 +155,7 @@ class LambdaPath:
 
     def _within(self, lam: float, classes: slice) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""
-        _check(lam)
-        if lam <= resolution(self.statistics):
-            _require_full_rank(self.statistics, lam)
+        _check(lam, self.statistics)
         mean, shares = self._mean, self.statistics.shares[classes]
         target = self._target[classes, :] @ self.basis
         free = target / (self.eigenvalues + lam)
@@ -175,37 +171,25 @@ def resolution(statistics: ClassStatistics) -> float:
     return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 
-def _check(lam: float) -> None:
-    if not (np.isfinite(lam) and lam >= 0):
-        raise ValueError(f"lam is {lam}, expected a finite number >= 0")
-
-
-def _require_full_rank(statistics: ClassStatistics, lam: float) -> None:
-    covariance = to_numpy(statistics.total_covariance)
-    eigenvalues, basis = np.linalg.eigh(covariance)
-    null = np.flatnonzero(eigenvalues + lam <= resolution(statistics))
-    if not len(null):
+def _check(lam: float, statistics: ClassStatistics) -> None:
+    """Refuse a lambda that is no ridge, or too small for features that span no whole space."""
+    if not (isinstance(lam, Real) and 0 <= lam < math.inf):
+        raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
+    if lam > resolution(statistics):
         return
+    eigenvalues, basis = np.linalg.eigh(to_numpy(statistics.total_covariance))
+    null = basis[:, eigenvalues + lam <= resolution(statistics)]
+    if not null.shape[1]:
+        return
+    share = (null**2).sum(axis=1)  # of each feature in the directions
+    named = ", ".join(f"h[{i}]" for i in np.argsort(-share)[:6] if share[i] > 0.1)
     rows = int(statistics.totals.sum())
     cause = f" ({rows:,} rows span at most {rows - 1:,} directions)" if rows <= len(basis) else ""
-    shown = ", ".join(_direction(basis[:, i]) for i in null[:4])
-    more = f" and {len(null) - 4:,} more" if len(null) > 4 else ""
     raise StatisticsError(
         f"the least squares are singular at lam = {lam:g}: the features do not vary along"
-        f" {len(null):,} of {len(basis):,} directions{cause}: {shown}{more}",
+        f" {null.shape[1]:,} of {len(basis):,} directions{cause}, mostly those of {named}",
         remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out these features.",
     )
-
-
-def _direction(vector: np.ndarray) -> str:
-    """Describe a unit vector by its largest entries, as `0.71 h[3] - 0.71 h[9]`."""
-    largest = np.argsort(-np.abs(vector))[:3]
-    if abs(vector[largest[0]]) > 1 - 1e-6:
-        return f"h[{largest[0]}] (constant)"
-    vector = vector * np.sign(vector[largest[0]])
-    terms = [f"{vector[i]:+.2f} h[{i}]" for i in largest if abs(vector[i]) > 0.005]
-    rest = " + ..." if 1 - (vector[largest] ** 2).sum() > 1e-4 else ""
-    return " ".join(terms).removeprefix("+").replace(" +", " + ").replace(" -", " - ") + rest
 
 
 def least_squares(
@@ -243,7 +227,7 @@ def least_squares(
     Raises:
         ValueError: If an argument has a wrong shape, type or range.
         StatisticsError: If a feature is not finite, or lam = 0 and the system is singular; the
-            message names the directions along which the features do not vary.
+            message names features that do not vary.
 
     Example:
         >>> import numpy as np
@@ -252,38 +236,16 @@ def least_squares(
         >>> (features @ head.weight.T + head.bias).argmax(axis=1).tolist()
         [0, 0, 1, 1]
     """
-    lam = _ridge(lam)
     with torch_stream(features):
-        array = _matrix(features)
+        array, numbers = as_array(features), to_numpy(as_array(labels))
+        if array.dtype.kind not in "fiu" or array.ndim != 2:
+            found = f"{array.dtype} of shape {array.shape}"
+            raise ValueError(f"features are {found}, expected real numbers of shape (rows, dim)")
+        if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or (numbers < 0).any():
+            found = f"{numbers.dtype} of shape {numbers.shape}"
+            raise ValueError(f"labels are {found}, expected integers from 0 on of shape (rows,)")
         statistics = ClassStatistics.of(
-            array, _integers(labels), num_classes=num_classes, weighting=weighting
+            array, numbers.astype(np.int64), num_classes=num_classes, weighting=weighting
         )
         head = least_squares_head(statistics, lam)
         return Rows(like(head.weight, features), like(head.bias, features))
-
-
-def _integers(labels: Any) -> Int[np.ndarray, " rows"]:
-    array = to_numpy(as_array(labels))
-    if not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"labels are {array.dtype}, expected integers")
-    if array.ndim != 1:
-        raise ValueError(f"labels have shape {array.shape}, expected (rows,)")
-    if len(array) and array.min() < 0:
-        raise ValueError(f"the smallest label is {array.min()}, expected labels from 0 on")
-    return array.astype(np.int64)
-
-
-def _matrix(features: Any) -> Any:
-    array = as_array(features)
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"features are {array.dtype}, expected real numbers")
-    if array.ndim != 2:
-        raise ValueError(f"features have shape {array.shape}, expected (rows, dim)")
-    return array
-
-
-def _ridge(lam: Any) -> float:
-    value = float(lam) if isinstance(lam, Real) else math.nan
-    if not 0 <= value < math.inf:
-        raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
-    return value

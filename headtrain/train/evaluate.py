@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clinit.headtrain.train.heads import Bank, products_in
+from clinit.headtrain.train.heads import Bank, LabelledRows, products_in
 from clinit.headtrain.train.losses import loss_named
-from clinit.headtrain.train.rows import LabelledRows
 
 BLOCK_VALUES = 2**19
 """Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""

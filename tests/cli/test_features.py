@@ -19,7 +19,7 @@ from clinit.errors import ClinitError
 from clinit.extract.arrays import fitted_head as judge_head
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.head_alone import predict_features
+from clinit.headtrain.model.predict import predict_features
 
 BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")
 TRAIN = ("--init", "least-square", "--tasks", "2", "--iterations", "3", "--buffer", "30")
@@ -143,7 +143,7 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
 
 def test_features_of_another_width_are_refused(work: Path, tmp_path: Path) -> None:
     for name, features, fact in (
-        ("wide", np.ones((2, 9), np.float32), "holds an array of shape (2, 9), the head reads"),
+        ("wide", np.ones((2, 9), np.float32), "of shape (2, 9), the head reads"),
         ("ints", np.ones((2, 8), int), "holds int64, expected floats (rows, dim)"),
     ):
         np.save(tmp_path / f"{name}.npy", features)
@@ -195,7 +195,7 @@ def test_a_temperature_is_fitted_to_the_rows_of_the_run_alone(work: Path, tmp_pa
     same = done("export", run, "--out", tmp_path / "same.npz", "--new", tmp_path / "same")
     assert "Probabilities: temperature " in same
     other = done("export", run, "--out", tmp_path / "other.npz", "--new", tmp_path / "other")
-    assert "differs in its val rows" in " ".join(other.split())
+    assert "its val rows differ" in " ".join(other.split())
     weights = [read_head(tmp_path / f"{name}.npz").weight.tobytes() for name in ("same", "other")]
     heads = (work / "head.npz", run / "head.safetensors")
     assert weights == [read_head(head).weight.tobytes() for head in heads]

@@ -158,8 +158,8 @@ def test_a_view_that_is_not_of_the_train_split_beside_it_is_refused(
     second, first = out / "views" / "1", tmp_path / "first"
     shutil.copytree(out / "views" / "0", first)
     for origin, message in (
-        (tmp_path / "transform/views/1", "its features have transform = resize 37x37"),
-        (tmp_path / "manifest/views/1", "its features have manifest ="),
+        (tmp_path / "transform/views/1", "features with transform = resize 37x37"),
+        (tmp_path / "manifest/views/1", "features with manifest ="),
         (tmp_path / "seed/views/1", "view_seed = 1 where view_seed = 0 is expected"),
         (first, "view = 0 where view = 1 is expected"),
         (out / "train", "augmentation = nothing where augmentation = random resized crop"),

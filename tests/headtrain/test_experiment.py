@@ -16,7 +16,7 @@ from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.train import heads as precision
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import LabelledRows
 
 DIM, BASE, NEW = 24, 8, 7
 CONFIG = {

@@ -10,7 +10,6 @@ from clinit.headtrain.groups import find_groups, repeating
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.statistics.lambda_curve import held_out
 from clinit.headtrain.study.parts import Start
 
 DIM, OLD, STOP = 20, 6, 10
@@ -55,11 +54,3 @@ def test_copies_change_nothing(settings: dict[str, Any]) -> None:
     )
     np.testing.assert_allclose(often.rows.weight, once.rows.weight, **close)
     np.testing.assert_allclose(often.rows.bias, once.rows.bias, **close)
-
-
-def test_groups_are_held_out_as_a_whole() -> None:
-    labels = np.repeat([0, 1], [20, 8])
-    groups = np.concatenate([np.arange(20) // 2, 20 + np.arange(8) // 4])
-    held = held_out(labels, 0, groups)
-    assert all(len(set(held[groups == group])) == 1 for group in groups)
-    assert [len(set(groups[held & (labels == c)])) for c in (0, 1)] == [2, 1]

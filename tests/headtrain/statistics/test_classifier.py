@@ -85,9 +85,9 @@ def test_rows_in_parts_give_the_head_that_they_give_together(lam: float | str) -
 @pytest.mark.parametrize(
     ("settings", "call", "message"),
     [
-        ({"lam": -1}, "fit", "lam is -1, expected 'auto' or a finite number >= 0"),
+        ({"lam": -1}, "fit", "lam is -1"),
         ({"lam": "little"}, "fit", "lam is 'little'"),
-        ({"weighting": "row"}, "fit", "weighting is 'row', expected 'sample' or 'class'"),
+        ({"weighting": "row"}, "fit", "weighting is 'row'"),
         ({"weighting": "class"}, "partial_fit", "partial_fit needs weighting='sample'"),
         ({}, "partial_fit", r"the first call of partial_fit needs all classes"),
     ],

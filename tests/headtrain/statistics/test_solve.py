@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy.linalg
 from sklearn.linear_model import Ridge
 
 from clinit.errors import StatisticsError
@@ -43,29 +42,8 @@ def loss(
     return 0.5 * float(w @ (residual**2).sum(1)) + 0.5 * lam * float((weight**2).sum())
 
 
-def transcribed(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndarray:
-    """Eqs. 1 to 3 of the paper for class-balanced averages, with explicit outer products."""
-    z = np.c_[features, np.ones(len(features))]
-    classes = [z[labels == c] for c in range(CLASSES)]
-    means = [group.mean(axis=0) for group in classes]
-    mu = sum(means) / CLASSES
-    total = (
-        sum(sum(np.outer(v - mu, v - mu) for v in group) / len(group) for group in classes)
-        / CLASSES
-    )
-    matrix = total + np.outer(mu, mu) + lam * np.eye(DIM + 1)
-    return np.asarray(np.stack(means) @ np.linalg.inv(matrix) / CLASSES)
-
-
 def extended(head: Rows) -> np.ndarray:
     return np.asarray(np.c_[head.weight, head.bias])
-
-
-@pytest.mark.parametrize("lam", [0.0, 1e-4, 0.05, 3.0])
-def test_the_head_is_the_transcription_of_the_paper(lam: float) -> None:
-    features, labels = sample()
-    head = solve(features, labels, lam)
-    np.testing.assert_allclose(extended(head), transcribed(features, labels, lam), atol=1e-12)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -110,76 +88,24 @@ def test_the_path_gives_the_cholesky_solution_at_every_lambda(weighting: Weighti
         )
 
 
-def augmented_lstsq(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndarray:
-    """Orthogonal route: lstsq of the weighted rows with sqrt(lam) I below, in long steps.
-
-    The column of ones is replaced by that of the centred problem to keep it well conditioned:
-    with beta = b + V mu the penalty rows are those of V and of beta - V mu.
-    """
-    w = row_weights(np.bincount(labels, minlength=CLASSES), "class")[labels]
-    mu = w @ features
-    top = np.sqrt(w)[:, None] * np.c_[features - mu, np.ones(len(features))]
-    bottom = np.sqrt(lam) * np.block(
-        [[np.eye(DIM), np.zeros((DIM, 1))], [-mu[None], np.ones((1, 1))]]
-    )
-    target = np.r_[np.sqrt(w)[:, None] * np.eye(CLASSES)[labels], np.zeros((DIM + 1, CLASSES))]
-    solution, *_ = scipy.linalg.lstsq(np.r_[top, bottom], target)
-    weight = solution.T
-    weight[:, DIM] -= weight[:, :DIM] @ mu
-    return np.asarray(weight)
-
-
-def naive_float32(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndarray:
-    """Eq. 3 as it is printed, in the type of the features."""
-    z = np.c_[features, np.ones(len(features), dtype=np.float32)]
-    w = row_weights(np.bincount(labels, minlength=CLASSES), "class")[labels].astype(np.float32)
-    means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
-    mu = w @ z
-    total = (z * w[:, None]).T @ z - np.outer(mu, mu)
-    system = total + np.outer(mu, mu) + np.float32(lam) * np.eye(DIM + 1, dtype=np.float32)
-    return np.asarray(np.linalg.solve(system, means.T).T / CLASSES)
-
-
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize("use_path", [False, True])
-def test_a_singular_system_names_its_null_directions(use_path: bool) -> None:
+def test_a_singular_system_is_refused_with_the_features_that_do_not_vary(use_path: bool) -> None:
     features, labels = sample()
     features[:, 3] = 2.5
     features[:, 6] = features[:, 1] + 1
     statistics = ClassStatistics.of(features, labels, num_classes=CLASSES)
     route = LambdaPath.of(statistics).head if use_path else partial(least_squares_head, statistics)
-    with pytest.raises(StatisticsError) as caught:
+    with pytest.raises(StatisticsError, match=r"2 of 8 directions, mostly .* h\[3\]") as caught:
         route(0.0)
-    message = str(caught.value)
-    assert "do not vary along 2 of 8 directions" in message
-    # The two may come mixed: any basis of the directions will do.
-    assert all(name in message for name in ("h[1]", "h[3]", "h[6]"))
+    assert all(name in str(caught.value) for name in ("h[1]", "h[6]"))
     assert "lam > 0" in caught.value.remedy
     assert np.isfinite(least_squares_head(statistics, 1e-3).weight).all()
-
-
-def test_fewer_rows_than_features_are_named_as_the_cause() -> None:
-    features, labels = sample(rows=6)
     with pytest.raises(StatisticsError, match="6 rows span at most 5 directions"):
-        solve(features, labels, 0.0)
-
-
-@pytest.mark.parametrize("mean", [1e4, 1e6, 1e8])
-def test_a_large_mean_does_not_drown_the_spread(mean: float) -> None:
-    rng = np.random.default_rng(5)
-    labels = np.arange(120) % 4
-    # Whole numbers far below 2^53: the shift itself is exact, and so are the two problems.
-    spread = rng.integers(-50, 50, (120, 6)).astype(np.float64) + 10 * np.eye(4, 6)[labels]
-    far = ClassStatistics.of(spread + mean, labels)
-    exact = LambdaPath.of(far).head(0.5)
-    found = least_squares_head(far, 0.5)
-    np.testing.assert_allclose(found.weight, exact.weight, rtol=1e-7, atol=1e-12)
-    # As mean^2 grows, the penalised bias pins the logits of the mean: V mu tends to p.
-    logits = found.weight @ (spread + mean).mean(axis=0) + found.bias
-    np.testing.assert_allclose(logits.sum(), 1, atol=1e-5)
+        solve(features[:6], labels[:6], 0.0)
 
 
 def in_fractions(
