@@ -197,7 +197,14 @@ def add(
             or lacks what is asked for; or if discriminants of single images would not be trained.
     """
     arriving = measured(images, config.hold_out)
-    _check_rows_can_be_added(arriving, config)
+    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
+        # Only a second image says how high a discriminant is beside the rows of the old classes.
+        raise ModelError(
+            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
+            " they are trained",
+            remedy="Leave out `--init`, give a second image of a class, or train the head with"
+            " `--iterations 200`.",
+        )
     places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
     left = model.without([model.facts.class_names[row] for row in places]) if places else model
     given = _given(left, arriving, old, config.hold_out)
@@ -246,17 +253,6 @@ def add(
         old=old_after,
         new=new_after,
     )
-
-
-def _check_rows_can_be_added(arriving: Source, config: AddConfig) -> None:
-    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
-        # Only a second image says how high a discriminant is beside the rows of the old classes.
-        raise ModelError(
-            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
-            " they are trained",
-            remedy="Leave out `--init`, give a second image of a class, or train the head with"
-            " `--iterations 200`.",
-        )
 
 
 def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> list[int]:

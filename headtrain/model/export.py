@@ -26,7 +26,7 @@ from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, no_rows, renumbered
 from clinit.headtrain.model.model import Model, Written, model_args
-from clinit.headtrain.model.model_file import Change, ModelFacts, features_of
+from clinit.headtrain.model.model_file import Change, ModelFacts
 from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
 from clinit.headtrain.record.format import (
     RunRecord,
@@ -370,15 +370,14 @@ def export_run(
         history=(trained.change(),),
         temperature=temperature,
     )
-    memory = None
+    model = Model(facts, backbone, trained.head, None, str(run))
     if remembers and not is_file:
-        memory, forgets = trained.memory(features_of(facts, backbone))
-        notes += forgets
+        memory, forgets = trained.memory(model.depends_on)
+        model, notes = replace(model, memory=memory), (*notes, *forgets)
     compare_on = (check_with or trained.images()) if onnx else None
-    model = Model(facts, backbone, trained.head, memory, str(run))
     written = model.write(out, compare_on=compare_on, overwrite=overwrite)
     head = divided(trained.head, temperature)
-    return Export(out, trained, head, temperature, notes, written, memory)
+    return Export(out, trained, head, temperature, notes, written, model.memory)
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:

@@ -20,7 +20,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -112,9 +112,7 @@ def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
     except (TextFileError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {config}: {error}", remedy=remedy) from error
     facts = read_facts(file)
-    expected = json.loads(json.dumps(_content(facts)))
-    if facts.timm is None:  # earlier model files do not hold what timm alone reads
-        found = _part(found, expected)
+    expected = json.loads(json.dumps(_content(facts))) if facts.timm else found
     if found != expected:
         both = {**expected, **found} if isinstance(found, dict) else ()
         differing = [name for name in both if expected.get(name) != found.get(name)]
@@ -124,16 +122,6 @@ def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
             remedy=remedy,
         )
     return file, facts
-
-
-def _part(found: Any, like: Mapping[str, Any]) -> Any:
-    """Return the fields that another configuration has."""
-    if not isinstance(found, dict):
-        return found
-    part = {name: found.get(name) for name in like}
-    if "pretrained_cfg" in like:
-        part["pretrained_cfg"] = _part(part["pretrained_cfg"], like["pretrained_cfg"])
-    return part
 
 
 def _read_memory(path: Path, facts: ModelFacts) -> Memory | None:
@@ -275,18 +263,16 @@ def data_config(transform: Transform) -> dict[str, Any]:
 
 def _content(facts: ModelFacts) -> dict[str, Any]:
     """Return the configuration, as far as the model file knows it."""
-    more: Mapping[str, Any] = {"pretrained_cfg": {}}
-    if facts.timm is not None:
-        described = {name: title(name) for name in facts.class_names}
-        more = {**facts.timm, "label_descriptions": described}
+    assert facts.timm is not None
     return {
-        **more,
+        **facts.timm,
+        "label_descriptions": {name: title(name) for name in facts.class_names},
         "architecture": facts.backbone.partition(".")[0],
         "num_classes": facts.num_classes,
         "label_names": facts.class_names,
         "model_args": dict(facts.model_args),
         "pretrained_cfg": {
-            **more["pretrained_cfg"],
+            **facts.timm["pretrained_cfg"],
             **data_config(facts.transform),
             "num_classes": facts.num_classes,
         },

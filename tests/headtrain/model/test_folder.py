@@ -360,19 +360,3 @@ def test_text_from_data_is_shown_letter_by_letter(facts: ModelFacts) -> None:
         assert mark not in outside
     assert outside.count("</details>") == outside.count("<details><summary>") == 2
     assert text.encode()  # no half character
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"loss": "ce", "method": "rehearsal"}, None),
-        ({"loss": "mse", "method": "rehearsal"}, "trained with squared error"),
-        ({"loss": "ce", "method": "ridge"}, "solved (ridge)"),
-    ],
-)
-def test_scores_that_are_no_probabilities_are_pointed_out(
-    facts: ModelFacts, config: dict[str, str], words: str | None
-) -> None:
-    found = replace(facts, record={"id": "x", "config": config}, temperature=None)
-    assert (found.caution is None) == (words is None)
-    assert words is None or words in card(found)
