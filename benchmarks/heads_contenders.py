@@ -104,8 +104,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
     from clinit.headtrain.rows import Rows
     from clinit.headtrain.study.study import Study
     from clinit.headtrain.train.evaluate import count_correct
-    from clinit.headtrain.train.heads import Bank
-    from clinit.headtrain.train.rows import LabelledRows
+    from clinit.headtrain.train.heads import Bank, LabelledRows
 
     def observe(event: events.Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:

@@ -17,7 +17,7 @@ from clinit.cli.progress import doing
 from clinit.words import visible
 
 if TYPE_CHECKING:
-    from clinit.extract.doctor import Finding, PlannedCache
+    from clinit.extract.doctor import Finding
 
 _DIM = 384
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
@@ -62,13 +62,27 @@ def doctor(
 
     clinit doctor --dataset imagenet1k --dim 1280 --out /data/caches
     """
-    from clinit.extract.doctor import State, examine
+    from clinit.extract.doctor import State, cache_bytes, examine
 
-    plan = _plan(dataset, rows, dim, dtype)
+    if dataset is not None:
+        from clinit.extract.dataset.known import read_dataset
+
+        if rows is not None:
+            raise typer.BadParameter("give either --dataset or --rows")
+        described = read_dataset(dataset)
+        rows = sum(described.images.values()) or described.total
+        if rows is None:
+            raise typer.BadParameter(f"nobody knows how many images {dataset} has: give --rows")
+    if rows is None and (dim or dtype):
+        raise typer.BadParameter(
+            "--dim and --dtype are of a cache to be extracted: give --dataset or --rows too"
+        )
+    item_bytes = 4 if dtype == "float32" else 2
+    planned = cache_bytes(rows, dim or _DIM, item_bytes) if rows else None
     encoding = getattr(sys.stdout, "encoding", None)
     findings: list[Finding] = []
     with doing("Checking …") as status:
-        for finding in examine(place, plan, encoding=encoding, width=out.width):
+        for finding in examine(place, planned, encoding=encoding, width=out.width):
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
     if as_json or output is Output.json:
@@ -77,30 +91,6 @@ def doctor(
         _show(findings)
     if any(finding.state is State.fault for finding in findings):
         raise typer.Exit(1)
-
-
-def _plan(
-    dataset: str | None, rows: int | None, dim: int | None, dtype: Dtype | None
-) -> PlannedCache | None:
-    from clinit.extract.dataset.known import read_dataset
-    from clinit.extract.doctor import PlannedCache
-
-    if dataset is not None and rows is not None:
-        raise typer.BadParameter("give either --dataset or --rows")
-    if dataset is not None:
-        described = read_dataset(dataset)
-        rows = sum(described.images.values()) or described.total
-        if rows is None:
-            raise typer.BadParameter(f"nobody knows how many images {dataset} has: give --rows")
-    if rows is None:
-        for option, value in (("--dim", dim), ("--dtype", dtype)):
-            if value is not None:
-                raise typer.BadParameter(
-                    f"{option} is of a cache to be extracted: give --dataset or --rows too"
-                )
-        return None
-    item_bytes = 4 if dtype is Dtype.float32 else 2
-    return PlannedCache(rows=rows, dim=dim or _DIM, item_bytes=item_bytes)
 
 
 def _show(findings: Sequence[Finding]) -> None:
@@ -115,7 +105,5 @@ def _show(findings: Sequence[Finding]) -> None:
             told.append(f"\n→ {visible(finding.remedy)}", style="bold")
         table.add_row(visible(finding.subject), Text(finding.state, _STYLES[finding.state]), told)
     out.print(table)
-    states = [finding.state.value for finding in findings]
-    counts = {name: states.count(name) for name in ("fault", "warning")}
-    shown = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
-    say(f"{' and '.join(shown)}." if shown else "Nothing stands in the way.")
+    bad = [finding.subject for finding in findings if finding.state != "ok"]
+    say(f"To be mended: {', '.join(bad)}." if bad else "Nothing stands in the way.")

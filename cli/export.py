@@ -14,14 +14,14 @@ from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import FILE_SUFFIXES, check_onnx_out
-from clinit.cli.options import Overwrite
+from clinit.cli.options import Overwrite, RecordedBase, RecordedNew
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.model.export import Export, HeadExport
+    from clinit.headtrain.model.export import Export
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -49,22 +49,8 @@ def export(
             show_default="where they were when it was extracted",
         ),
     ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the base classes.",
-            metavar="FOLDER",
-            show_default="where it was in training",
-        ),
-    ] = None,
-    new: Annotated[
-        Path | None,
-        typer.Option(
-            help="That of the classes that arrived: its test rows fit the temperature.",
-            metavar="FOLDER",
-            show_default="where it was in training",
-        ),
-    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
     ] = False,
@@ -117,70 +103,63 @@ def export(
             f"--out is a place outside the run record, which holds its own files alone, got {out}"
         )
     head_only = head_only or out.suffix == ".npz"
-    reads_features = temperature or (memory and out.suffix != ".safetensors" and not head_only)
+    is_folder = out.suffix not in (".npz", ".safetensors")
+    reads_features = temperature or (memory and is_folder and not head_only)
     _check_options(context, out, head_only=head_only, reads_features=reads_features)
-    from clinit.headtrain.model.export import export_head, export_run
+    from clinit.headtrain.model.export import export_run
     from clinit.headtrain.model.predict import find_images
 
     tell_replaced([out], overwrite=overwrite)
-    more = {"calibrated": temperature, "base": base, "new": new, "overwrite": overwrite}
+    check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), doing("Putting backbone and head together …"):
-        if head_only:
-            head = export_head(run, out, **more)
-        else:
-            check_with = [] if check_images is None else find_images([check_images])
-            network = export_run(
-                run,
-                out,
-                weights=weights,
-                onnx=onnx,
-                remembers=memory,
-                check_with=check_with,
-                **more,
-            )
-    if head_only:
-        _show_head(head)
-    else:
-        _show_network(network)
+        exported = export_run(
+            run,
+            out,
+            base=base,
+            new=new,
+            weights=weights,
+            onnx=onnx,
+            remembers=memory,
+            calibrated=temperature,
+            check_with=check_with,
+            overwrite=overwrite,
+            head_only=head_only,
+        )
+    for text in exported.notes:
+        note(text)
+    (_show_head if exported.network is None else _show_network)(exported)
 
 
 def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
     """Refuse options that mean nothing for what is written."""
     forms = (".npz", ".safetensors")
-    if head_only and out.suffix not in forms:
-        raise typer.BadParameter(
-            f"--out is a file that ends in .npz or .safetensors with --head-only, got {out}"
-        )
-    if out.suffix not in forms and out.suffix.lower() in FILE_SUFFIXES:
-        raise typer.BadParameter(
-            f"--out is a folder, or a file that ends in .safetensors or .npz, got {out}"
-        )
-    unread = dict.fromkeys(
-        ["weights", "onnx", "memory", "check_images"] if head_only else [],
-        "where the head alone is written",
-    )
+    if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
+        kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
+        raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
+    onnx = given(context, "onnx") is not None
+    alone = ["weights", "onnx", "memory", "check_images"] if head_only else []
+    idle = dict.fromkeys(alone, "where the head alone is written")
     if not reads_features:
-        options = ["base", "new"] if head_only else ["new"]
-        unread |= dict.fromkeys(options, "where no feature is read")
-    if given(context, "onnx") is None:
-        unread.setdefault("check_images", "without --onnx")
-    for name, where in unread.items():
+        read = ["base", "new"] if head_only else ["new"]
+        idle |= dict.fromkeys(read, "where no feature is read")
+    if not onnx:
+        idle.setdefault("check_images", "without --onnx")
+    for name, why in idle.items():
         if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {where}")
-    if given(context, "onnx") is not None:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+    if onnx:
         check_onnx_out(out)
 
 
-def _show_head(exported: HeadExport) -> None:
-    for text in exported.notes:
-        note(text)
-    arrived = sum(task > 0 for task in exported.tasks)
+def _show_head(exported: Export) -> None:
+    arrived = sum(task > 0 for task in exported.run.tasks)
+    backbone = exported.run.record.info["base"]["fingerprint"].get("backbone")
     say(
         f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
-        f" on {exported.head.dim:,} features of {exported.backbone}"
+        f" on {exported.head.dim:,} features of {backbone or 'an unknown backbone'}"
     )
-    if exported.ended.percent is not None:
-        say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
+    if (ended := exported.run.accuracies()["all"]).percent is not None:
+        say(f"The run ended with top-1 {ended.percent:.2f} %")
     if exported.temperature is not None:
         say(f"Probabilities: {exported.temperature.describe()}")
     say(f"Head file at {exported.path}; name rows of features with it:")
@@ -188,24 +167,24 @@ def _show_head(exported: HeadExport) -> None:
 
 
 def _show_network(exported: Export) -> None:
-    for text in exported.notes:
-        note(text)
-    facts, ended = exported.facts, exported.facts.history[0].accuracy
+    network = exported.network
+    assert network is not None
+    facts, ended = network.facts, exported.run.accuracies()
     arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
     say(
         f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
         f" the base, {arrived:,} that arrived in {number_of(tasks, 'task')}"
     )
     changed = "the backbone as it was extracted with"
-    if exported.num_changed:
-        changed = f"{exported.num_changed:,} of the backbone changed in training"
-    say(f"{exported.num_parameters:,} parameters, {changed}")
+    if num_changed := sum(value.size for value in exported.run.changed.values()):
+        changed = f"{num_changed:,} of the backbone changed in training"
+    say(f"{network.num_parameters:,} parameters, {changed}")
     if ended["all"].percent is None:
         say("The run ended with no test image: its accuracy is unknown")
     else:
         parts = [
             f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-            for name, part in (("base", ended["old"]), ("new", ended["new"]))
+            for name, part in ((name, ended[name]) for name in ("base", "new"))
             if part.percent is not None
         ]
         top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
@@ -213,7 +192,7 @@ def _show_network(exported: Export) -> None:
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
-    for part in (exported.memory, exported.onnx):
+    for part in (exported.memory, network.onnx):
         if part is not None:
             say(part.describe())
     say()

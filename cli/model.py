@@ -193,8 +193,7 @@ def remember(
 def remove(
     model: ModelArgument,
     classes: Annotated[
-        list[str],
-        typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False),
+        list[str], typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False)
     ],
     out: ModelOut,
     overwrite: Overwrite = False,
@@ -253,11 +252,7 @@ def rename(
 
 
 def _changed(
-    path: Path,
-    out: Path,
-    change: Callable[[Model, Mapping[str, Any]], Model],
-    *,
-    overwrite: bool,
+    path: Path, out: Path, change: Callable[[Model, Mapping[str, Any]], Model], *, overwrite: bool
 ) -> Model:
     """Write the model at `path` to `out` after a change of its classes; return it."""
     check_model(path)
@@ -280,9 +275,7 @@ def model() -> None:
 
 @app.command()
 def show(
-    model: ModelArgument,
-    output: OutputFormat = Output.table,
-    as_json: AsJson = False,
+    model: ModelArgument, output: OutputFormat = Output.table, as_json: AsJson = False
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
@@ -323,8 +316,12 @@ def _table(*heads: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
-        justify = "right" if head in ("images", "before", "now") else "left"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "classes")
+        table.add_column(
+            head,
+            justify="right" if head in ("images", "before", "now") else "left",
+            overflow="fold",
+            no_wrap=head != "classes",
+        )
     return table
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,8 @@ from clinit.files.paths import check_writable
 from clinit.words import examples, number_of, printable, visible
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from clinit.extract.cache.head import Head
     from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
 
@@ -73,10 +73,7 @@ def predict(
     parquet_file: Annotated[
         Path | None,
         typer.Option(
-            "--parquet",
-            help="The same into this .parquet file.",
-            metavar="FILE",
-            dir_okay=False,
+            "--parquet", help="The same into this .parquet file.", metavar="FILE", dir_okay=False
         ),
     ] = None,
     output: OutputFormat = Output.table,
@@ -130,12 +127,12 @@ def predict(
         check_writable(file, f"--{kind}")
     with doing("Loading the model …"):
         from clinit.extract.cache.head import Head
-        from clinit.headtrain.model.head_alone import (
+        from clinit.headtrain.model.predict import (
             caution_of_head,
+            find_images,
             is_head_file,
             predict_features,
         )
-        from clinit.headtrain.model.predict import find_images
 
         is_head = is_head_file(model)
         _check_options(context, model, is_head=is_head)
@@ -292,23 +289,23 @@ def _write_table(
         "unknown": pl.Boolean,
     }
     schema = {name: types.get(name, pl.String) for name in columns}
-    rows = list(_rows(predictions, rejection))
+    table = pl.DataFrame(list(_rows(predictions, rejection)), schema=schema)
     with claim_file(path, on_busy=lambda: None):
-        if path.suffix == ".parquet":
-            commit_file(path, pl.DataFrame(rows, schema=schema).write_parquet)
-        else:
-            commit_file(path, lambda draft: draft.write_bytes(_csv(rows, columns)))
+        commit_file(path, table.write_parquet if path.suffix == ".parquet" else _as_text(table))
 
 
-def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="raise")
-    writer.writeheader()
-    for row in rows:
-        digits = {"probability": 6, "score": 8, "threshold": 8}
-        floats = {name: row[name] for name in digits if isinstance(row.get(name), float)}
-        writer.writerow({**row, **{n: f"{each:.{digits[n]}g}" for n, each in floats.items()}})
-    return text.getvalue().encode()
+def _as_text(table: pl.DataFrame) -> Callable[[Path], object]:
+    """Return what writes a table as CSV, with as many digits as tell."""
+    import polars as pl
+
+    digits = {"probability": 6, "score": 8, "threshold": 8}
+    texts = [
+        pl.Series(name, [None if value is None else f"{value:.{count}g}" for value in table[name]])
+        for name, count in digits.items()
+        if name in table.columns
+    ]
+    words = pl.col(pl.Boolean).cast(pl.String).str.to_titlecase()
+    return table.with_columns(*texts).with_columns(words).write_csv
 
 
 def _rows(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.analysis.figures.names import FigureName
+from clinit.analysis.figures import FigureName
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
 from clinit.cli.options import AsJson
@@ -202,31 +201,29 @@ def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
     Raises:
         RecordError: If none of them can be drawn.
     """
-    from clinit.analysis.figures.gallery import data_paths_of, paths_of
-    from clinit.analysis.report.report import drawn
     from clinit.analysis.report.settings import headings
     from clinit.errors import RecordError
 
     parts = report.by_data()
-    data = headings([part.runs for part in parts])
-
-    def save(name: FigureName, path: Path) -> None:
-        files = data_paths_of(path, len(parts))
-        draws = [
-            partial(part.save_figure, file, name) for part, file in zip(parts, files, strict=True)
-        ]
-        what = "the curves are" if name is FigureName.CURVES else f"{name} is"
-        for error, heading, file in zip(drawn(draws), data, files, strict=True):
-            if isinstance(error, RecordError):
-                note(f"{what} not drawn for {heading}: {error}")
-            else:
-                note(f"{what} drawn in {file}")
-
-    paths = paths_of(plot, figures)
-    saves = [partial(save, name, path) for name, path in zip(figures, paths, strict=True)]
-    for name, error in zip(figures, drawn(saves), strict=True):
-        if isinstance(error, RecordError):
-            note(f"{name} is not drawn: {error}. {error.remedy}")
+    told: list[str] = []
+    errors: list[RecordError] = []
+    for name in figures:
+        for number, heading in enumerate(headings([part.runs for part in parts])):
+            of_figure = f"-{name}" if len(figures) > 1 else ""
+            of_data = f"-data{number + 1}" if heading else ""
+            file = plot.with_name(f"{plot.stem}{of_figure}{of_data}{plot.suffix}")
+            what = "the curves are" if name is FigureName.CURVES else f"{name} is"
+            try:
+                parts[number].save_figure(file, name)
+                told.append(f"{what} drawn in {file}")
+            except RecordError as error:
+                errors.append(error)
+                where = f" for {heading}" if heading else ""
+                told.append(f"{what} not drawn{where}: {error}. {error.remedy}")
+    if len(errors) == len(told):
+        raise errors[0]
+    for text in told:
+        note(text)
 
 
 def show(
@@ -248,29 +245,28 @@ def show(
     """
     from rich.text import Text
 
-    ranked = means or report.has_several_seeds or report.has_trials
+    ranked = means or report.is_ranked
     if ranked:
-        out.print(report.ranking(width=out.width, reading=gain.value))
+        out.print(report.ranking(reading=gain.value))
     if by_seed or not ranked:
-        out.print(report.table(width=out.width, reading=gain.value))
+        out.print(report.table(reading=gain.value))
     if metrics:
         say()
-        out.print(report.metrics_table(width=out.width, ranked=ranked))
+        out.print(report.metrics_table(ranked=ranked))
     if matrix:
         say()
         out.print(report.matrix(width=min(out.width, WIDEST_PLOT)))
     if per_task:
-        out.print(report.task_table(width=out.width, reading=gain.value))
-    if report.is_diagnosed:
+        out.print(report.task_table(reading=gain.value))
+    if (diagnoses := report.diagnosis_table(per_task=per_task)) is not None:
         say()
-        out.print(report.diagnosis_table(width=out.width, per_task=per_task))
+        out.print(diagnoses)
     out.print(Text("Columns: clinit report --help", style="dim"))
     for line in report.legend:
         out.print(Text(line, style="dim"), soft_wrap=True)
     for remark in report.notes:
-        if remark in said:
-            continue
-        out.print(Text.assemble(("Note: ", "bold cyan"), visible(remark)))
+        if remark not in said:
+            out.print(Text.assemble(("Note: ", "bold cyan"), visible(remark)))
     if curves:
         say()
         out.print(report.curves(width=min(out.width, WIDEST_PLOT)))

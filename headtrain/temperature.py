@@ -22,7 +22,6 @@ comparisons to regularized likelihood methods", Advances in Large Margin Classif
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -66,10 +65,6 @@ class Temperature:
     ece_after: Share | None = None
     """The same with the logits divided by T."""
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.value) and self.value > 0):
-            raise ValueError(f"the temperature is {self.value}, expected a finite number above 0")
-
     @property
     def unmeasured(self) -> Temperature:
         """The same for other classes, of which no row was measured."""
@@ -77,7 +72,7 @@ class Temperature:
 
     def divided(self, head: Head) -> Head:
         """Return a head as trained with its logits divided by T: as it is exported."""
-        weight, bias = (_wide(part) / self.value for part in (head.weight, head.bias))
+        weight, bias = (part.astype(np.float64) / self.value for part in (head.weight, head.bias))
         return replace(head, weight=weight.astype(np.float32), bias=bias.astype(np.float32))
 
     def multiplied(self, head: Head) -> Head:
@@ -85,7 +80,7 @@ class Temperature:
 
         In float64: divided again, it has the bits of the exported one.
         """
-        weight, bias = (_wide(part) * self.value for part in (head.weight, head.bias))
+        weight, bias = (part.astype(np.float64) * self.value for part in (head.weight, head.bias))
         return replace(head, weight=weight, bias=bias)
 
     def describe(self) -> str:
@@ -208,8 +203,3 @@ def logits_of(
     features = np.asarray(rows.features[chosen], dtype=np.float32)
     logits: np.ndarray = features @ head.weight.T + head.bias
     return logits.astype(np.float64)
-
-
-def _wide(array: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
-    wide: np.ndarray = array.astype(np.float64)
-    return wide

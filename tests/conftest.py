@@ -180,21 +180,25 @@ def tiny_onnx(tiny_run: Path, once: Once) -> Any:
     return pickle.loads((once("onnx", make) / "export").read_bytes())
 
 
+def write_tree(root: Path, *, classes: str = "abc", train: int = 5, val: int = 2) -> Path:
+    """Write `root/<split>/<class>/<number>.png`, seeded noise of 40 x 36 pixels."""
+    rng = np.random.default_rng(len(root.name))
+    for split, count in (("train", train), ("val", val)):
+        for class_name in classes:
+            folder = root / split / class_name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 256, (36, 40, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
 @pytest.fixture
 def make_tree(tmp_path: Path) -> Callable[..., Path]:
-    """Write `root/<split>/<class>/<number>.png`, seeded noise of 40 x 36 pixels."""
+    """Write a tree of images (`write_tree`) into the folder of the test."""
 
-    def make(name: str = "images", *, classes: str = "abc", train: int = 5, val: int = 2) -> Path:
-        root = tmp_path / name
-        rng = np.random.default_rng(len(name))
-        for split, count in (("train", train), ("val", val)):
-            for class_name in classes:
-                folder = root / split / class_name
-                folder.mkdir(parents=True)
-                for number in range(count):
-                    pixels = rng.integers(0, 256, (36, 40, 3), dtype=np.uint8)
-                    Image.fromarray(pixels).save(folder / f"{number}.png")
-        return root
+    def make(name: str = "images", **how: Any) -> Path:
+        return write_tree(tmp_path / name, **how)
 
     return make
 

@@ -1,6 +1,19 @@
-"""The figures of a report, one file each.
+"""Figures for a paper; nothing heavy is imported here, since a command's help lists their names."""
 
-A figure is a pure function that returns plain values, and `figure`, which draws them with
-matplotlib. `gallery` knows them by name. The terminal draws the curves alone, and the accuracy
-matrix as a table.
-"""
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FigureName(StrEnum):
+    """The figures of a report."""
+
+    CURVES = "curves"
+    LOSS_SPIKE = "loss-spike"
+    EFFICIENCY = "efficiency"
+    ACCURACY_MATRIX = "accuracy-matrix"
+    CONFUSIONS = "confusions"
+    CLASS_GAINS = "class-gains"
+    LAMBDA_PATH = "lambda-path"
+    COLLAPSE = "collapse"
+    COST = "cost"

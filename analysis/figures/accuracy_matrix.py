@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.analysis.figures.line import Start, starts_of
-from clinit.analysis.metrics.accuracy import accuracy_before, accuracy_matrix
+from clinit.analysis.figures.line import Start, shortened, starts_of
+from clinit.analysis.metrics.accuracy import accuracy_before
 from clinit.analysis.report.run import RunSummary
 
 if TYPE_CHECKING:
@@ -36,21 +37,17 @@ class Matrix:
 
 def matrix_of(start: Start) -> Matrix:
     """Return the matrix of a start."""
-    values: dict[tuple[int, int], list[float]] = {}
-    tasks: set[int] = set()
-    for run in start.runs:
-        found = accuracy_matrix(run.record.evaluations, run.record.classes)
-        tasks |= set(run.points["task"].to_list())
-        for after, on, accuracy in found.iter_rows():
-            if accuracy is not None:
-                values.setdefault((after, on), []).append(accuracy)
-    ordered = tuple(sorted(tasks))
-    cells = tuple(
-        tuple(_mean(values.get((after, on))) for on in (0, *ordered)) for after in ordered
-    )
-    known = [accuracy_before(run.record, run.points) for run in start.runs]
-    before = _mean([value for value in known if value is not None])
-    return Matrix(start.name, ordered, cells, before)
+    seeds = [run.row() for run in start.runs]
+    tasks = sorted({task["task"] for row in seeds for task in row["tasks"]})
+    found: dict[tuple[int, int], list[float | None]] = {}
+    for row in seeds:
+        own = [task["task"] for task in row["tasks"]]
+        for after, cells in zip(own, row["accuracy_matrix"], strict=True):
+            for on, value in zip([0, *own], cells, strict=True):
+                found.setdefault((after, on), []).append(value)
+    cells = tuple(tuple(_mean(found.get((a, on), ())) for on in (0, *tasks)) for a in tasks)
+    before = _mean([accuracy_before(run.record, run.points) for run in start.runs])
+    return Matrix(start.name, tuple(tasks), cells, before)
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
@@ -60,63 +57,52 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     matrices = [matrix_of(start) for start in starts_of(runs)]
     tasks = max(len(matrix.tasks) for matrix in matrices)
     columns = min(len(matrices), 3 if tasks <= 6 else 2 if tasks <= 12 else 1)
-    rows = -(-len(matrices) // columns)
     width = style.COLUMN if columns == 1 and tasks <= 6 else style.PAGE
-    inches = (width - 0.9) / columns
-    height = 0.35 + rows * (0.62 + inches * tasks / (tasks + 1) * 0.8)
-    result, panels = style.page(width, height, rows, columns)
+    height = 0.62 + (width - 0.9) / columns * tasks / (tasks + 1) * 0.8
+    grid = style.Grid.of(len(matrices), columns, height, above=0.35, width=width)
     known = [v for matrix in matrices for row in matrix.cells for v in row if v is not None]
     low = min(50.0, 10 * (min(known, default=0.0) // 10))
-    image = None
-    for number, (axes, matrix) in enumerate(zip(panels, matrices, strict=False)):
+    for number, (axes, matrix) in enumerate(zip(grid.axes, matrices, strict=True)):
         image = _panel(axes, matrix, low, decimals=int(tasks <= 4))
-        style.head(axes, matrix.name, inches)
-        is_last = number + columns >= len(matrices)
-        style.name_axes(
-            axes,
-            x="Classes of task" if is_last else None,
-            y="After task" if number % columns == 0 else None,
-        )
-    style.hide_rest(panels, len(matrices))
-    assert image is not None
-    scale = result.colorbar(image, ax=panels, aspect=20 * rows, pad=0.02)
+        grid.head(number, matrix.name, beside=0.9 / columns)
+        y = "After task" if number % columns == 0 else None
+        grid.name_axes(number, x="Classes of task", y=y)
+    scale = grid.figure.colorbar(image, ax=grid.axes, aspect=20 * grid.rows, pad=0.02)
     scale.set_label("Test accuracy (%)", fontsize=style.NORMAL)
     scale.ax.tick_params(labelsize=style.SMALL, width=0.6, length=2.5)
     scale.outline.set_linewidth(0.6)
-    return result
+    return grid.figure
 
 
 def draw(runs: Sequence[RunSummary], width: int) -> Text:
-    """Return one table a start; what does not fit the width stands below."""
-    from clinit.analysis.figures import characters
-
-    starts = starts_of(runs)
-    matrices = [*map(matrix_of, starts)]
-    parts: list[Text] = []
+    """Return one table a start for the terminal; what does not fit the width stands below."""
+    matrices = [matrix_of(start) for start in starts_of(runs)]
+    lines: list[Text] = []
     for matrix in matrices:
-        parts.append(characters.title(matrix.name, width))
-        every = ("base", *map(str, matrix.tasks))
+        lines.append(Text(shortened(matrix.name, width), style="bold"))
+        names = ["base", *map(str, matrix.tasks)]
         fitting = max(1, (width - 13) // 6)
-        for begin in range(0, len(every), fitting):
-            chosen = range(begin, min(begin + fitting, len(every)))
-            lines = [[("on classes of", 13), *((every[on], -5) for on in chosen)]]
+        for begin in range(0, len(names), fitting):
+            rows = [("on classes of", names)]
             if matrix.before is not None and begin == 0:
-                nothing = ((_text(None, 1), -5) for _ in chosen[1:])
-                lines.append([("before task 1", 13), (_text(matrix.before, 1), -5), *nothing])
+                nothing = ["-"] * len(matrix.tasks)
+                rows.append(("before task 1", [_text(matrix.before, 1), *nothing]))
             for after, cells in zip(matrix.tasks, matrix.cells, strict=True):
-                values = ((_text(cells[on], 1), -5) for on in chosen)
-                lines.append([(f"after task {after}", 13), *values])
-            parts += [Text(characters.row(line, width)) for line in lines]
-        parts.append(Text())
+                rows.append((f"after task {after}", [_text(value, 1) for value in cells]))
+            for name, texts in rows:
+                shown = "".join(f"{text:>6}" for text in texts[begin : begin + fitting])
+                lines.append(Text(f"{name:<13}{shown}"))
+        lines.append(Text())
     words = (
         f"Accuracy on {runs[0].measured_on} at the end of each task, among all classes seen so"
         " far, %."
     )
     if any(matrix.before is not None for matrix in matrices):
         words += " Before task 1: that of the base head."
-    if any(len(start.runs) > 1 for start in starts):
+    if len(matrices) < len(runs):
         words += " Means over seeds."
-    return Text("\n").join([*parts, characters.foot(words, width)])
+    below = "\n".join(textwrap.wrap(words, max(1, width)))
+    return Text("\n").join([*lines, Text(below, style="dim")])
 
 
 def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImage:
@@ -126,10 +112,9 @@ def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImag
 
     values = np.array([[np.nan if v is None else v for v in row] for row in matrix.cells])
     image = axes.imshow(values, cmap="cividis", vmin=low, vmax=100, aspect="auto")
-    axes.set_xticks(
-        range(len(matrix.tasks) + 1), ["base", *map(str, matrix.tasks)], fontsize=style.SMALL
-    )
-    axes.set_yticks(range(len(matrix.tasks)), list(map(str, matrix.tasks)), fontsize=style.SMALL)
+    names = ["base", *map(str, matrix.tasks)]
+    axes.set_xticks(range(len(names)), names, fontsize=style.SMALL)
+    axes.set_yticks(range(len(matrix.tasks)), names[1:], fontsize=style.SMALL)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if len(matrix.tasks) > MOST_PRINTED:
@@ -137,15 +122,9 @@ def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImag
     for (after, on), value in np.ndenumerate(values):
         if np.isfinite(value):
             is_dark = style.is_dark(image.cmap(image.norm(value)))  # type: ignore[arg-type]
-            style.write(
-                axes,
-                on,
-                after,
-                _text(value, decimals),
-                ha="center",
-                va="center",
-                color="white" if is_dark else "black",
-            )
+            colour = "white" if is_dark else "black"
+            text = _text(value, decimals)
+            style.write(axes, on, after, text, ha="center", va="center", color=colour)
     return image
 
 
@@ -156,5 +135,6 @@ def _text(value: float | None, decimals: int) -> str:
     return "100" if text.startswith("100") else text
 
 
-def _mean(values: Sequence[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,4 +1,4 @@
-"""Loss and accuracy on the new task over iterations.
+"""Loss and accuracy on the new task over iterations, as a figure and for the terminal.
 
 The loss is that of the new rows in each batch, before each update: every step, so that no spike
 is lost. The accuracy is that of the evaluation points. All tasks share one axis of cumulative
@@ -9,11 +9,14 @@ that are solved as a whole take no step: their loss is that of the evaluation.
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
+import plotext
 import polars as pl
 from rich.text import Text
 
@@ -21,10 +24,13 @@ from clinit.analysis.figures.line import (
     Line,
     Start,
     best_of,
+    finite_values,
     lines_of,
     log_floor,
-    seeds_remark,
+    round_ticks,
+    shortened,
     starts_of,
+    tick_text,
 )
 from clinit.analysis.report.run import RunSummary
 
@@ -33,10 +39,18 @@ if TYPE_CHECKING:
 
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
-MOST_DRAWN = 5
-"""Most starts that are told apart in the terminal."""
 MOST_MARKED = 60
 """Most evaluation points of a start that are marked each."""
+SIGNS = (
+    ("o", "orange+", "bright_yellow"),
+    ("x", "blue+", "bright_blue"),
+    ("+", "green+", "bright_green"),
+    ("#", "magenta+", "bright_magenta"),
+    ("*", "cyan+", "bright_cyan"),
+)
+"""Of the starts that are told apart in the terminal, without colour too: character, colour of
+plotext, colour of rich."""
+HEIGHT = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +68,6 @@ def loss_lines(start: Start) -> dict[int, Line]:
     steps = lines_of([run.record.steps for run in start.runs], "loss_new")
     evaluated = lines_of([run.points for run in start.runs], "loss_new")
     return {task: steps.get(task, line) for task, line in {**steps, **evaluated}.items()}
-
-
-def accuracy_lines(start: Start) -> dict[int, Line]:
-    """Return the accuracy on the new classes at the evaluation points of each task."""
-    return lines_of([run.points for run in start.runs], "acc_new")
-
-
-def accuracy_title(runs: Sequence[RunSummary]) -> str:
-    """Return what the accuracy is measured on, in the words above its panel."""
-    return HELD_OUT if all(run.is_held_out for run in runs) else ACCURACY
 
 
 def ends_of(run: RunSummary) -> dict[int, int]:
@@ -94,6 +98,39 @@ def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> lis
     return [line.moved(begins[task]) for task, line in sorted(lines.items())]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """What both forms draw."""
+
+    shared: Switches
+    losses: list[list[Line]]
+    """Of each start, raised to `floor`."""
+    accuracies: list[list[Line]]
+    floor: float | None
+    """Of a logarithmic scale of the losses."""
+    titles: tuple[str, str]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunSummary], starts: Sequence[Start]) -> Curves:
+        """Return the curves of `starts`, tasks as those of all `runs`."""
+        shared = switches(runs)
+        losses = [cumulative(start, loss_lines(start), shared) for start in starts]
+        floor = log_floor(losses)
+        points = [lines_of([run.points for run in start.runs], "acc_new") for start in starts]
+        return cls(
+            shared,
+            [[line.raised(floor) for line in lines] for lines in losses],
+            [cumulative(start, of, shared) for start, of in zip(starts, points, strict=True)],
+            floor,
+            (LOSS, HELD_OUT if all(run.is_held_out for run in runs) else ACCURACY),
+        )
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The ends of the horizontal axis."""
+        return 0, max(self.shared.ends[-1], 1)
+
+
 def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
     """Return two panels side by side, in the text width of two columns.
 
@@ -101,67 +138,103 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
         runs: Whose curves are drawn.
         columns: Into how many a line is thinned; None: as many as are seen.
     """
-    from clinit.analysis.figures import strokes, style
+    from clinit.analysis.figures import style
 
-    columns = columns or strokes.MOST_COLUMNS
-
+    columns = columns or style.MOST_COLUMNS
     starts = starts_of(runs)
-    looks = style.looks_of(starts)
-    names = [start.name for start in starts]
-    height = 2.3 + 0.16 * style.legend_rows(names, style.PAGE)
-    result, (left, right) = style.page(style.PAGE, height, 1, 2)
-    shared = switches(runs)
-    span = (0, max(shared.ends[-1], 1))
-    losses = [cumulative(start, loss_lines(start), shared) for start in starts]
-    floor = log_floor(losses)
-    for axes, title in ((left, LOSS), (right, accuracy_title(runs))):
-        strokes.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
-        style.name_axes(axes, x="Iterations", y=title)
-    for start, lines, look in zip(starts, losses, looks, strict=True):
+    looks, names = style.looks_of(starts), [start.name for start in starts]
+    found = Curves.of(runs, starts)
+    grid = style.Grid.of(2, 2, 2.3, above=0.0, names=names)
+    for number, (axes, title) in enumerate(zip(grid.axes, found.titles, strict=True)):
+        style.mark_tasks(axes, found.shared.ends, are_numbered=found.shared.are_shared)
+        grid.name_axes(number, x="Iterations", y=title)
+    left, right = grid.axes
+    is_pale = len(starts) > style.MOST_PLAIN
+    for lines, points, look in zip(found.losses, found.accuracies, looks, strict=True):
         for line in lines:
-            raised = line.raised(floor)
-            strokes.draw_noisy_line(
-                left, raised, look, span, lines=len(starts), marks=2, columns=columns
-            )
-        accuracies = cumulative(start, accuracy_lines(start), shared)
-        marks = None if sum(len(line.at) for line in accuracies) <= MOST_MARKED else 2
-        for line in accuracies:
-            strokes.draw_line(right, line, look, span, marks=marks, columns=columns)
-    strokes.scale_losses(left, losses, floor)
+            style.draw_line(left, line, look, found.span, marks=2, columns=columns, is_pale=is_pale)
+        marks = None if sum(len(line.at) for line in points) <= MOST_MARKED else 2
+        for line in points:
+            style.draw_line(right, line, look, found.span, marks=marks, columns=columns)
+    style.scale_losses(left, found.losses, found.floor)
     right.set_ylim(0, 100)
-    style.legend(result, names, style.line_handles(looks), style.PAGE)
-    return result
+    grid.legend(names, style.line_handles(looks))
+    return grid.figure
 
 
 def draw(runs: Sequence[RunSummary], width: int) -> Text:
     """Return the loss above the accuracy, `width` characters wide."""
-    from clinit.analysis.figures import characters
-
     starts = starts_of(runs)
-    drawn = best_of(starts, MOST_DRAWN)
-    shared = switches(runs)
-    ends = shared.ends
-    ticks = [(end, str(end)) for end in (0, *ends)]
-    span = (0, max(ends[-1], 1))
-    losses = [cumulative(start, loss_lines(start), shared) for start in drawn]
-    floor = log_floor(losses)
-    raised = [[line.raised(floor) for line in lines] for lines in losses]
-    accuracies = [cumulative(start, accuracy_lines(start), shared) for start in drawn]
-    is_log = floor is not None
-    plots = (
-        characters.Plot(f"{LOSS}, each step", width, span, ticks, ends[:-1], log=is_log).of(raised),
-        characters.Plot(accuracy_title(runs), width, span, ticks, ends[:-1], log=False).of(
-            accuracies
-        ),
-    )
-    whose = "" if shared.are_shared else " of some runs"
-    foot = f"Iterations over all tasks; a vertical line is a task switch{whose}."
+    drawn = best_of(starts, len(SIGNS))
+    found = Curves.of(runs, drawn)
+    whose = "" if found.shared.are_shared else " of some runs"
+    foot = [f"Iterations over all tasks; a vertical line is a task switch{whose}."]
     if len(drawn) < len(starts):
-        foot += f" The {len(drawn)} of {len(starts)} settings with the best A_all; --plot FILE"
-        foot += " draws all."
+        foot.append(
+            f"The {len(drawn)} of {len(starts)} settings with the best A_all; --plot FILE draws"
+            " all."
+        )
+    if (most := max(len(start.runs) for start in starts)) > 1:
+        unequal = any(len(start.runs) < most for start in starts)
+        foot.append(f"Means over {'up to ' if unequal else ''}{most} seeds.")
+    loss, accuracy = found.titles
     parts = [
-        characters.legend([start.name for start in drawn], width),
-        *(plot for plot in plots if plot is not None),
-        characters.foot(f"{foot} {seeds_remark(starts)}", width),
+        _legend([start.name for start in drawn], width),
+        _plot(found, f"{loss}, each step", width, found.losses, is_log=found.floor is not None),
+        _plot(found, accuracy, width, found.accuracies, is_log=False),
+        Text("\n".join(textwrap.wrap(" ".join(foot), max(1, width))), style="dim"),
     ]
-    return Text("\n").join(parts)
+    return Text("\n").join(part for part in parts if part is not None)
+
+
+def _legend(names: Sequence[str], width: int) -> Text:
+    """Return the character of each name, in lines of at most `width` columns."""
+    lines = [Text()]
+    for (sign, _, style), name in zip(SIGNS, names, strict=False):
+        entry = Text.assemble((3 * sign, style), f" {shortened(name, max(1, width - 4))}")
+        if not lines[-1]:
+            lines[-1] = entry
+        elif lines[-1].cell_len + 3 + entry.cell_len <= width:
+            lines[-1] = Text("   ").join([lines[-1], entry])
+        else:
+            lines.append(entry)
+    return Text("\n").join(lines)
+
+
+def _plot(
+    found: Curves, title: str, width: int, series: Sequence[Sequence[Line]], *, is_log: bool
+) -> Text | None:
+    """Draw lines, those of each start with its character; None where no value is finite.
+
+    A linear scale starts at 0.
+    """
+    if not (values := finite_values(series, bands=False)):
+        return None
+    drawn = plotext.figure
+    drawn.clear()
+    # A file or a pipe is not as narrow as the terminal that plotext may find behind it.
+    plotext.terminal.limit(False, False)
+    drawn.theme("colorless")
+    drawn.plot_size(width, HEIGHT)
+    drawn.title(shortened(title + (" (log scale)" if is_log else ""), width))
+    drawn.legend(False)
+    ends = found.shared.ends
+    for place in ends[:-1]:
+        drawn.line(place, "vertical", pixel="gray")
+    every = math.ceil((len(ends) + 1) * (len(str(ends[-1])) + 3) / max(1, width - 8))
+    chosen = (0, *ends)[:: max(1, every)]
+    drawn.ruler("x", "lower").lim(*found.span).ticks(chosen, [str(place) for place in chosen])
+    # plotext's own logarithmic scale does not go together with ticks of one's own.
+    height = math.log10 if is_log else float
+    for (sign, colour, _), lines in zip(SIGNS, series, strict=False):
+        marker = plotext.marker(sign, colour)
+        for piece in (piece for line in lines for piece in line.pieces()):
+            seen = piece.thinned(*found.span, width)
+            heights = [height(value) for value in seen.mean.tolist()]
+            drawn.draw(drawn.signal(seen.at.tolist(), heights, marker=marker).lines())
+    low = min(values) if is_log else min(0.0, *values)
+    high = max(values) if max(values) > low else low + 1.0
+    ticks = round_ticks(low, high, log=is_log)
+    vertical = drawn.ruler("y", "left").lim(height(low), height(high))
+    vertical.ticks([height(tick) for tick in ticks], [tick_text(tick) for tick in ticks])
+    return Text.from_ansi(drawn.build().string().rstrip("\n"))

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clinit.analysis.figures.line import Line, Start, lines_of, seed_of, starts_of
-from clinit.analysis.figures.style import shortened
+from clinit.analysis.figures.line import Line, Start, lines_of, seed_of, shortened, starts_of
 from clinit.analysis.metrics.efficiency import SHARE, NoLevel, TaskGain
 from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
@@ -51,19 +50,14 @@ class Race:
     runners: tuple[Runner, ...]
 
     @property
-    def target(self) -> float:
-        """The accuracy to reach, in percent."""
-        return self.runners[0].gain.target
+    def of_random(self) -> TaskGain:
+        """The level, and when random reaches it and its best; the same of each runner."""
+        return self.runners[0].gain
 
     @property
     def best(self) -> float:
         """Random's best accuracy, in percent."""
-        return self.target / SHARE
-
-    @property
-    def of_random(self) -> TaskGain:
-        """When random reaches both levels; the same in each comparison with it."""
-        return self.runners[0].gain
+        return self.of_random.target / SHARE
 
 
 def races(runs: Sequence[RunSummary]) -> list[Race]:
@@ -72,44 +66,34 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
     Raises:
         RecordError: If there is none, or no task has a level to reach.
     """
-    starts = starts_of(runs)
     groups: dict[str, list[Start]] = {}
-    for start in starts:
-        if start.first.gain is not None:
+    reasons: set[NoLevel] = set()
+    for start in starts_of(runs):
+        if (gain := start.first.gain) is not None:
             groups.setdefault(start.first.key, []).append(start)
-    found = [race for group in groups.values() if (race := _race(group)) is not None]
-    if not found:
-        raise _no_race(starts)
-    return found
-
-
-def _race(group: Sequence[Start]) -> Race | None:
-    gains = [
-        {task.task: task for task in start.first.gain.tasks} for start in group if start.first.gain
-    ]
-    tasks = sorted(set.intersection(*map(set, gains)))
-    if not tasks:
-        return None
-    task = tasks[0]
-    runners = [
-        Runner(start, lines_of([start.first.points], "acc_new")[task], gain[task])
-        for start, gain in zip(group, gains, strict=True)
-    ]
-    return Race(task, f"task {task}, {seed_of(group[0].first)}", tuple(runners))
-
-
-def _no_race(starts: Sequence[Start]) -> RecordError:
-    own = [start.first.gain for start in starts if start.first.gain is not None]
-    if not own:
-        return RecordError(
+            reasons |= {reason for _, reason in gain.left_out}
+    found = []
+    for group in groups.values():
+        gains = [start.first.gain.tasks for start in group if start.first.gain]
+        by_task = [{each.task: each for each in tasks} for tasks in gains]
+        if not (tasks := set.intersection(*map(set, by_task))):
+            continue
+        task = min(tasks)
+        lines = [lines_of([start.first.points], "acc_new")[task] for start in group]
+        own = zip(group, lines, (each[task] for each in by_task), strict=True)
+        words = f"task {task}, {seed_of(group[0].first)}"
+        found.append(Race(task, words, tuple(Runner(*each) for each in own)))
+    if found:
+        return found
+    if not groups:
+        raise RecordError(
             "no start can be compared with random rows: there is no random run of the same stream"
             " and settings",
             remedy="Add `--init random` to the `clinit train-head` command, or give the record of"
             " such a run too.",
         )
-    reasons = {reason for gain in own for _, reason in gain.left_out} or {NoLevel.NO_STEP}
-    words = "; ".join(sorted(reason.value for reason in reasons))
-    return RecordError(
+    words = "; ".join(sorted(reason.value for reason in reasons or {NoLevel.NO_STEP}))
+    raise RecordError(
         f"no task has a level that a start could reach sooner or later than random: {words}",
         remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
         " 0.",
@@ -121,94 +105,66 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     from clinit.analysis.figures import style
 
     found = races(runs)
-    columns = min(len(found), 2)
-    rows = -(-len(found) // columns)
     most = max(len(race.runners) for race in found)
-    height = rows * (2.55 + 0.175 * most)
-    result, panels = style.page(style.COLUMN if columns == 1 else style.PAGE, height, rows, columns)
-    for axes, race in zip(panels, found, strict=False):
-        _panel(result, axes, race)
-    style.hide_rest(panels, len(found))
-    return result
+    grid = style.Grid.of(len(found), 2, 2.55 + 0.175 * most, above=0.0)
+    for number, (axes, race) in enumerate(zip(grid.axes, found, strict=True)):
+        looks = style.looks_of([runner.start for runner in race.runners])
+        _panel(axes, race, looks)
+        axes.set_xlabel(f"Iterations of {race.words}", fontsize=style.NORMAL, labelpad=2)
+        grid.name_axes(number, y="Test accuracy, new classes (%)")
+        _legend(grid.figure, axes, race, looks)
+    return grid.figure
 
 
-def _panel(figure: Figure, axes: Axes, race: Race) -> None:
-    from clinit.analysis.figures import strokes, style
+def _panel(axes: Axes, race: Race, looks: Sequence[Look]) -> None:
+    from clinit.analysis.figures import style
 
-    looks = style.looks_of([runner.start for runner in race.runners])
+    random = race.of_random
     last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
     grey: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "zorder": 1}
-    axes.axhline(race.target, linestyle="--", **grey)
+    axes.axhline(random.target, linestyle="--", **grey)
     axes.axhline(race.best, linestyle=":", **grey)
     for runner, look in zip(race.runners, looks, strict=True):
-        strokes.draw_line(axes, runner.line, look, (0, last))
-        if runner.gain.reached is not None:
-            at = runner.line.at.tolist().index(runner.gain.reached)
-            axes.plot(
-                runner.line.at[at],
-                runner.line.mean[at],
-                "o",
-                ms=6,
-                markerfacecolor="none",
-                markeredgecolor=look.colour,
-                clip_on=False,
-            )
+        style.draw_line(axes, runner.line, look, (0, last))
+        for at in (runner.line.at == runner.gain.reached).nonzero()[0]:
+            ring: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": look.colour}
+            axes.plot(runner.line.at[at], runner.line.mean[at], "o", ms=6, clip_on=False, **ring)
     axes.set_xlim(0, last)
     axes.set_ylim(0, 104)
     axes.set_yticks(range(0, 101, 20))
-    style.name_axes(axes, x=f"Iterations of {race.words}", y="Test accuracy, new classes (%)")
-    right: dict[str, Any] = {
-        "xycoords": axes.get_yaxis_transform(),
-        "textcoords": "offset points",
-        "fontsize": style.SMALL,
-        "color": style.INK,
-    }
-    axes.annotate("random's\nbest", (1, race.best), xytext=(3, -2), va="bottom", **right)
-    axes.annotate(f"{100 * SHARE:g} % of it", (1, race.target), xytext=(3, 2), va="top", **right)
-    _random_iterations(axes, race, last)
-    _race_legend(figure, axes, race, looks)
-
-
-def _random_iterations(axes: Axes, race: Race, last: float) -> None:
-    """Mark when random reaches both levels: I_r by both readings."""
-    from clinit.analysis.figures import style
-
-    equal, best = race.of_random.random_reached, race.of_random.random_best
-    marks = [(equal, race.target, f"at equal level: {equal}")]
-    if best == equal:
-        marks = [(best, race.best, f"by both readings: {best}")]
-    else:
-        marks.append((best, race.best, f"at random's best: {best}"))
-    is_close = 0 < (best - equal) / last < 0.09
-    for number, (at, level, words) in enumerate(marks):
-        axes.vlines(at, 0, level, color=style.GREY, linewidth=0.8, linestyle="-", zorder=1)
-        is_left = at / last > 0.93 if number == len(marks) - 1 else is_close
-        axes.annotate(
-            f"$I_r$ {words}",
-            (at, 0),
-            xytext=(-2 if is_left else 2, 3),
-            textcoords="offset points",
-            rotation=90,
-            ha="right" if is_left else "left",
-            va="bottom",
-            fontsize=style.SMALL,
-            color=style.INK,
+    right: dict[str, Any] = {"xycoords": axes.get_yaxis_transform()}
+    style.remark(axes, "random's\nbest", (1, race.best), xytext=(3, -2), va="bottom", **right)
+    level = f"{100 * SHARE:g} % of it"
+    style.remark(axes, level, (1, random.target), xytext=(3, 2), va="top", **right)
+    # I_r by both readings.
+    marks = {random.random_reached: "at equal level", random.random_best: "at random's best"}
+    if len(marks) == 1:
+        marks = {random.random_best: "by both readings"}
+    is_close = 0 < (random.random_best - random.random_reached) / last < 0.09
+    for at, words in marks.items():
+        is_best = at == random.random_best
+        axes.vlines(at, 0, race.best if is_best else random.target, **grey)
+        is_left = at / last > 0.93 if is_best else is_close
+        side: dict[str, Any] = {"xytext": (-2 if is_left else 2, 3), "rotation": 90, "va": "bottom"}
+        style.remark(
+            axes, f"$I_r$ {words}: {at}", (at, 0), ha="right" if is_left else "left", **side
         )
 
 
-def _race_legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) -> None:
+def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
     from clinit.analysis.figures import style
 
-    names = [
-        f"{shortened(runner.start.name, 40 - len(runner.result))}: {runner.result}"
-        for runner in race.runners
-    ]
     box = axes.legend(
         style.line_handles(looks),
-        style.numbers(names),
+        [
+            f"{shortened(runner.start.name, 40 - len(runner.result))}: {runner.result}"
+            for runner in race.runners
+        ],
         loc="upper left",
         bbox_to_anchor=(0, 0),
-        bbox_transform=style.corner(figure, axes, -0.42, -0.4),
+        bbox_transform=axes.transAxes + ScaledTranslation(-0.42, -0.4, figure.dpi_scale_trans),
         frameon=False,
         fontsize=style.SMALL + 0.5,
         handlelength=2.4,
@@ -218,4 +174,4 @@ def _race_legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) 
         title_fontsize=style.SMALL + 0.5,
         alignment="left",
     )
-    style.rename(box, names)
+    style.plain_letters(box)

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING
 from matplotlib import rc_context
 from matplotlib.font_manager import fontManager
 
-from clinit.analysis.figures import (
-    accuracy_matrix,
-    class_gains,
-    collapse,
-    confusions,
-    cost,
-    curves,
-    efficiency,
-    lambda_path,
-    loss_spike,
-)
-from clinit.analysis.figures.names import FigureName
+from clinit.analysis.figures import FigureName, accuracy_matrix, bars, curves, efficiency, tasks
 from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 from clinit.files.commit import commit_file
@@ -34,14 +23,14 @@ if TYPE_CHECKING:
 
 GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.CURVES: curves.figure,
-    FigureName.LOSS_SPIKE: loss_spike.figure,
+    FigureName.LOSS_SPIKE: tasks.loss_spike_figure,
     FigureName.EFFICIENCY: efficiency.figure,
     FigureName.ACCURACY_MATRIX: accuracy_matrix.figure,
-    FigureName.CONFUSIONS: confusions.figure,
-    FigureName.CLASS_GAINS: class_gains.figure,
-    FigureName.LAMBDA_PATH: lambda_path.figure,
-    FigureName.COLLAPSE: collapse.figure,
-    FigureName.COST: cost.figure,
+    FigureName.CONFUSIONS: bars.confusions_figure,
+    FigureName.CLASS_GAINS: bars.class_gains_figure,
+    FigureName.LAMBDA_PATH: tasks.lambda_path_figure,
+    FigureName.COLLAPSE: tasks.collapse_figure,
+    FigureName.COST: bars.cost_figure,
 }
 """Each raises `RecordError` if the records lack what it shows."""
 
@@ -90,18 +79,3 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
         drawn.savefig(content, format=path.suffix.lower()[1:])
     with claim_file(path, on_busy=lambda: None):
         commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
-
-
-def paths_of(path: Path, names: Sequence[str]) -> list[Path]:
-    """Return the file of each figure: `path` for one, with -NAME before the ending for several."""
-    if len(names) == 1:
-        return [path]
-    return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
-
-
-def data_paths_of(path: Path, count: int) -> list[Path]:
-    """Return the file for each data: `path` for one, with -dataN before the ending for several."""
-    if count == 1:
-        return [path]
-    numbers = range(1, count + 1)
-    return [path.with_name(f"{path.stem}-data{number}{path.suffix}") for number in numbers]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 from jaxtyping import Float
+from rich.cells import cell_len, chop_cells
 
 from clinit.analysis.metrics.accuracy import mean
 from clinit.analysis.report.run import RunSummary
@@ -211,24 +212,19 @@ def best_of(starts: Sequence[Start], most: int) -> list[Start]:
     """Return the starts of the best A_all, means over seeds, at most so many, in their order."""
     if len(starts) <= most:
         return [*starts]
-    scores = [_score(start) for start in starts]
+    known = [[mean(run.averaged["acc_all"]) or 0.0 for run in start.runs] for start in starts]
+    scores = [sum(values) / len(values) for values in known]
     chosen = sorted(range(len(starts)), key=lambda place: -scores[place])[:most]
     return [starts[place] for place in sorted(chosen)]
-
-
-def _score(start: Start) -> float:
-    known = [value for run in start.runs if (value := mean(run.averaged["acc_all"])) is not None]
-    return sum(known) / len(known) if known else float("-inf")
-
-
-def seeds_remark(starts: Sequence[Start]) -> str:
-    """Return what a line is where there are several seeds; empty where there are not."""
-    counts = sorted({len(start.runs) for start in starts})
-    if counts[-1] == 1:
-        return ""
-    return f"Means over {counts[-1] if len(counts) == 1 else f'up to {counts[-1]}'} seeds."
 
 
 def seed_of(run: RunSummary) -> str:
     """Return the seed of a run in words: `seed 0`."""
     return f"seed {visible(str(run.config.get('seed', '-')))}"
+
+
+def shortened(name: str, width: int) -> str:
+    """Return a name in at most `width` columns, with an ellipsis where something is left out."""
+    if cell_len(name) <= width:
+        return name
+    return chop_cells(name, max(1, width - 1))[0] + "…" if width > 1 else "…"[:width]

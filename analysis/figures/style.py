@@ -1,4 +1,4 @@
-"""The look of the figures on paper: sizes and colours.
+"""The look of the figures on paper: sizes, colours, panels, lines and their scales.
 
 Nothing is smaller than 7 pt at the width that a figure is made for: 3.3 inches are a column of a
 paper of two, 6.9 inches its text width.
@@ -6,7 +6,7 @@ paper of two, 6.9 inches its text width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,26 +17,35 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation, Transform
-from rich.cells import cell_len, chop_cells, set_cell_size
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from clinit.analysis.figures.line import Real, Start
+from clinit.analysis.figures.line import (
+    Line,
+    Real,
+    Start,
+    finite_values,
+    round_ticks,
+    shortened,
+    spans_decades,
+    tick_text,
+)
 
 # M. Okabe, K. Ito, "Color universal design", 2008: told apart with any colour vision; its
 # yellow is left out, which nobody can see on white paper.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8", "H")
-SHADE = "#f2f2f2"
-GREY = "#8c8c8c"
-INK = "#333333"
+SHADE, GREY, INK = "#f2f2f2", "#8c8c8c", "#333333"
 COLUMN, PAGE = 3.3, 6.9
 """Widths in inches."""
 SMALL, NORMAL = 7.0, 8.0
 """Sizes of letters in points."""
 DPI = 300
+MOST_PLAIN = 7
+"""Most noisy lines in a panel that are told apart without a moving mean."""
+MOST_COLUMNS = 900
+"""Most columns into which a line is thinned: those of a panel of 3 inches."""
+_LETTERS_PER_INCH = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +61,34 @@ class Look:
         """Colour and line style as matplotlib takes them."""
         return {"color": self.colour, "linestyle": self.line}
 
+    @classmethod
+    def numbered(cls, number: int, colour: str, line: int) -> Look:
+        """Return the look of the thing `number` of several."""
+        return cls(colour, LINES[line % len(LINES)], MARKERS[number % len(MARKERS)])
+
 
 def looks_of(starts: Sequence[Start]) -> list[Look]:
     """Return the look of each start: a colour of its own, or else that of its initialisation.
 
     Starts of one initialisation have different strokes too, as far as these suffice.
     """
-    inits = list(dict.fromkeys(start.first.init for start in starts))
-    variants = {
-        init: [number for number, start in enumerate(starts) if start.first.init == init]
-        for init in inits
-    }
+    own = [start.first.init for start in starts]
+    inits = list(dict.fromkeys(own))
     few = len(starts) <= len(COLOURS)
-    if len(inits) <= len(COLOURS) and max(map(len, variants.values()), default=0) <= len(LINES):
-        places = [
-            (
-                number if few else inits.index(start.first.init),
-                variants[start.first.init].index(number),
-            )
-            for number, start in enumerate(starts)
-        ]
-    else:
-        places = [(number, number // len(COLOURS)) for number in range(len(starts))]
-    return [
-        Look(COLOURS[c % len(COLOURS)], LINES[s % len(LINES)], MARKERS[n % len(MARKERS)])
-        for n, (c, s) in enumerate(places)
-    ]
+    looks = []
+    for number, init in enumerate(own):
+        colour, line = number, number // len(COLOURS)
+        if len(inits) <= len(COLOURS) and max(map(own.count, inits)) <= len(LINES):
+            colour, line = number if few else inits.index(init), own[:number].count(init)
+        looks.append(Look.numbered(number, COLOURS[colour % len(COLOURS)], line))
+    return looks
 
 
 def ordered_looks(count: int) -> list[Look]:
     """Return looks of things that have an order, such as tasks: from dark to light."""
-    places = [0.0] if count == 1 else [0.85 * number / (count - 1) for number in range(count)]
-    return [
-        Look(to_hex(colormaps["viridis"](place)), LINES[n % len(LINES)], MARKERS[n % len(MARKERS)])
-        for n, place in enumerate(places)
-    ]
+    places = [0.85 * number / max(1, count - 1) for number in range(count)]
+    colours = [to_hex(colormaps["viridis"](place)) for place in places]
+    return [Look.numbered(number, colour, number) for number, colour in enumerate(colours)]
 
 
 def is_dark(rgba: tuple[float, float, float, float]) -> bool:
@@ -97,100 +99,96 @@ def is_dark(rgba: tuple[float, float, float, float]) -> bool:
     return 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
 
 
-def shortened(name: str, width: int) -> str:
-    """Return a name in at most `width` columns, with an ellipsis where something is left out."""
-    if cell_len(name) <= width:
-        return name
-    return chop_cells(name, max(1, width - 1))[0] + "…" if width > 1 else "…"[:width]
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """A figure of equal panels, row by row."""
 
+    figure: Figure
+    axes: list[Axes]
+    width: float
+    """In inches."""
+    columns: int
+    rows: int
 
-def fitted(name: str, width: int, *, right: bool = False) -> str:
-    """Return a name in exactly `width` columns: shortened, or filled with blanks."""
-    short = shortened(name, width)
-    if right:
-        return " " * (width - cell_len(short)) + short
-    return set_cell_size(short, width)
+    @classmethod
+    def of(
+        cls,
+        count: int,
+        most: int,
+        height: float,
+        *,
+        above: float = 0.3,
+        names: Sequence[str] = (),
+        width: float | None = None,
+        **shared: Any,
+    ) -> Grid:
+        """Return a figure of `count` panels, as wide as a column or else as the text.
 
+        Args:
+            count: Number of panels.
+            most: Panels next to one another.
+            height: Of a row, in inches.
+            above: What stands beside the rows takes so many inches more.
+            names: In the legend above the panels.
+            width: Of the figure; None: a column if one panel is.
+            shared: Axes that panels share.
+        """
+        columns = min(count, most)
+        rows = -(-count // columns)
+        width = width or (COLUMN if columns == 1 else PAGE)
+        if names:
+            above += 0.16 * -(-len(names) // _legend_columns(names, width))
+        result = Figure(figsize=(width, above + rows * height), dpi=DPI, layout="constrained")
+        panels = result.subplots(rows, columns, squeeze=False, **shared)
+        for axes in panels.flat:
+            axes.tick_params(labelsize=SMALL, color=INK, width=0.6, length=2.5, pad=2)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
+        for axes in panels.flat[count:]:
+            axes.set_axis_off()
+        return cls(result, list(panels.flat[:count]), width, columns, rows)
 
-_LETTERS_PER_INCH = 15.0
+    def name_axes(self, number: int, *, x: str | None = None, y: str | None = None) -> None:
+        """Write what the axes of a panel are, x only if no panel is below it."""
+        if x is not None and number + self.columns >= len(self.axes):
+            self.axes[number].set_xlabel(x, fontsize=NORMAL, labelpad=2)
+        if y is not None:
+            self.axes[number].set_ylabel(y, fontsize=NORMAL, labelpad=2)
 
-
-def page(
-    width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels, row by row; sizes in inches."""
-    result = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    panels = result.subplots(rows, columns, squeeze=False, **shared)
-    for axes in panels.flat:
-        axes.tick_params(labelsize=SMALL, color=INK, width=0.6, length=2.5, pad=2)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
-    return result, list(panels.flat)
-
-
-def hide_rest(panels: Sequence[Axes], used: int) -> None:
-    """Leave the panels that nothing is drawn in blank."""
-    for axes in panels[used:]:
-        axes.set_axis_off()
-
-
-def head(axes: Axes, name: str, inches: float) -> None:
-    """Write the name of a panel above it, shortened to the width of the panel."""
-    text = axes.set_title("", fontsize=NORMAL, loc="left", pad=4)
-    text.set_parse_math(False)
-    text.set_text(shortened(name, int(inches * _LETTERS_PER_INCH)))
-
-
-def write(axes: Axes, x: Real, y: Real, text: str, **options: Any) -> None:
-    """Write text from data letter by letter: a $ is a dollar."""
-    look: dict[str, Any] = {"fontsize": SMALL, "color": INK}
-    axes.text(x, y, text, parse_math=False, **look | options)
-
-
-def name_axes(axes: Axes, *, x: str | None = None, y: str | None = None) -> None:
-    """Write what the axes of a panel are."""
-    for text, write in ((x, axes.set_xlabel), (y, axes.set_ylabel)):
-        if text is not None:
-            write(text, fontsize=NORMAL, labelpad=2)
-
-
-def legend_rows(names: Sequence[str], width: float) -> int:
-    """Return how many rows the legend of a figure of `width` inches has."""
-    return -(-len(names) // _legend_columns(_legend_names(names, width), width))
-
-
-def legend(
-    figure: Figure, names: Sequence[str], handles: Sequence[Any], width: float, handle: float = 2.4
-) -> None:
-    """Write a legend above the panels; `handle` is the length of a sample in letters."""
-    shown = _legend_names(names, width)
-    result = figure.legend(
-        handles,
-        numbers(shown),
-        loc="outside upper center",
-        ncols=_legend_columns(shown, width),
-        frameon=False,
-        fontsize=SMALL + 0.5,
-        handlelength=handle,
-        columnspacing=1.4,
-        borderaxespad=0.2,
-    )
-    rename(result, shown)
-
-
-def numbers(names: Sequence[str]) -> list[str]:
-    """Return what a legend is made with before `rename`.
-
-    Before matplotlib 3.10 a name with _ in front is left out.
-    """
-    return [str(number) for number in range(len(names))]
-
-
-def rename(legend: Legend, names: Sequence[str]) -> None:
-    """Write names from data into a legend, letter by letter."""
-    for text, name in zip(legend.get_texts(), names, strict=True):
+    def head(self, number: int, name: str, *, beside: float = 0.0) -> None:
+        """Write a name above a panel, shortened to its width less `beside` inches."""
+        text = self.axes[number].set_title("", fontsize=NORMAL, loc="left", pad=4)
         text.set_parse_math(False)
-        text.set_text(name)
+        room = self.width / self.columns - beside
+        text.set_text(shortened(name, int(room * _LETTERS_PER_INCH)))
+
+    def legend(self, names: Sequence[str], handles: Sequence[Any], sample: float = 2.4) -> None:
+        """Write a legend above the panels; `sample` is the length of a sample in letters."""
+        most = max(8, int(self.width * _LETTERS_PER_INCH) - 6)
+        result = self.figure.legend(
+            handles,
+            [shortened(name, most) for name in names],
+            loc="outside upper center",
+            ncols=_legend_columns(names, self.width),
+            frameon=False,
+            fontsize=SMALL + 0.5,
+            handlelength=sample,
+            columnspacing=1.4,
+            borderaxespad=0.2,
+        )
+        plain_letters(result)
+
+
+def _legend_columns(names: Sequence[str], width: float) -> int:
+    letters = width * _LETTERS_PER_INCH
+    longest = min(max(map(len, names)), max(8, int(letters) - 6))
+    return max(1, min(len(names), int(letters // (longest + 6))))
+
+
+def plain_letters(legend: Legend) -> None:
+    """Let names from data be written letter by letter: a $ is a dollar."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def line_handles(looks: Sequence[Look]) -> list[Line2D]:
@@ -200,9 +198,16 @@ def line_handles(looks: Sequence[Look]) -> list[Line2D]:
     ]
 
 
-def patch(colour: str) -> Patch:
-    """Return the sample of a bar in a legend."""
-    return Patch(color=colour)
+def write(axes: Axes, x: Real, y: Real, text: str, **options: Any) -> None:
+    """Write text from data letter by letter."""
+    look: dict[str, Any] = {"fontsize": SMALL, "color": INK}
+    axes.text(x, y, text, parse_math=False, **look | options)
+
+
+def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None:
+    """Write text at a place of a panel, moved by points (`xytext`)."""
+    look: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL, "color": INK}
+    axes.annotate(text, at, **look | options)
 
 
 def name_bars(axes: Axes, names: Sequence[str], letters: int) -> None:
@@ -214,21 +219,100 @@ def name_bars(axes: Axes, names: Sequence[str], letters: int) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def few_ticks(axes: Axes) -> None:
-    """Set few round ticks on the horizontal axis of a narrow panel."""
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+def draw_line(
+    axes: Axes,
+    line: Line,
+    look: Look,
+    span: tuple[Real, Real],
+    *,
+    marks: int | None = None,
+    columns: int = MOST_COLUMNS,
+    is_pale: bool = False,
+) -> None:
+    """Draw a line with its band, thinned to what can be seen.
+
+    Args:
+        axes: The panel.
+        line: What is drawn.
+        look: How.
+        span: The ends of the horizontal axis.
+        marks: About how many points have a marker; None: each.
+        columns: Into how many the line is thinned.
+        is_pale: Whether the line is pale beside its moving mean: many others cross it.
+    """
+    for seen, piece in _seen(line, span, columns):
+        if is_pale:
+            axes.plot(seen.at, seen.mean, linewidth=0.4, alpha=0.35, color=look.colour)
+            mean = piece.smoothed(max(1, round((span[1] - span[0]) / 60)))
+            seen = mean.thinned(*span, columns)
+        elif piece.has_band:  # thinning alone makes a range, which is not that of seeds
+            band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
+            axes.fill_between(seen.at, seen.low, seen.high, **band)
+        every = 1 if marks is None else max(1, -(-len(seen.at) // max(marks, 1)))
+        # A task that was only evaluated before its first step is one point, not a line.
+        marker = look.marker if marks != 0 or len(seen.at) == 1 else ""
+        marked: dict[str, Any] = {"marker": marker, "markevery": every, "ms": 2.8}
+        axes.plot(
+            seen.at,
+            seen.mean,
+            linewidth=1.1,
+            markeredgewidth=0,
+            clip_on=False,
+            **marked,
+            **look.style,
+        )
 
 
-def corner(figure: Figure, axes: Axes, x: Real, y: Real) -> Transform:
-    """Return the coordinates of a panel, moved by inches."""
-    return axes.transAxes + ScaledTranslation(x, y, figure.dpi_scale_trans)
+def _seen(line: Line, span: tuple[Real, Real], columns: int) -> Iterator[tuple[Line, Line]]:
+    for piece in line.pieces():
+        yield piece.thinned(*span, columns), piece
 
 
-def _legend_names(names: Sequence[str], width: float) -> list[str]:
-    most = max(8, int(width * _LETTERS_PER_INCH) - 6)
-    return [shortened(name, most) for name in names]
+def scale_height(axes: Axes, values: Sequence[Real]) -> None:
+    """Set a logarithmic scale with plain round ticks where values span decades, else one from 0."""
+    if spans_decades(values):
+        _logarithmic(axes, min(values), max(values))
+    elif min(values, default=0.0) >= 0:
+        axes.set_ylim(bottom=0)
 
 
-def _legend_columns(names: Sequence[str], width: float) -> int:
-    letters = width * _LETTERS_PER_INCH
-    return max(1, min(len(names), int(letters // (max(map(len, names)) + 6))))
+def scale_losses(axes: Axes, series: Sequence[Sequence[Line]], floor: Real | None) -> None:
+    """Set a scale from 0, or a logarithmic one from `floor`."""
+    if floor is not None:
+        _logarithmic(axes, floor, max(finite_values(series)))
+    axes.set_ylim(bottom=floor or 0)
+
+
+def _logarithmic(axes: Axes, low: Real, high: Real) -> None:
+    ticks = round_ticks(low, high, log=True)
+    axes.set_yscale("log")
+    axes.set_yticks(ticks, [tick_text(tick) for tick in ticks])
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def mark_tasks(axes: Axes, ends: Sequence[Real], *, are_numbered: bool) -> None:
+    """Shade every second task and write their numbers above the panel.
+
+    Where the tasks of the runs end at different places, these are lines without numbers.
+    """
+    thousands = ends[-1] >= 20_000
+    axes.set_xlim(0, max(ends[-1], 1))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x / 1000:.10g}k" if x and thousands else f"{x:.10g}")
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if not are_numbered:
+        for end in ends[:-1]:
+            axes.axvline(end, color=GREY, linewidth=0.5, zorder=0)
+        return
+    if len(ends) <= 5:
+        axes.set_xticks([0, *ends])
+    every = -(-len(ends) // 10)
+    for task, (start, end) in enumerate(zip([0, *ends], ends, strict=False), 1):
+        if task % 2 == 0:
+            axes.axvspan(start, end, color=SHADE, linewidth=0, zorder=0)
+        if (task - 1) % every == 0:
+            name = f"task {task}" if len(ends) <= 5 else str(task)
+            above: dict[str, Any] = {"xytext": (0, 2), "ha": "center", "va": "bottom"}
+            at = (start + end) / 2, 1.0
+            remark(axes, name, at, xycoords=axes.get_xaxis_transform(), **above)

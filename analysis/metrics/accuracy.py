@@ -51,10 +51,14 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
 
 ACCURACIES = ("acc_pre", "acc_new", "acc_old", "acc_all")
+IN_TASK = ("acc_pre_alone", "acc_in_task")
+_COUNTS = "correct_in_task"
 
 
 def accuracy_points(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
-    """Return the four accuracies at each evaluation: task, iteration, acc_*; sorted."""
+    """Return the six accuracies at each evaluation: task, iteration, acc_*; sorted."""
+    if _COUNTS not in evaluations.columns:  # a record of an earlier version
+        evaluations = evaluations.with_columns(pl.lit(None, pl.Int32).alias(_COUNTS))
     origin, task = pl.col("origin"), pl.col("task")
     return (
         with_origin(evaluations, classes)
@@ -65,6 +69,8 @@ def accuracy_points(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.Data
             acc_new=_pooled(origin == task),
             acc_old=_pooled(origin < task),
             acc_all=_pooled(pl.lit(True)),
+            acc_pre_alone=_pooled(origin == 0, _COUNTS),
+            acc_in_task=_pooled(pl.lit(True), _COUNTS),
         )
         .sort("task", "iteration")
     )
@@ -75,10 +81,9 @@ def accuracy_matrix(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.Data
 
     Columns: after_task, on_task (0 = base classes), accuracy; among all classes seen so far.
     """
-    last = pl.col("iteration") == pl.col("iteration").max().over("task")
     return (
-        with_origin(evaluations, classes)
-        .filter(last & (pl.col("origin") <= pl.col("task")))
+        with_origin(at_end(evaluations), classes)
+        .filter(pl.col("origin") <= pl.col("task"))
         .group_by(after_task="task", on_task="origin")
         .agg(accuracy=_pooled(pl.lit(True)))
         .sort("after_task", "on_task")
@@ -117,11 +122,6 @@ def average_incremental_accuracy(points: pl.DataFrame) -> float | None:
     return mean(at_end(points)["acc_all"])
 
 
-def mean_at_start(points: pl.DataFrame, name: str) -> float | None:
-    """Return the mean over tasks of a value before the first step, such as `acc_new`."""
-    return mean(at_start(points)[name])
-
-
 def at_start(points: pl.DataFrame) -> pl.DataFrame:
     """Return the evaluation before the first step of each task."""
     return points.filter(pl.col("iteration") == 0)
@@ -129,7 +129,8 @@ def at_start(points: pl.DataFrame) -> pl.DataFrame:
 
 def at_end(points: pl.DataFrame) -> pl.DataFrame:
     """Return the last evaluation of each task."""
-    return points.filter(pl.col("iteration") == pl.col("iteration").max().over("task"))
+    last = pl.col("iteration") == pl.col("iteration").max().over("task")
+    return points.filter(last)
 
 
 def mean(values: pl.Series) -> float | None:
@@ -156,11 +157,12 @@ def with_origin(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFram
     return joined
 
 
-def _pooled(chosen: pl.Expr) -> pl.Expr:
+def _pooled(chosen: pl.Expr, name: str = "correct") -> pl.Expr:
     # int64: a sum of int32 stays int32 in polars.
-    correct = pl.col("correct").cast(pl.Int64).filter(chosen).sum()
+    correct = pl.col(name).cast(pl.Int64).filter(chosen)
     total = pl.col("total").cast(pl.Int64).filter(chosen).sum()
-    return pl.when(total > 0).then(100.0 * correct / total)
+    known = (total > 0) & (correct.null_count() == 0)
+    return pl.when(known).then(100.0 * correct.sum() / total)
 
 
 def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
@@ -179,31 +181,6 @@ def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
     return next(iter(start["acc_pre_alone"]), None)
 
 
-IN_TASK = ("acc_pre_alone", "acc_in_task")
-COUNTS = "correct_in_task"
-
-
-def points_in_task(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
-    """Return both accuracies at each evaluation: task, iteration, acc_*; sorted."""
-    if COUNTS not in evaluations.columns:  # a record of an earlier version
-        evaluations = evaluations.with_columns(pl.lit(None, pl.Int32).alias(COUNTS))
-    origin, task = pl.col("origin"), pl.col("task")
-    return (
-        with_origin(evaluations, classes)
-        .filter(origin <= task)
-        .group_by("task", "iteration")
-        .agg(acc_pre_alone=_pooled_in_task(origin == 0), acc_in_task=_pooled_in_task(pl.lit(True)))
-        .sort("task", "iteration")
-    )
-
-
-def _pooled_in_task(chosen: pl.Expr) -> pl.Expr:
-    counts = pl.col(COUNTS).cast(pl.Int64).filter(chosen)
-    total = pl.col("total").cast(pl.Int64).filter(chosen).sum()
-    known = (total > 0) & (counts.null_count() == 0)
-    return pl.when(known).then(100.0 * counts.sum() / total)
-
-
 def backward_transfer(matrix: pl.DataFrame) -> float | None:
     """Return the backward transfer of an accuracy matrix; None where there is no earlier task."""
     after, on = pl.col("after_task"), pl.col("on_task")
@@ -216,24 +193,13 @@ def backward_transfer(matrix: pl.DataFrame) -> float | None:
     return mean(joined["final"] - joined["accuracy"])
 
 
-def mean_transfer(tasks: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the mean top-1 (percent) of the linear probes after `tasks`, each on the next one.
+def transfers(tasks: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
+    """Return the linear probes of a run: after which task, of which task, and top-1 (percent).
 
-    None where nothing was probed: in runs of `clinit train-head`, and after the last task.
+    Empty where nothing was probed: in runs of `clinit train-head`.
     """
-    probed = [_top1(task) for task in tasks if "forward_transfer" in task]
-    return sum(probed) / len(probed) if probed else None
-
-
-def transfer_into(tasks: Iterable[Mapping[str, Any]], probed: int) -> float | None:
-    """Return the top-1 (percent) of the probe on the classes of task number `probed`."""
-    for task in tasks:
-        if "forward_transfer" in task:
-            target = task["forward_transfer"].get("task", task["task"] + 1)
-            if target == probed:
-                return _top1(task)
-    return None
-
-
-def _top1(task: Mapping[str, Any]) -> float:
-    return 100 * float(task["forward_transfer"]["top1"])
+    return {
+        task["task"]: (probe.get("task", task["task"] + 1), 100 * float(probe["top1"]))
+        for task in tasks
+        if (probe := task.get("forward_transfer")) is not None
+    }

@@ -9,7 +9,6 @@ their say.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -46,31 +45,17 @@ def confusions(
     )
     is_new = pl.col("origin") > pl.col("predicted_task")
     chosen = found.select(
+        pl.col("name").alias("true_class"),
         "predicted_class",
+        pl.col("origin").alias("true_task"),
         "predicted_task",
+        is_new.alias("true_is_new"),
+        (~is_new).alias("predicted_is_new"),
         "count",
+        pl.col("val_rows").alias("total"),
         "share",
-        true_class="name",
-        true_task="origin",
-        true_is_new=is_new,
-        predicted_is_new=~is_new,
-        total="val_rows",
-    ).select(COLUMNS)
+    )
     return chosen if top is None else chosen.head(top)
-
-
-COLUMNS = (
-    "true_class",
-    "predicted_class",
-    "true_task",
-    "predicted_task",
-    "true_is_new",
-    "predicted_is_new",
-    "count",
-    "total",
-    "share",
-)
-"""The columns of the table that `confusions` returns."""
 
 
 def mistakes_of(record: RunRecord) -> pl.DataFrame:
@@ -89,52 +74,24 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
     return record.mistakes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClassGains:
-    """Gains of classes; see `class_gains`."""
-
-    table: pl.DataFrame
-    """name, accuracy, reference, gain: percent and points, the greatest gain first."""
-
-    @property
-    def mean(self) -> float:
-        """The mean gain, all classes alike."""
-        return float(self.table["gain"].sum()) / len(self.table)
-
-    @property
-    def gaining(self) -> int:
-        """How many classes gain."""
-        return int((self.table["gain"] > TIE).sum())
-
-    @property
-    def losing(self) -> int:
-        """How many classes lose."""
-        return int((self.table["gain"] < -TIE).sum())
-
-    @property
-    def summary(self) -> str:
-        """Mean and counts in words."""
-        equal = len(self.table) - self.gaining - self.losing
-        return f"mean {self.mean:+.1f}: {self.gaining} gain, {self.losing} lose, {equal} equal"
-
-
-TIE = 1e-9
-"""Gains closer to 0 are equal accuracies: means over seeds are not exact."""
-
-
-def class_gains(records: Sequence[RunRecord], references: Sequence[RunRecord]) -> ClassGains:
+def class_gains(records: Sequence[RunRecord], references: Sequence[RunRecord]) -> pl.DataFrame:
     """Compare two starts, each with the records of the same seeds in the same order.
 
+    Returns name, accuracy, reference and gain, percent and points, the greatest gain first.
     Accuracies are means over the seeds at which the class has test images. Classes are told by
     name: their order differs between seeds. Base classes have no task of their own.
     """
-    ours, theirs = _accuracies(records), _accuracies(references)
-    table = (
+    ours, theirs = (
+        pl.concat(map(own_task_accuracies, each))
+        .group_by("name", maintain_order=True)
+        .agg(pl.col("accuracy").mean())
+        for each in (records, references)
+    )
+    return (
         ours.join(theirs.rename({"accuracy": "reference"}), on="name", how="inner")
         .with_columns(gain=pl.col("accuracy") - pl.col("reference"))
         .sort("gain", "name", descending=[True, False])
     )
-    return ClassGains(table)
 
 
 def own_task_accuracies(record: RunRecord) -> pl.DataFrame:
@@ -147,12 +104,4 @@ def own_task_accuracies(record: RunRecord) -> pl.DataFrame:
         .filter((pl.col("task") == pl.col("origin")) & (pl.col("total") > 0))
         .sort("row")
         .select("name", accuracy=100.0 * pl.col("correct") / pl.col("total"))
-    )
-
-
-def _accuracies(records: Sequence[RunRecord]) -> pl.DataFrame:
-    return (
-        pl.concat(map(own_task_accuracies, records))
-        .group_by("name", maintain_order=True)
-        .agg(pl.col("accuracy").mean())
     )

@@ -65,13 +65,10 @@ class Spike:
 def spikes(steps: pl.DataFrame, tasks: Sequence[int]) -> Mapping[int, Spike | None]:
     """Return the spike of each of `tasks` from the steps of a record."""
     parts = steps.sort("task", "iteration").partition_by("task", as_dict=True)
-    empty = steps.clear()
-    return {task: Spike.of(_losses(parts.get((task,), empty))) for task in tasks}
-
-
-def _losses(steps: pl.DataFrame) -> Float[np.ndarray, " iterations"]:
     # float64: a sum over 10,000 steps in float32 loses digits. A missing loss is no number.
-    return steps["loss"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    losses = [parts.get((task,), steps.clear())["loss"].cast(pl.Float64) for task in tasks]
+    found = [Spike.of(each.fill_null(float("nan")).to_numpy()) for each in losses]
+    return dict(zip(tasks, found, strict=True))
 
 
 def initialisation_seconds(tasks: Sequence[Mapping[str, Any]]) -> float | None:
@@ -79,9 +76,3 @@ def initialisation_seconds(tasks: Sequence[Mapping[str, Any]]) -> float | None:
     found = [(task.get("initialisation") or {}).get("seconds") for task in tasks]
     known = [seconds for seconds in found if seconds is not None]
     return float(sum(known)) if known and len(known) == len(found) else None
-
-
-def initialisation_share(tasks: Sequence[Mapping[str, Any]], run: float | None) -> float | None:
-    """Return the share, 0 to 1, of initialisation in the `run` seconds of a run."""
-    seconds = initialisation_seconds(tasks)
-    return None if seconds is None or not run else seconds / run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +29,6 @@ from clinit.words import contrast_digests
 if TYPE_CHECKING:
     from rich.table import Table
 
-PAPER = {
-    "nc1": "0.32",
-    "nc2": "0.93",
-    "nc3": "0.90",
-    "nc4": "1.59",
-    "d_ls": "78.97",
-}
-"""ConvNeXtV2-Femto with its cross-entropy head on ImageNet-1K, C = 1,000 and d = 384."""
-_PAPER_BACKBONE, _PAPER_CLASSES = "convnextv2_femto", 1_000
-
 MEANING = {
     "nc1": "spread within classes / between them; 0: a class is a point",
     "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
@@ -61,14 +51,6 @@ class Diagnosis:
     per_class: pl.DataFrame | None = None
     """class, rows, nc1, cosine (of the head's row and the centred class mean), d_ls,
     weight_norm, bias; None unless asked for."""
-    backbone: str | None = None
-    """Name of the backbone of the features; None where it is not known."""
-
-    @property
-    def is_of_paper(self) -> bool:
-        """Whether backbone and number of classes are those of the paper's numbers."""
-        named = (self.backbone or "").split(".")[0] == _PAPER_BACKBONE
-        return named and self.collapse.classes == _PAPER_CLASSES
 
     def content(self) -> dict[str, Any]:
         """Return the metrics by name, for JSON; null where one is not defined."""
@@ -94,37 +76,21 @@ class Diagnosis:
         return content
 
     def table(self) -> Table:
-        """Return the metrics as a rich table that says what each of them means.
-
-        The paper's numbers stand beside those of its backbone on its classes, and no others.
-        """
+        """Return the metrics as a rich table that says what each of them means."""
         from clinit.analysis.report.table import Column
         from clinit.analysis.report.table import Table as Layout
 
-        content = self.content()
-
-        def line(name: str, meaning: str) -> list[str]:
+        content, lines = self.content(), []
+        for name, meaning in MEANING.items():
             value, floor = content[name], content.get(f"{name}_floor")
-            return [
-                {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper()),
-                "-" if value is None else f"{value:.4g}",
-                "" if floor is None else f"{floor:.3f}",
-                *([PAPER.get(name, "")] if self.is_of_paper else []),
-                meaning,
-            ]
-
-        headings = ("value", "floor", *(["paper*"] if self.is_of_paper else []))
-        numbers = (Column(heading, "number") for heading in headings)
-        paper = (
-            "\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor 0.872.\n  D_LS is"
-            " that of its cross-entropy head; the MSE head (targets 30) has 377.18."
-        )
-        return Layout(
-            [Column("metric", "text"), *numbers, Column("what it says", "text")],
-            [[line(name, meaning) for name, meaning in MEANING.items()]],
-        ).rich(
+            heading = {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper())
+            shown = "-" if value is None else f"{value:.4g}"
+            lines.append([heading, shown, "" if floor is None else f"{floor:.3f}", meaning])
+        numbers = (Column(heading, "number") for heading in ("value", "floor"))
+        columns = [Column("metric", "text"), *numbers, Column("what it says", "text")]
+        return Layout(columns, [lines]).rich(
             caption="Smaller is closer to collapse. floor: the least value that a head of this"
-            " width can have." + (paper if self.is_of_paper else ""),
+            " width can have.",
             is_framed=True,
         )
 
@@ -139,10 +105,8 @@ class Diagnosis:
             for name, rows, *values in self.per_class.iter_rows()
         ]
         headings = ("rows", "NC1", "cosine", "D_LS", "|w|", "bias")
-        return Layout(
-            [Column("class", "text"), *(Column(heading, "number") for heading in headings)],
-            [lines],
-        ).rich(
+        columns = [Column("class", "text"), *(Column(each, "number") for each in headings)]
+        return Layout(columns, [lines]).rich(
             caption="NC1: its mean over classes is NC1. cosine: of the head's row and class mean -"
             " mean.\nD_LS: its sum is D_LS.",
             is_framed=True,
@@ -193,18 +157,20 @@ def diagnose_split(
     rows = matching_rows(head, split)
     labels = rows[split.labels[split.valid]]
     totals = count(labels[labels >= 0], head.num_classes)
-
     place = torch.device("cpu") if device is None else device
 
     def blocks() -> Iterator[Block]:
-        for features, of_head in _of_known_classes(split.blocks, rows):
+        for features, labels in split.blocks():
+            of_head = rows[labels]
+            known = of_head >= 0
+            if not known.all():
+                features, of_head = features[known], of_head[known]
             yield placed(features, place), of_head
 
     with torch_stream(place):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
-        measured = diagnose(statistics, weight, bias, lam=lam)
-        found = replace(measured, backbone=split.fingerprint.backbone)
+        found = diagnose(statistics, weight, bias, lam=lam)
         if not per_class:
             return found
         nc1 = class_nc1(statistics, blocks())
@@ -219,16 +185,12 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
 
     A head without class names is taken to have the classes of the split, in their order.
     """
-    if head.dim != split.dim:
+    backbone = split.fingerprint.backbone_identifier
+    if head.dim != split.dim or not split.fingerprint.fits(head.fingerprint):
+        its, features = contrast_digests(head.fingerprint, backbone)
         raise HeadError(
-            f"the head reads features of width {head.dim}, {split.path} holds width {split.dim}",
-            remedy="Give a head that was trained on features of this backbone.",
-        )
-    if not split.fingerprint.fits(head.fingerprint):
-        expected = split.fingerprint.backbone_identifier
-        its, features = contrast_digests(head.fingerprint, expected)
-        raise HeadError(
-            f"the head belongs to the backbone {its}, the features of {split.path} to {features}",
+            f"the head reads features of width {head.dim} of the backbone {its or 'unknown'},"
+            f" {split.path} holds width {split.dim} of {features}",
             remedy="Give a head that was trained on features of this backbone.",
         )
     if head.class_names is None:
@@ -249,13 +211,6 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
             remedy="Give a head that was trained on these classes with `--head FILE`.",
         )
     return rows
-
-
-def _of_known_classes(blocks: Callable[[], Iterator[Block]], rows: np.ndarray) -> Iterator[Block]:
-    for features, labels in blocks():
-        of_head = rows[labels]
-        known = of_head >= 0
-        yield (features, of_head) if known.all() else (features[known], of_head[known])
 
 
 def _class_frame(

@@ -34,7 +34,7 @@ its last evaluation, and so counts in the next task.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -109,11 +109,6 @@ class Gain:
         """Number of tasks in which the run gets to the level."""
         return sum(task.reached is not None for task in self.tasks)
 
-    @property
-    def complete(self) -> bool:
-        """Whether the run gets to the level in every task."""
-        return self.reached == len(self.tasks)
-
     def bounded(self, reading: Reading) -> int:
         """Return the number of tasks whose gain is at least its value."""
         return sum(task.is_bounded(reading) for task in self.tasks)
@@ -133,14 +128,16 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
     """
     tasks: list[TaskGain] = []
     left_out: list[tuple[int, NoLevel]] = []
-    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
-        mine = run.filter(pl.col("task") == task).sort("iteration")
-        assert isinstance(task, int)
-        compared = _task_gain(task, mine, curve)
-        if isinstance(compared, NoLevel):
-            left_out.append((task, compared))
-        else:
-            tasks.append(compared)
+    for task, mine, curve in _by_task(run, random):
+        if isinstance(best := best_of(curve), NoLevel):
+            left_out.append((task, best))
+            continue
+        target = SHARE * best
+        equal, top, first = first_at(curve, target), first_at(curve, best), _first_step(curve)
+        assert equal is not None
+        assert top is not None
+        assert first is not None
+        tasks.append(TaskGain(task, target, first_at(mine, target), equal, top, first))
     return Gain(tuple(tasks), tuple(left_out))
 
 
@@ -177,7 +174,7 @@ def best_of(random: pl.DataFrame) -> float | NoLevel:
     if not isinstance(best, float):
         return NoLevel.NO_TEST_IMAGE
     # Before the check of the accuracy: untrained random rows are expected to be at 0 %.
-    if _first_after_start(random) is None:
+    if _first_step(random) is None:
         return NoLevel.NO_STEP
     return best or NoLevel.NOTHING_LEARNT
 
@@ -190,20 +187,7 @@ def first_at(curve: pl.DataFrame, accuracy: float) -> int | None:
     return iteration
 
 
-def _task_gain(task: int, run: pl.DataFrame, random: pl.DataFrame) -> TaskGain | NoLevel:
-    best = best_of(random)
-    if isinstance(best, NoLevel):
-        return best
-    target = SHARE * best
-    random_reached, random_best = first_at(random, target), first_at(random, best)
-    later = _first_after_start(random)
-    assert random_reached is not None
-    assert random_best is not None
-    assert later is not None
-    return TaskGain(task, target, first_at(run, target), random_reached, random_best, later)
-
-
-def _first_after_start(curve: pl.DataFrame) -> int | None:
+def _first_step(curve: pl.DataFrame) -> int | None:
     iteration = curve.filter(pl.col("iteration") > 0)["iteration"].min()
     assert iteration is None or isinstance(iteration, int)
     return iteration
@@ -213,39 +197,8 @@ LEVELS = (90, 95, 99)
 """Percent of random's best accuracy on the new task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """When a level was reached in a task."""
-
-    iterations: int
-    seconds: float
-
-
-TaskTimes = Mapping[int, Reached | None]
-"""By level; None where it is never reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeanTime:
-    """When a level is reached, over tasks."""
-
-    iterations: float | None
-    """Mean over the tasks that reach it; None where none does."""
-    seconds: float | None
-    share: float | None
-    """Share of the tasks with a level that reach it; None where no task has one."""
-
-    @classmethod
-    def of(cls, tasks: Sequence[Reached | None]) -> MeanTime:
-        """Average over tasks that have a level."""
-        found = [reached for reached in tasks if reached is not None]
-        if not found:
-            return cls(None, None, 0.0 if tasks else None)
-        return cls(
-            sum(reached.iterations for reached in found) / len(found),
-            sum(reached.seconds for reached in found) / len(found),
-            len(found) / len(tasks),
-        )
+TaskTimes = Mapping[int, tuple[int, float] | None]
+"""By level: iterations and seconds; None where it is never reached."""
 
 
 def times_to_levels(run: pl.DataFrame, random: pl.DataFrame) -> dict[int, TaskTimes]:
@@ -255,26 +208,24 @@ def times_to_levels(run: pl.DataFrame, random: pl.DataFrame) -> dict[int, TaskTi
     time up to each evaluation.
     """
     times: dict[int, TaskTimes] = {}
-    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
-        assert isinstance(task, int)
-        best = best_of(curve)
-        if isinstance(best, NoLevel):
+    for task, mine, curve in _by_task(run, random):
+        if isinstance(best := best_of(curve), NoLevel):
             continue
-        mine = run.filter(pl.col("task") == task).sort("iteration")
         begins = run.filter(pl.col("task") < task)["elapsed_s"].max() or 0.0
-        assert isinstance(begins, float)
-        times[task] = {level: _reached(mine, level / 100 * best, begins) for level in LEVELS}
+        reached = {level: first_at(mine, level / 100 * best) for level in LEVELS}
+        elapsed = dict(mine.select("iteration", "elapsed_s").iter_rows())
+        times[task] = {
+            level: None if at is None else (at, elapsed[at] - begins)
+            for level, at in reached.items()
+        }
     return times
 
 
-def mean_times(tasks: Mapping[int, TaskTimes]) -> dict[int, MeanTime]:
-    """Return the mean time to each level, by level."""
-    return {level: MeanTime.of([times[level] for times in tasks.values()]) for level in LEVELS}
-
-
-def _reached(curve: pl.DataFrame, accuracy: float, begins: float) -> Reached | None:
-    iteration = first_at(curve, accuracy)
-    if iteration is None:
-        return None
-    elapsed = curve.filter(pl.col("iteration") == iteration)["elapsed_s"].item()
-    return Reached(iteration, elapsed - begins)
+def _by_task(
+    run: pl.DataFrame, random: pl.DataFrame
+) -> Iterator[tuple[int, pl.DataFrame, pl.DataFrame]]:
+    """Yield each task of the random run, the curve of the run in it and that of random."""
+    mine = run.sort("iteration").partition_by("task", as_dict=True)
+    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
+        assert isinstance(task, int)
+        yield task, mine.get((task,), run.clear()), curve

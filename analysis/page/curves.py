@@ -34,18 +34,25 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return the curves of the runs by name, the iterations of their points and their tasks."""
     most = max(FEWEST, min(MOST, POINTS_OF_PAGE // len(runs)))
     grids: dict[tuple[int, ...], int] = {}
-    drawn: dict[str, list[Curve]] = {"loss": [_losses(run, most, grids) for run in runs]}
-    for name in ("loss_new", *ACCURACIES):
-        drawn[name] = [_points(run, name, most, grids) for run in runs]
+    ends = [_ends(run) for run in runs]
+    shares = [max(4, most // max(1, len(each))) for each in ends]  # points that a task may have
+    drawn = {
+        name: [
+            _curve(run.record.steps if name == "loss" else run.points, name, share, grids)
+            for run, share in zip(runs, shares, strict=True)
+        ]
+        for name in ("loss", "loss_new", *ACCURACIES)
+    }
+    longest = [max(np.diff(each, prepend=0)) for each in ends]
     return {
-        "ends": [_ends(run) for run in runs],
+        "ends": ends,
         "grids": [np.diff(grid, prepend=0).tolist() for grid in grids],
         "of": drawn,
         "log": {
             "loss": _is_log([run.record.steps["loss"] for run in runs]),
             "loss_new": _is_log([run.points["loss_new"] for run in runs]),
         },
-        "thinned": any(_longest(run) > _share(run, most) for run in runs),
+        "thinned": any(steps > share for steps, share in zip(longest, shares, strict=True)),
     }
 
 
@@ -65,14 +72,6 @@ def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " ke
     return np.array(sorted(kept))
 
 
-def _losses(run: RunSummary, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
-    return _curve(run.record.steps, "loss", _share(run, most), grids)
-
-
-def _points(run: RunSummary, name: str, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
-    return _curve(run.points, name, _share(run, most), grids)
-
-
 def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
     found: Curve = []
     for (_,), part in table.sort("task", "iteration").group_by("task", maintain_order=True):
@@ -88,17 +87,6 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
 def _rounded(name: str, value: float) -> int | float:
     number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.{DIGITS}g}")
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
-
-
-def _share(run: RunSummary, most: int) -> int:
-    """Return how many points a task may have."""
-    return max(4, most // max(1, len(_ends(run))))
-
-
-def _longest(run: RunSummary) -> int:
-    """Return the steps of the longest task."""
-    ends = _ends(run)
-    return max(np.diff(ends, prepend=0).tolist())
 
 
 def _ends(run: RunSummary) -> list[int]:

@@ -10,24 +10,35 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import polars as pl
+from rich.text import Text
 
 from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.page.curves import curves
-from clinit.analysis.page.tables import setting_text, tables
 from clinit.analysis.report.measures import duration
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.settings import NOTHING, common, differences, labels, settings, shown
+from clinit.analysis.report.settings import (
+    by_data,
+    common,
+    differences,
+    headings,
+    labels,
+    scale_of,
+    settings,
+    shown,
+)
+from clinit.analysis.report.table import NOTHING, Cell, Column
+from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
 from clinit.words import number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Settings whose name is no word."""
+SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 
 
 def title(runs: Sequence[RunSummary]) -> str:
@@ -40,37 +51,27 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, what varies, and all that is shared."""
-    scales = {run.scale for run in runs if run.init != "random" and not run.is_solved}
+    scales = {scale for run in runs if (scale := scale_of(run)) is not None}
     names = differences(runs).names
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
-    shared = [name for name in settings(runs[0]) if name not in varying]
-    texts = {name: shown(runs[0], name) for name in shared}
-    if len(scales) == 1:
-        texts = {"scale": scales.pop(), **texts}
+    values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
+    texts = {"scale": scales.pop()} if len(scales) == 1 else {}
+    texts |= {name: shown(runs[0], name) for name in settings(runs[0]) if name not in varying}
+    data = [[f"{side} classes", {_described(run, side) for run in runs}] for side in SIDES]
+    transforms = {run.record.info["base"]["fingerprint"].get("transform") for run in runs}
+    data.append(["images", transforms - {None}])
     return {
         "data": [
-            *_side(runs, "base"),
-            *_side(runs, "new"),
-            *_transform(runs),
+            *([name, found.pop()] for name, found in data if len(found) == 1),
             ["in common", common(runs, ("init", "scale", *names))],
         ],
-        "varying": [[_name(name), _values(runs, name)] for name in varying if name != "run"],
+        "varying": [
+            [_name(name), ", ".join(text for text in found if text != NOTHING)]
+            for name, found in values.items()
+            if name != "run"
+        ],
         "settings": [[_name(name), text] for name, text in texts.items() if text != NOTHING],
     }
-
-
-def _values(runs: Sequence[RunSummary], name: str) -> str:
-    values = {
-        "init": [run.init for run in runs],
-        "scale": [run.scale for run in runs if run.init != "random"],
-    }.get(name, [shown(run, name) for run in runs])
-    return ", ".join(dict.fromkeys(value for value in values if value != NOTHING))
-
-
-def _side(runs: Sequence[RunSummary], side: Literal["base", "new"]) -> list[list[str]]:
-    """Return what is known about a data set that all runs share."""
-    texts = {_described(run, side) for run in runs}
-    return [[f"{side} classes", texts.pop()]] if len(texts) == 1 else []
 
 
 def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
@@ -81,14 +82,8 @@ def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
         words[0] += f" in {classes['task'].n_unique():,} tasks"
         words.append(f"{classes['train_rows'].sum():,} training images")
     words.append(f"{classes['val_rows'].sum():,} test images")
-    path = run.record.info.get(side, {}).get("path")
+    path = run.record.info[side]["path"]
     return ", ".join(words) + (f" ({path})" if path else "")
-
-
-def _transform(runs: Sequence[RunSummary]) -> list[list[str]]:
-    prints = [run.record.info.get("base", {}).get("fingerprint") or {} for run in runs]
-    found = {each.get("transform") for each in prints}
-    return [["images", str(found.pop())]] if len(found) == 1 and None not in found else []
 
 
 def _name(setting: str) -> str:
@@ -108,29 +103,35 @@ def page_data(
         notes: Those of the report.
         reading: What the gain is compared by.
     """
-    rows = [run.row() for run in runs]
     facts = facts_of(runs)
     facts["data"] += [["result", sentence] for sentence in conclusions(runs)]
     counts = "does not count" if runs[0].skip_start else "counts too"
     counts = f"A point of a curve; the one before the first step of a task {counts}."
-    choices, look = fields(runs), groups(runs)
+    choices, starts = switches(runs), starts_of(runs)
+    texts = {name: [shown(run, name) for run in runs] for name in choices}
     content: PageData = {
         "title": title(runs),
         "asked": facts,
-        "tables": tables(runs, reading),
+        "tables": tables_of(runs, reading),
         "terms": [["evaluation", counts]],
-        "fields": [{"name": each.name, "values": each.values} for each in choices],
-        "looks": [{"label": each.label, "colour": each.colour, "dash": each.dash} for each in look],
+        "fields": [{"name": name, "values": values} for name, values in choices.items()],
+        "looks": [
+            {"label": each.name, "colour": COLOURS.index(look.colour), "dash": DASHES[look.line]}
+            for each, look in zip(starts, looks_of(starts), strict=True)
+        ],
         "curves": curves(runs),
         "runs": [
             {
                 "label": label,
-                "look": next(n for n, group in enumerate(look) if run in group.runs),
-                "choices": [field.of(run) for field in choices],
-                "matrix": matrix(row),
+                "look": next(n for n, start in enumerate(starts) if run in start.runs),
+                "choices": [
+                    values.index(texts[name][place]) if texts[name][place] in values else None
+                    for name, values in choices.items()
+                ],
+                "matrix": matrix(run.row()),
                 "record": repetition(run),
             }
-            for run, row, label in zip(runs, rows, labels(runs), strict=True)
+            for place, (run, label) in enumerate(zip(runs, labels(runs), strict=True))
         ],
         "notes": list(notes),
     }
@@ -157,9 +158,8 @@ _ABOUT = {"device": "device", "started": "started", "git_commit": "commit of cli
 def repetition(run: RunSummary) -> dict[str, Any]:
     """Return the path, the settings, the versions and the commands of a run, as texts."""
     info: Mapping[str, Any] = run.record.info
-    about = [[words, _json_text(info[name])] for name, words in _ABOUT.items() if info.get(name)]
-    if info.get("seconds") is not None:
-        about.insert(0, ["time", duration(info["seconds"])])
+    about = [["time", duration(info["seconds"])]] if info.get("seconds") is not None else []
+    about += [[words, _json_text(info[name])] for name, words in _ABOUT.items() if info.get(name)]
     command = info.get("command")
     return {
         "path": str(run.path) if run.record.path else None,
@@ -190,13 +190,64 @@ def matrix(row: Row) -> dict[str, Any]:
             [None if value is None else round(value, 2) for value in line]
             for line in row["accuracy_matrix"]
         ],
-        "incremental": _percent(row["average_incremental_accuracy"]),
-        "forgetting": _percent(row["forgetting"]),
+        **{
+            name: None if row[of] is None else f"{row[of]:.2f} %"
+            for name, of in (
+                ("incremental", "average_incremental_accuracy"),
+                ("forgetting", "forgetting"),
+            )
+        },
     }
 
 
-def _percent(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2f} %"
+def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, Any]]:
+    """Return the tables of each data from top to bottom; their lines name the place of a run."""
+    places = {id(run): place for place, run in enumerate(runs)}
+    parts = by_data(runs)
+    found = []
+    for heading, part in zip(headings(parts), parts, strict=True):
+        below = f". {heading}" if heading else f", measured on {part[0].measured_on}"
+        tables = {"Runs": run_table(part, reading)}
+        if len({run.config.get("seed") for run in part}) > 1:
+            tables = {"Means over seeds": text_table(part, reading), **tables}
+        if diagnosed := [run for run in part if run.is_diagnosed]:
+            tables["Neural collapse after the last task"] = diagnosis_table(diagnosed)
+        for title, made in tables.items():
+            lines = zip(made.runs, made.table.lines, strict=True)
+            found.append(
+                {
+                    "title": title + below,
+                    "of": title.lower(),
+                    "caption": made.below,
+                    "columns": [_column(column) for column in made.table.columns],
+                    "lines": [
+                        {"run": places[id(run)], "cells": [_cell(cell) for cell in cells]}
+                        for run, cells in lines
+                    ],
+                }
+            )
+    return found
+
+
+def _column(column: Column) -> dict[str, Any]:
+    return {
+        "heading": column.heading,
+        "mark": column.mark,
+        "better": column.better,
+        "meaning": column.meaning,
+        "number": column.kind == "number",
+    }
+
+
+def _cell(cell: str | Text | Cell) -> list[Any]:
+    """Return what is printed, what it is sorted by, and whether it is the best."""
+    if isinstance(cell, Cell):
+        return [cell.text(beside=True).plain, cell.value, cell.is_best]
+    text = str(cell)
+    try:
+        return [text, float(text.replace(",", "")), False]
+    except ValueError:
+        return [text, None if text == NOTHING else text, False]
 
 
 DASHES: Mapping[str, tuple[int, ...]] = {"-": (), "--": (7, 3), "-.": (9, 3, 2, 3), ":": (2, 3)}
@@ -205,47 +256,16 @@ MOST_VALUES = 24
 """A setting of more values has no switch: the curves could not be told apart either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Runs that differ only in their seed."""
+def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
+    """Return the settings that tell runs apart, with their values: the seed last.
 
-    label: str
-    colour: int
-    """Its place in the colours of the figure."""
-    dash: tuple[int, ...]
-    runs: tuple[RunSummary, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A setting by which runs are switched on and off."""
-
-    name: str
-    values: tuple[str, ...]
-
-    def of(self, run: RunSummary) -> int | None:
-        """Return the place of the run's value; None where the setting means nothing to it."""
-        text = setting_text(run, self.name)
-        return self.values.index(text) if text != NOTHING else None
-
-
-def groups(runs: Sequence[RunSummary]) -> list[Group]:
-    """Return the runs in groups that look alike, as in the figures, in the order of the runs."""
-    starts = starts_of(runs)
-    return [
-        Group(start.name, COLOURS.index(look.colour), DASHES[look.line], start.runs)
-        for start, look in zip(starts, looks_of(starts), strict=True)
-    ]
-
-
-def fields(runs: Sequence[RunSummary]) -> list[Field]:
-    """Return the settings that tell runs apart: initialisation and scale, the seed last."""
+    Runs are switched on and off by them.
+    """
     names = dict.fromkeys(name for name in differences(runs).names if name != "run")
-    ordered = sorted(names, key=lambda name: name == "seed")
-    found = []
-    for name in ("init", "scale", *ordered):
-        texts = dict.fromkeys(setting_text(run, name) for run in runs)
-        values = tuple(text for text in texts if text != NOTHING)
+    found = {}
+    for name in ("init", "scale", *sorted(names, key=lambda name: name == "seed")):
+        texts = dict.fromkeys(shown(run, name) for run in runs)
+        values = [text for text in texts if text != NOTHING]
         if 1 < len(values) <= MOST_VALUES:
-            found.append(Field(name, values))
+            found[name] = values
     return found

@@ -14,7 +14,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
@@ -23,7 +23,7 @@ from matplotlib import rc_context
 
 from clinit.analysis.figures.curves import figure
 from clinit.analysis.figures.line import starts_of
-from clinit.analysis.figures.strokes import MOST_COLUMNS
+from clinit.analysis.figures.style import MOST_COLUMNS
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.page.data import PageData, page_data
 from clinit.analysis.report.run import RunSummary
@@ -85,27 +85,21 @@ def page(runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "e
     return html_of(page_data(runs, notes, reading), address(svg(runs)))
 
 
-def check_ending(path: Path) -> None:
-    """Check, before the page is made, that its file has the ending of one.
+def save_page(path: Path, make: Callable[[], str]) -> None:
+    """Write the page that `make` returns to `path`.
 
     Raises:
-        RecordError: If it has another one.
+        RecordError: If the file has not the ending of a page; it is not made then.
+        ClinitError: If the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
         raise RecordError(
             f"cannot write a page to {path}: its ending is {path.suffix or 'missing'!r}",
             remedy="Give a file name that ends in .html.",
         )
-
-
-def save_page(content: str, path: Path) -> None:
-    """Write a page to `path`.
-
-    Raises:
-        ClinitError: If the file cannot be written.
-    """
+    content = make().encode()
     with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content.encode()))
+        commit_file(path, lambda draft: draft.write_bytes(content))
 
 
 def html_of(data: PageData, picture: str) -> str:

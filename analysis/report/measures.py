@@ -29,9 +29,9 @@ class Measure:
     factor: float = 1.0
     """From the value in the row to the unit that is printed."""
 
-    def column(self, need: int) -> Column:
+    def column(self, need: int, meaning: str = "") -> Column:
         """Return its column; `need`: the higher, the sooner it is left out."""
-        return Column(self.heading, "number", self.unit, self.better, self.latex, need)
+        return Column(self.heading, "number", self.unit, self.better, self.latex, need, meaning)
 
     @property
     def is_gain(self) -> bool:

@@ -17,36 +17,23 @@ def grid_table(found: Probe) -> RichTable:
 
     Batches: a line per learning rate, a column per weight decay. L-BFGS: a line per C.
     """
-    return _by_c(found) if found.config.by == "lbfgs" else _by_rate(found)
-
-
-def _by_rate(found: Probe) -> RichTable:
-    rates, decays = (
-        sorted({point.settings[name] for point in found.grid}) for name in ("lr", "weight_decay")
-    )
-    at = {(point.settings["lr"], point.settings["weight_decay"]): point for point in found.grid}
-    columns = [
-        Column("learning rate", "number"),
-        *(Column(f"decay {decay:g}", "number") for decay in decays),
-    ]
-    lines: list[Cells] = [
-        [f"{rate:g}", *(_cell(found, at[rate, decay]) for decay in decays)] for rate in rates
-    ]
-    return Table(columns, [lines]).rich()
-
-
-def _by_c(found: Probe) -> RichTable:
-    columns = [Column(name, "number") for name in ("C", "top-1", "loss", "iterations")]
-    lines: list[Cells] = [
-        [
-            f"{point.settings['c']:g}",
-            _cell(found, point),
-            f"{point.loss:.3f}",
-            f"{point.iterations:,}" + ("" if point.converged else ", cut short"),
-        ]
-        for point in found.grid
-    ]
-    return Table(columns, [lines]).rich()
+    lines: list[Cells] = []
+    if found.config.by == "lbfgs":
+        headings = ["C", "top-1", "loss", "iterations"]
+        for point in found.grid:
+            steps = f"{point.iterations:,}" + ("" if point.converged else ", cut short")
+            value = f"{point.settings['c']:g}"
+            lines.append([value, _cell(found, point), f"{point.loss:.3f}", steps])
+    else:
+        rates, decays = (
+            sorted({point.settings[name] for point in found.grid})
+            for name in ("lr", "weight_decay")
+        )
+        at = {(each.settings["lr"], each.settings["weight_decay"]): each for each in found.grid}
+        headings = ["learning rate", *(f"decay {decay:g}" for decay in decays)]
+        for rate in rates:
+            lines.append([f"{rate:g}", *(_cell(found, at[rate, decay]) for decay in decays)])
+    return Table([Column(each, "number") for each in headings], [lines]).rich()
 
 
 def grid_title(found: Probe) -> str:
@@ -66,18 +53,16 @@ def _cell(found: Probe, point: GridPoint) -> str:
 
 
 def accuracy_lines(found: Probe) -> list[str]:
-    """Return what the probe says, in one line or two."""
+    """Return the accuracy of the probe, with what was chosen and the time it took."""
     chosen = ", ".join(f"{NAMES[name]} {value:g}" for name, value in found.chosen.items())
-    seconds = f"{found.seconds['total']:,.1f} s on {found.facts['device']}"
     if found.val is None:
-        held_out = found.held_out_top1
-        number = NOTHING if held_out is None else f"{held_out:.2f} %"
-        return [f"Top-1 on held-out training rows: {number} ({chosen})", f"In {seconds}"]
-    parts = [f"top-1 {found.val.top1:.2f} %"]
-    if found.val.top5 is not None:
-        parts.append(f"top-5 {found.val.top5:.2f} %")
-    parts.append(f"mean over classes {found.val.per_class:.2f} %")
-    return [
-        f"On {found.val.rows:,} validation rows: {', '.join(parts)} ({chosen})",
-        f"In {seconds}",
-    ]
+        top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"
+        words = f"Top-1 on held-out training rows: {top1}"
+    else:
+        top5 = "" if found.val.top5 is None else f", top-5 {found.val.top5:.2f} %"
+        words = (
+            f"On {found.val.rows:,} validation rows: top-1 {found.val.top1:.2f} %{top5}, mean over"
+            f" classes {found.val.per_class:.2f} %"
+        )
+    seconds = f"In {found.seconds['total']:,.1f} s on {found.facts['device']}"
+    return [f"{words} ({chosen})", seconds]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import Group, RenderableType
@@ -17,32 +16,32 @@ from rich.text import Text
 from clinit.analysis.metrics.efficiency import Reading, gain, times_to_levels
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import means_csv, means_json, num_seeds, numbered
+from clinit.analysis.report.seeds import means_csv, means_json, numbered
 from clinit.analysis.report.settings import by_data, headings
 from clinit.analysis.report.tables import (
-    TextTable,
     diagnosis_table,
     metrics_table,
     ranking,
     run_table,
     task_table,
+    text_table,
 )
 from clinit.errors import RecordError
-from clinit.extract.cache.folder import caches_in
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-Drawn = TypeVar("Drawn")
 SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """Runs side by side: comparable runs together, the random run of each group first."""
+    """Runs side by side: comparable runs together, the random run of each group first.
+
+    Tables are printed by rich; they fit the width of its console.
+    """
 
     runs: tuple[RunSummary, ...]
     notes: tuple[str, ...]
@@ -73,16 +72,15 @@ class Report:
         lines = []
         for row in self.rows():
             row |= {f"final_{name}": value for name, value in row["final"].items()}
-            flat = {name: value for name, value in row.items() if _is_plain(value)}
+            flat = _flat(row)
             if not per_task:
                 lines.append(flat)
                 continue
             identity = {name: flat[name] for name in list(flat)[: list(flat).index("loss_new")]}
             for task in row["tasks"]:
-                own = {name: value for name, value in task.items() if _is_plain(value)}
+                own = _flat(task)
                 for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
-                    values = (task[part] or {}).items()
-                    own |= {f"{prefix}_{name}": v for name, v in values if _is_plain(v)}
+                    own |= {f"{prefix}_{name}": v for name, v in _flat(task[part] or {}).items()}
                 lines.append(identity | own)
         return frame_of(lines).write_csv()
 
@@ -94,60 +92,49 @@ class Report:
         """Return mean and deviation over seeds as CSV: one line per group of runs."""
         return means_csv(self.runs)
 
-    def texts(self, *, reading: Reading = "equal-level", metrics: bool = False) -> list[TextTable]:
-        """Return means over seeds, of the ranking or the further metrics, a table for each data."""
-        return [TextTable.of(part, reading, metrics=metrics) for part in by_data(self.runs)]
-
     def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
-        """Return the same as Markdown."""
-        tables = self.texts(reading=reading, metrics=metrics)
-        return "\n".join(table.markdown() for table in tables)
+        """Return the ranking or the further metrics as Markdown, a table for each data."""
+        parts = by_data(self.runs)
+        return "\n".join(text_table(each, reading, metrics=metrics).markdown() for each in parts)
 
     def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
         """Return the same as LaTeX."""
-        tables = self.texts(reading=reading, metrics=metrics)
-        return "\n".join(table.latex() for table in tables)
-
-    def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
-        """Return the table of the runs, to be printed `width` columns wide."""
-        return stacked(self.runs, lambda runs: run_table(runs, width, reading))
+        parts = by_data(self.runs)
+        return "\n".join(text_table(each, reading, metrics=metrics).latex() for each in parts)
 
     @property
-    def has_several_seeds(self) -> bool:
-        """Whether there are runs of more than one seed."""
-        return num_seeds(self.runs) > 1
+    def is_ranked(self) -> bool:
+        """Whether there are runs of several seeds, or trials of a search."""
+        seeds = {run.config.get("seed") for run in self.runs}
+        return len(seeds) > 1 or any(run.is_held_out for run in self.runs)
 
-    @property
-    def has_trials(self) -> bool:
-        """Whether there are trials of a search, judged by held-out training images."""
-        return any(run.is_held_out for run in self.runs)
+    def table(self, *, reading: Reading = "equal-level") -> RenderableType:
+        """Return the table of the runs."""
+        return stacked(self.runs, lambda runs: run_table(runs, reading))
 
-    def ranking(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
+    def ranking(self, *, reading: Reading = "equal-level") -> RenderableType:
         """Return the runs ranked, those that differ only in their seed as one line."""
-        return stacked(self.runs, lambda runs: ranking(runs, width, reading))
+        return stacked(self.runs, lambda runs: ranking(runs, reading))
 
-    def metrics_table(self, *, width: int = 80, ranked: bool = True) -> RenderableType:
+    def metrics_table(self, *, ranked: bool = True) -> RenderableType:
         """Return what the field reports beside averages, `ranked` by A_all or in their order."""
-        return stacked(self.runs, lambda runs: metrics_table(runs, width, ranked=ranked))
+        return stacked(self.runs, lambda runs: metrics_table(runs, ranked=ranked))
+
+    def task_table(self, *, reading: Reading = "equal-level") -> RenderableType:
+        """Return the table of every task of the runs."""
+        return stacked(self.runs, lambda runs: task_table(runs, reading))
+
+    def diagnosis_table(self, *, per_task: bool = False) -> RenderableType | None:
+        """Return NC1 to NC4 and D_LS of the runs that were measured; None if none was."""
+        measured = [run for run in self.runs if run.is_diagnosed]
+        if not measured:
+            return None
+        return stacked(measured, lambda runs: diagnosis_table(runs, per_task=per_task))
 
     @property
     def conclusions(self) -> list[str]:
         """What the starts are worth, a sentence for each data with random rows and others."""
         return conclusions(self.runs)
-
-    def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
-        """Return the table of every task of the runs, to be printed `width` columns wide."""
-        return stacked(self.runs, lambda runs: task_table(runs, width, reading))
-
-    @property
-    def is_diagnosed(self) -> bool:
-        """Whether a run was measured at its task ends (`clinit train-head --diagnose`)."""
-        return any(map(is_diagnosed, self.runs))
-
-    def diagnosis_table(self, *, width: int = 80, per_task: bool = False) -> RenderableType:
-        """Return NC1 to NC4 and D_LS of the runs, after the last task or after every task."""
-        measured = [run for run in self.runs if is_diagnosed(run)]
-        return stacked(measured, lambda runs: diagnosis_table(runs, width, per_task=per_task))
 
     def curves(self, *, width: int = 80) -> RenderableType:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
@@ -186,10 +173,9 @@ class Report:
 
     def save_html(self, path: Path, *, reading: Reading = "equal-level") -> None:
         """Write the page to a file that ends in .html."""
-        from clinit.analysis.page.page import check_ending, save_page
+        from clinit.analysis.page.page import save_page
 
-        check_ending(path)
-        save_page(self.html(reading=reading), path)
+        save_page(path, lambda: self.html(reading=reading))
 
 
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
@@ -201,59 +187,36 @@ def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     Raises:
         RecordError: If there is no record at one of the paths, or one that cannot be read.
     """
-    folders = dict.fromkeys(folder.resolve() for path in paths for folder in _records(path))
-    return report_of([read_record(folder) for folder in folders], skip_start=skip_start)
+    found: dict[Path, None] = {}
+    for path in paths:
+        folders = find_records(path) if path.exists() else []
+        if not folders:
+            looked = (
+                "looked for folders that hold run.json" if path.exists() else "nothing is there"
+            )
+            raise RecordError(
+                f"no run record at or below {path}: {looked}",
+                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
+                " then `clinit report runs`.",
+            )
+        found |= dict.fromkeys(folder.resolve() for folder in folders)
+    return report_of([read_record(folder) for folder in found], skip_start=skip_start)
 
 
 def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Report:
     """Compare each run with its random run; see `load_report`."""
     runs = [RunSummary.of(record, skip_start=skip_start) for record in records]
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
-    compared = [_compare(run, randoms.get(run.key)) for run in runs]
     groups = list(dict.fromkeys(run.key for run in runs))
+    compared = []
+    for run in runs:
+        if (random := randoms.get(run.key)) is not None:
+            found = gain(run.points, random.points), times_to_levels(run.points, random.points)
+            run = dataclasses.replace(run, gain=found[0], times=found[1])
+        compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
     ordered = numbered(compared)
     return Report(tuple(ordered), notes_of(ordered))
-
-
-def is_diagnosed(run: RunSummary) -> bool:
-    """Return whether a run was measured at its task ends."""
-    return any(task.get("diagnosis") for task in run.record.info["tasks"])
-
-
-_TRAIN = (
-    "Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`, then"
-    " `clinit report runs`."
-)
-
-
-def _records(path: Path) -> list[Path]:
-    if not path.exists():
-        raise RecordError(
-            f"no run record at {path}: there is no such file or folder",
-            remedy="Give a folder that `clinit train-head ... --out FOLDER` has written.",
-        )
-    if not (found := find_records(path)):
-        if caches := caches_in(path):
-            raise RecordError(
-                f"no run record at or below {path}: {caches[0]} is a feature cache",
-                remedy=f"`clinit cache show {shlex.quote(str(caches[0]))}` shows it. {_TRAIN}",
-            )
-        raise RecordError(
-            f"no run record at or below {path}: looked for folders that hold run.json",
-            remedy=_TRAIN,
-        )
-    return found
-
-
-def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
-    if random is None:
-        return run
-    return dataclasses.replace(
-        run,
-        gain=gain(run.points, random.points),
-        times=times_to_levels(run.points, random.points),
-    )
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
@@ -261,10 +224,15 @@ def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
     return run.init != "random", run.init, scale, run.path
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, int):
-        return abs(value) < 2**63  # a column of a table holds no larger one
-    return value is None or isinstance(value, str | float)
+def _flat(row: Row) -> Row:
+    """Return the values of a row that a column of a table holds."""
+    return {
+        name: value
+        for name, value in row.items()
+        if value is None
+        or isinstance(value, str | float)
+        or (isinstance(value, int) and abs(value) < 2**63)
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -308,20 +276,17 @@ class Runs:
     @property
     def steps(self) -> pl.DataFrame:
         """Loss before each update: run, task, iteration, loss, loss_new, loss_old."""
-        return self._stacked("steps")
+        return self._named([run.record.steps for run in self.report.runs])
 
     @property
     def evaluations(self) -> pl.DataFrame:
         """Correct counts: run, task, iteration, row (of the head), correct, total."""
-        return self._stacked("evaluations")
+        return self._named([run.record.evaluations for run in self.report.runs])
 
     @property
     def points(self) -> pl.DataFrame:
         """Accuracies in percent, new-task loss and seconds so far at each evaluation, by run."""
         return self._named([run.points for run in self.report.runs])
-
-    def _stacked(self, table: str) -> pl.DataFrame:
-        return self._named([getattr(run.record, table) for run in self.report.runs])
 
     def _named(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the tables below one another, with the index of the run in `table()`."""
@@ -361,21 +326,3 @@ def stacked(
         above = f"\n{heading}" if pieces else heading
         pieces += [Text(above, style="bold underline"), render(part)]
     return Group(*pieces)
-
-
-def drawn(draws: Sequence[Callable[[], Drawn]]) -> list[Drawn | RecordError]:
-    """Return what each call draws; in the place of what its records lack, the error.
-
-    Raises:
-        RecordError: If none of them can be drawn.
-    """
-    found: list[Drawn | RecordError] = []
-    for draw in draws:
-        try:
-            found.append(draw())
-        except RecordError as error:
-            found.append(error)
-    errors = [each for each in found if isinstance(each, RecordError)]
-    if len(errors) == len(found):
-        raise errors[0]
-    return found

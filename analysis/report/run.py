@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,13 +24,10 @@ from clinit.analysis.metrics.accuracy import (
     forgetting,
     last_accuracy,
     mean,
-    mean_at_start,
-    mean_transfer,
-    points_in_task,
-    transfer_into,
+    transfers,
 )
 from clinit.analysis.metrics.classes import confusions
-from clinit.analysis.metrics.cost import Spike, initialisation_seconds, initialisation_share, spikes
+from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
 from clinit.analysis.metrics.efficiency import (
     LEVELS,
     READINGS,
@@ -39,29 +36,34 @@ from clinit.analysis.metrics.efficiency import (
     bounded_name,
     comparison_key,
     data_of,
-    mean_times,
     value_name,
 )
+from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, finite
-from clinit.headtrain.record.info import TaskInfo, held_out_share, settings_of
+from clinit.headtrain.record.info import held_out_share, settings_of, study_of_run
 from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
 Times = Mapping[int, TaskTimes]
-Spikes = Mapping[int, Spike | None]
-"""The loss spike of each task that was learnt."""
 MOST_CONFUSED = 10
 """Pairs of classes that a row holds."""
+Row = dict[str, Any]
+VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
+"""What is averaged over evaluations."""
+OF_TASK = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
+"""What a record says of a task that its row repeats."""
 
 
-def over_tasks(record: RunRecord, points: pl.DataFrame) -> dict[str, Any]:
+def over_tasks(record: RunRecord, points: pl.DataFrame) -> Row:
     """Return what is read off the accuracies at the starts and ends of the tasks."""
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
+    first, wrong = at_start(points), record.mistakes
+    pairs = None if wrong is None else confusions(wrong, record.classes, top=MOST_CONFUSED)
     return {
-        "acc_new_start": mean_at_start(points, "acc_new"),
-        "loss_new_start": finite(mean_at_start(points, "loss_new")),
+        "acc_new_start": mean(first["acc_new"]),
+        "loss_new_start": finite(mean(first["loss_new"])),
         "acc_pre_before": accuracy_before(record, points),
         "last_accuracy": last_accuracy(points),
         "forgetting": forgetting(matrix),
@@ -69,76 +71,21 @@ def over_tasks(record: RunRecord, points: pl.DataFrame) -> dict[str, Any]:
         "average_incremental_accuracy": average_incremental_accuracy(points),
         # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
         "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
-        "confusions": _confusions(record),
+        "confusions": None if pairs is None else pairs.to_dicts(),
     }
 
 
-def _confusions(record: RunRecord) -> list[dict[str, Any]] | None:
-    """Return the pairs that are confused most often at the end; None in older records."""
-    if record.mistakes is None:
-        return None
-    return confusions(record.mistakes, record.classes, top=MOST_CONFUSED).to_dicts()
-
-
-def costs(record: RunRecord, found: Spikes, times: Times | None) -> dict[str, Any]:
-    """Return what learning the tasks cost: loss spike, iterations and seconds."""
-    told = record.info.get("tasks", [])
-    last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
-    return {
-        **_spike(Spike.mean([*found.values()])),
-        **_times(times),
-        "initialisation_seconds": initialisation_seconds(told),
-        "initialisation_share": initialisation_share(told, record.info.get("seconds")),
-        "forward_transfer": mean_transfer(told),
-        "d_ls": last.get("d_ls"),
-        "d_ls_relative": last.get("d_ls_relative"),
-    }
-
-
-def costs_by_task(
-    record: RunRecord, found: Spikes, times: Times | None
-) -> dict[int, dict[str, Any]]:
-    """Return the same of each task, as far as it is a matter of one task."""
-    told = record.info.get("tasks", [])
-    return {
-        task: {
-            "forward_transfer": mean_transfer(each for each in told if each["task"] == task),
-            "forward_transfer_into": transfer_into(told, task),
-            **_spike(spike),
-            **_task_times((times or {}).get(task)),
-        }
-        for task, spike in found.items()
-    }
-
-
-def _spike(spike: Spike | None) -> dict[str, Any]:
-    return {
-        "spike_area": None if spike is None else spike.area,
-        "spike_height": None if spike is None else spike.height,
-    }
-
-
-def _times(times: Times | None) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for level, found in mean_times(times or {}).items():
-        row[f"iterations_to_{level}"] = found.iterations
-        row[f"seconds_to_{level}"] = found.seconds
-        row[f"share_reaching_{level}"] = found.share
-    return row
-
-
-def _task_times(times: TaskTimes | None) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def time_row(tasks: Sequence[TaskTimes]) -> Row:
+    """Return when each level is reached: means over the tasks that reach it, and their share."""
+    row: Row = {}
     for level in LEVELS:
-        reached = None if times is None else times[level]
-        row[f"iterations_to_{level}"] = None if reached is None else reached.iterations
-        row[f"seconds_to_{level}"] = None if reached is None else reached.seconds
+        found = [reached for times in tasks if (reached := times[level]) is not None]
+        row[f"iterations_to_{level}"] = sum(at for at, _ in found) / len(found) if found else None
+        row[f"seconds_to_{level}"] = (
+            sum(seconds for _, seconds in found) / len(found) if found else None
+        )
+        row[f"share_reaching_{level}"] = len(found) / len(tasks) if tasks else None
     return row
-
-
-Row = dict[str, Any]
-VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
-"""What is averaged over evaluations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +112,8 @@ class RunSummary:
     def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
         """Compute the evaluation points of `record`."""
         points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
-        for accuracies in (accuracy_points, points_in_task):
-            found = accuracies(record.evaluations, record.classes)
-            points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
+        found = accuracy_points(record.evaluations, record.classes)
+        points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
         return cls(record, points.sort("task", "iteration"), skip_start=skip_start)
 
     @property
@@ -185,22 +131,30 @@ class RunSummary:
         """The scale of new rows."""
         return str(self.config.get("scale", "none"))
 
-    @property
+    @cached_property
     def config(self) -> dict[str, Any]:
         """The flat configuration of the run."""
         return settings_of(self.record.info)
+
+    @cached_property
+    def idle(self) -> frozenset[str]:
+        """The settings that mean nothing to the run."""
+        try:
+            return frozenset(study_of_run(self.record.info, str(self.path)).idle())
+        except RecordError:  # settings of another version
+            return frozenset()
 
     @property
     def path(self) -> Path:
         """Where the record lies; empty for a record that was never written."""
         return self.record.path or Path()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What this run must share with another one to be compared with it."""
         return comparison_key(self.record.info)
 
-    @property
+    @cached_property
     def data(self) -> str:
         """What this run must share with another one to be in one table with it."""
         return json.dumps(data_of(self.record.info), sort_keys=True, default=str)
@@ -211,6 +165,11 @@ class RunSummary:
         return held_out_share(self.record.info) is not None
 
     @property
+    def is_diagnosed(self) -> bool:
+        """Whether it was measured at its task ends (`clinit train-head --diagnose`)."""
+        return any(task.get("diagnosis") for task in self.record.info["tasks"])
+
+    @property
     def measured_on(self) -> str:
         """The images that accuracies are measured on, in words."""
         share = held_out_share(self.record.info)
@@ -218,10 +177,10 @@ class RunSummary:
 
     def data_name(self, side: Literal["base", "new"]) -> str | None:
         """Return the name of the folder of a feature cache."""
-        path = self.record.info.get(side, {}).get("path")
+        path = self.record.info[side]["path"]
         return Path(path).name if path else None
 
-    @property
+    @cached_property
     def averaged(self) -> pl.DataFrame:
         """The evaluation points that reported values average over.
 
@@ -246,8 +205,15 @@ class RunSummary:
     @cached_property
     def _row(self) -> Row:
         """The same, computed once for all tables of a report."""
+        info, gain = self.record.info, self.gain
+        told = info["tasks"]
+        spike = Spike.mean([*self._spikes.values()])
+        seconds, start = info.get("seconds"), initialisation_seconds(told)
+        probes = [top1 for _, top1 in transfers(told).values()]
+        last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
+        end = at_end(self.points).tail(1)
         return {
-            "id": self.record.info.get("id", self.path.name),
+            "id": info["id"],
             "path": str(self.path),
             "init": self.init,
             "scale": self.scale,
@@ -258,83 +224,75 @@ class RunSummary:
             "new": self.data_name("new"),
             "measured_on": self.measured_on,
             **{name: finite(mean(self.averaged[name])) for name in VALUES},
-            **{
-                value_name(reading): self.gain.mean(reading) if self.gain else None
-                for reading in READINGS
-            },
-            **{
-                bounded_name(reading): self.gain.bounded(reading) if self.gain else None
-                for reading in READINGS
-            },
-            "gain_tasks_reached": self.gain.reached if self.gain else None,
-            "gain_tasks": len(self.gain.tasks) if self.gain else None,
-            "seconds": self.record.info.get("seconds"),
+            **{value_name(each): gain.mean(each) if gain else None for each in READINGS},
+            **{bounded_name(each): gain.bounded(each) if gain else None for each in READINGS},
+            "gain_tasks_reached": gain.reached if gain else None,
+            "gain_tasks": len(gain.tasks) if gain else None,
+            "seconds": seconds,
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
-            "loss_sample_rows": self.record.info.get("loss_sample_rows"),
+            "loss_sample_rows": info.get("loss_sample_rows"),
             **over_tasks(self.record, self.points),
-            **costs(self.record, self._spikes, self.times),
-            "final": self._final(),
-            "tasks": self.task_rows(),
+            **_spike(spike),
+            **time_row([*(self.times or {}).values()]),
+            "initialisation_seconds": start,
+            "initialisation_share": None if start is None or not seconds else start / seconds,
+            "forward_transfer": sum(probes) / len(probes) if probes else None,
+            "d_ls": last.get("d_ls"),
+            "d_ls_relative": last.get("d_ls_relative"),
+            "final": {name: finite(end[name].first()) for name in (*ACCURACIES, *IN_TASK)},
+            "tasks": [self._task_row(task) for task in self._spikes],
             "config": self.config,
-            "notes": list(self.record.info.get("notes", [])),
+            "notes": list(info.get("notes", [])),
         }
 
-    def task_rows(self) -> list[Row]:
-        """Return one row per task."""
-        described: dict[int, TaskInfo] = {
-            task["task"]: task for task in self.record.info.get("tasks", [])
+    def _task_row(self, task: int) -> Row:
+        """Return the row of a task that was learnt."""
+        told: Sequence[Mapping[str, Any]] = self.record.info["tasks"]
+        about = next((each for each in told if each["task"] == task), {})
+        here = pl.col("task") == task
+        points, averaged = self.points.filter(here), self.averaged.filter(here)
+        start, end = at_start(points), at_end(points)
+        gains = {each.task: each for each in self.gain.tasks} if self.gain else {}
+        gain, probes = gains.get(task), transfers(told)
+        times = (self.times or {}).get(task)
+        row = {
+            "task": task,
+            **{name: finite(mean(averaged[name])) for name in VALUES},
+            **{f"{name}_start": finite(start[name].first()) for name in VALUES},
+            **{f"{name}_end": finite(end[name].first()) for name in VALUES},
         }
-        gains = {task.task: task for task in self.gain.tasks} if self.gain else {}
-        own = costs_by_task(self.record, self._spikes, self.times)
-        rows = []
-        for task in self._tasks:
-            here = pl.col("task") == task
-            points, averaged = self.points.filter(here), self.averaged.filter(here)
-            row: Row = {"task": task}
-            row |= {name: finite(mean(averaged[name])) for name in VALUES}
-            row |= _values(at_start(points), "start")
-            row |= _values(at_end(points), "end")
-            found = gains.get(task)
-            for reading in READINGS:
-                row[value_name(reading)] = found.value(reading) if found else None
-                row[bounded_name(reading)] = found.is_bounded(reading) if found else None
-            row["reached_at"] = found.reached if found else None
-            row["random_reached_at"] = found.random_reached if found else None
-            row["random_best_at"] = found.random_best if found else None
-            row["target"] = found.target if found else None
-            about: Mapping[str, Any] = described.get(task, {})
-            row |= {
-                name: about.get(name)
-                for name in ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
-            }
-            row |= own[task]
-            row["initialisation"] = about.get("initialisation")
-            row["lambda_curve"] = about.get("lambda_curve")
-            row["diagnosis"] = about.get("diagnosis")
-            rows.append(row)
-        return rows
+        for each in READINGS:
+            row[value_name(each)] = gain.value(each) if gain else None
+            row[bounded_name(each)] = gain.is_bounded(each) if gain else None
+        row |= {
+            "reached_at": gain.reached if gain else None,
+            "random_reached_at": gain.random_reached if gain else None,
+            "random_best_at": gain.random_best if gain else None,
+            "target": gain.target if gain else None,
+            **{name: about.get(name) for name in OF_TASK},
+            "forward_transfer": probes[task][1] if task in probes else None,
+            "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
+            **_spike(self._spikes[task]),
+        }
+        for level in LEVELS:
+            reached = times[level] if times else None
+            row[f"iterations_to_{level}"] = reached[0] if reached else None
+            row[f"seconds_to_{level}"] = reached[1] if reached else None
+        names = ("initialisation", "lambda_curve", "diagnosis")
+        return row | {name: about.get(name) for name in names}
 
     @cached_property
-    def _tasks(self) -> list[int]:
-        """The tasks that were learnt."""
-        return self.points["task"].unique().sort().to_list()
-
-    @cached_property
-    def _spikes(self) -> Spikes:
-        return spikes(self.record.steps, self._tasks)
-
-    def _final(self) -> Row:
-        end = at_end(self.points).tail(1)
-        return {name: _only(end[name]) for name in (*ACCURACIES, *IN_TASK)}
+    def _spikes(self) -> Mapping[int, Spike | None]:
+        """The loss spike of each task that was learnt."""
+        return spikes(self.record.steps, self.points["task"].unique().sort().to_list())
 
 
-def _values(point: pl.DataFrame, moment: str) -> Row:
-    return {f"{name}_{moment}": _only(point[name]) for name in VALUES}
-
-
-def _only(values: Iterable[float | None]) -> float | None:
-    return finite(next(iter(values), None))
+def _spike(found: Spike | None) -> Row:
+    return {
+        "spike_area": None if found is None else found.area,
+        "spike_height": None if found is None else found.height,
+    }
 
 
 def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
@@ -343,10 +301,10 @@ def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
     Polars takes no text with bytes that are not UTF-8, as names of folders may have: they are
     written out.
     """
-    told = [
+    shown = [
         {name: printable(each) if isinstance(each, str) else each for name, each in row.items()}
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     # Not strict: what a record says beyond the fields that are checked may be of any type.
-    return pl.DataFrame(told, schema=names, infer_schema_length=None, strict=False)
+    return pl.DataFrame(shown, schema=names, infer_schema_length=None, strict=False)

@@ -63,6 +63,11 @@ class SeedGroup:
         """Return mean and deviation of a value, by its name in the rows; None if no run has it."""
         return Spread.of([row[name] for row in self.rows if row.get(name) is not None])
 
+    def rank(self) -> float:
+        """Return what groups are sorted by: the best A_all first."""
+        best = self.spread("acc_all")
+        return float("inf") if best is None else -best.mean
+
     def is_partial(self, measure: Measure) -> bool:
         """Whether a run of the group has the measure in some of its tasks only."""
         if measure.is_gain:
@@ -88,7 +93,7 @@ class SeedGroup:
 def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[SeedGroup]:
     """Group runs that differ only in their seed; `ranked`: the best A_all first."""
     groups = [*map(SeedGroup.of, alike(runs))]
-    return sorted(groups, key=_rank) if ranked else groups
+    return sorted(groups, key=SeedGroup.rank) if ranked else groups
 
 
 def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
@@ -108,35 +113,25 @@ def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[M
     return known or [*measures[:1]]
 
 
-def num_seeds(runs: Sequence[RunSummary]) -> int:
-    """Return the number of seeds of the runs."""
-    return len({run.config.get("seed") for run in runs})
-
-
 def best_of_groups(
-    groups: Sequence[SeedGroup],
-    measure: Measure,
-    key: Callable[[SeedGroup], str] = lambda group: group.comparable,
+    groups: Sequence[SeedGroup], measure: Measure, key: Callable[[SeedGroup], str]
 ) -> list[bool]:
     """Return for each group whether its mean is the best of those it can be compared with.
 
     Equal as printed is equally good. A mean over some tasks only is not comparable with one over
     all of them, and nothing is the best of itself. `key` tells what can be compared.
     """
+    cells = [group.cell(measure) for group in groups]
+    rivals: dict[str, list[tuple[float, str]]] = {}
+    for group, cell in zip(groups, cells, strict=True):
+        if cell.mean is not None and cell.value is not None and not cell.is_partial:
+            rivals.setdefault(key(group), []).append((cell.value, cell.mean))
+    sizes = Counter(map(key, groups))
     choose = max if measure.better == "high" else min
-    rivals: dict[str, list[SeedGroup]] = {}
-    for group in groups:
-        rivals.setdefault(key(group), []).append(group)
-    top: dict[str, str | None] = {}
-    for name, those in rivals.items():
-        cells = [group.cell(measure) for group in those]
-        known = [(c.value, c.mean) for c in cells if c.value is not None and not c.is_partial]
-        if measure.better != "neither" and len(those) > 1 and known:
-            top[name] = choose(known)[1]
+    top = {name: choose(known)[1] for name, known in rivals.items() if sizes[name] > 1}
     return [
-        not cell.is_partial and cell.mean == top.get(key(group), "")
-        for group in groups
-        for cell in [group.cell(measure)]
+        measure.better != "neither" and not cell.is_partial and cell.mean == top.get(key(group), "")
+        for group, cell in zip(groups, cells, strict=True)
     ]
 
 
@@ -147,11 +142,6 @@ def seedless_key(run: RunSummary) -> str:
     info = run.record.info
     head = (info.get("head") or {}).get("digest")
     return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
-
-
-def _rank(group: SeedGroup) -> float:
-    best = group.spread("acc_all")
-    return float("inf") if best is None else -best.mean
 
 
 def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -173,20 +163,19 @@ def means_json(runs: Sequence[RunSummary]) -> str:
     `values` holds mean, deviation (of a sample; None of one value) and count of each number, None
     if no run has it.
     """
-    rows = [
-        {
-            **_identity(group),
-            "seeds": [run.config.get("seed") for run in group.runs],
-            "runs": len(group.runs),
-            "ids": [run.record.info.get("id", run.path.name) for run in group.runs],
-            "values": {
-                name: None if (found := group.spread(name)) is None else dataclasses.asdict(found)
-                for name in MEANS
-            },
-            "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
-        }
-        for group in _groups(runs)
-    ]
+    rows = []
+    for group in _groups(runs):
+        found = {name: group.spread(name) for name in MEANS}
+        rows.append(
+            {
+                **_identity(group),
+                "seeds": [run.config.get("seed") for run in group.runs],
+                "runs": len(group.runs),
+                "ids": [run.record.info["id"] for run in group.runs],
+                "values": {name: each and dataclasses.asdict(each) for name, each in found.items()},
+                "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
+            }
+        )
     return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
 
 
@@ -199,14 +188,14 @@ def means_csv(runs: Sequence[RunSummary]) -> str:
     lines: list[dict[str, Any]] = []
     for group in _groups(runs):
         own = settings(group.runs[0])
-        line = _identity(group) | {name: _plain(own.get(name)) for name in names}
+        line = _identity(group) | {name: plain(own.get(name)) for name in names}
         line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
         line["runs"] = len(group.runs)
         for name in MEANS:
             found = group.spread(name)
-            line[name] = None if found is None else found.mean
-            line[f"{name}_deviation"] = None if found is None else found.deviation
-            line[f"{name}_count"] = 0 if found is None else found.count
+            line[name] = found and found.mean
+            line[f"{name}_deviation"] = found and found.deviation
+            line[f"{name}_count"] = found.count if found else 0
         lines.append(finite(line))
     return frame_of(lines).write_csv()
 
@@ -221,8 +210,9 @@ def _groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
     return [group for part in by_data(runs) for group in seed_groups(part)]
 
 
-def _plain(value: object) -> object:
-    is_plain = value is None or isinstance(value, str | float | bool)
-    if is_plain or (isinstance(value, int) and abs(value) < 2**63):
+def plain(value: object) -> object:
+    """Return a value that a column of a table holds; anything else as JSON."""
+    is_large = isinstance(value, int) and abs(value) >= 2**63
+    if value is None or (isinstance(value, str | int | float) and not is_large):
         return value
     return json.dumps(value, default=str)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from clinit.analysis.metrics.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.table import NOTHING, Column
-from clinit.headtrain.study.study import Study
 
 SHORT = {
     "batch_size": "batch",
@@ -45,6 +42,12 @@ _WORDS = {
     "lr": "lr {}",
     "lam": "λ {}",
     "shots": "{} shots",
+}
+_MEANINGS = {
+    "init": "How the rows of new classes start; the method, where a head is solved as a whole.",
+    "scale": "How long the new rows are made.",
+    "run": "The number of the run: nothing else tells it apart from another.",
+    "lam": "λ, the ridge of the least squares.",
 }
 _ONE = {
     "shots": "1 shot",
@@ -94,11 +97,10 @@ def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
 
 def values(run: RunSummary) -> dict[str, str | None]:
     """Return the settings of a run as text: None where one means nothing to it, or is unknown."""
-    idle = _idle(run)
-    return {
-        name: None if name in idle or (value is None and name not in run.config) else _text(value)
-        for name, value in settings(run).items()
-    }
+    found = settings(run)
+    unknown = {name for name, value in found.items() if value is None and name not in run.config}
+    left_out = run.idle | unknown
+    return {name: None if name in left_out else _text(value) for name, value in found.items()}
 
 
 def scale_of(run: RunSummary) -> str | None:
@@ -117,14 +119,22 @@ def settings(run: RunSummary) -> dict[str, Any]:
         "measured_on": run.measured_on,
         "top_blocks": 0,
     }
-    fingerprint = run.record.info.get("base", {}).get("fingerprint") or {}
-    return {**names, "backbone": fingerprint.get("backbone"), "head": _head_name(run), **config}
+    head = run.record.info.get("head") or {}
+    path = head.get("path")
+    file = Path(path).name if path else "stored" if head else None
+    backbone = run.record.info["base"]["fingerprint"].get("backbone")
+    return {**names, "backbone": backbone, "head": file, **config}
 
 
 def shown(run: RunSummary, name: str) -> str:
     """Return a setting as it is printed; `run` is the number of the run in its report."""
-    if name == "run":
-        return NOTHING if run.number is None else str(run.number)
+    match name:
+        case "run":
+            return NOTHING if run.number is None else str(run.number)
+        case "init":
+            return run.init
+        case "scale":
+            return scale_of(run) or NOTHING
     return values(run).get(name) or NOTHING
 
 
@@ -156,21 +166,6 @@ def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list
     return result
 
 
-def _idle(run: RunSummary) -> frozenset[str]:
-    """Return the settings that mean nothing to the run."""
-    return _idle_in(json.dumps(run.config, sort_keys=True))
-
-
-@lru_cache(maxsize=10_000)
-def _idle_in(config: str) -> frozenset[str]:
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(config).items()}
-    try:
-        study = Study.of(settings, top="top_blocks" in settings)
-    except ValueError:  # settings of another version
-        return frozenset()
-    return frozenset(study.resolved().idle())
-
-
 def _text(value: object) -> str:
     if value is None:
         return NOTHING
@@ -182,15 +177,6 @@ def _text(value: object) -> str:
         text = "\n".join(map(str, value))
         return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
     return str(value)
-
-
-def _head_name(run: RunSummary) -> str | None:
-    """Return the file of the base head, `stored` for the one in the base cache."""
-    head = run.record.info.get("head")
-    if not head:
-        return None
-    path = head.get("path")
-    return Path(path).name if path else "stored"
 
 
 _COMMON = (
@@ -210,44 +196,29 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
         runs: Those of a table.
         differing: What is said of each run: settings, `init` and `scale`.
     """
-    data = [
-        text
-        for side in ("base", "new")
-        if side not in differing and (text := shown(runs[0], side)) != NOTHING
-    ]
-    of_all = [" → ".join(data)] if data else []
+    every = [values(run) for run in runs]
+    known = [name for name in ("base", "new") if name not in differing and every[0].get(name)]
+    of_all = [" → ".join(shown(runs[0], name) for name in known)]
+    shared: list[tuple[str, Sequence[RunSummary]]] = []
+    for name in (name for name in _COMMON if name not in differing):
+        having = [run for run, each in zip(runs, every, strict=True) if each.get(name) is not None]
+        text = shown(having[0], name) if having else NOTHING
+        if text != NOTHING and (name, text) != ("top_blocks", "0"):
+            shared.append((said(name, text), having))
+    if "init" not in differing:
+        shared.append((runs[0].init, runs))
+    scales = {scale for run in runs if (scale := scale_of(run)) is not None}
+    if "scale" not in differing and scales:
+        shared.append((f"scale {scales.pop()}", [run for run in runs if not run.is_solved]))
     of_methods: dict[str, list[str]] = {}
-    for words, having in (*_settings(runs, differing), *_starts(runs, differing)):
+    for words, having in shared:
         if len(having) == len(runs):
             of_all.append(words)
         else:
             methods = dict.fromkeys(run.config.get("method", "rehearsal") for run in having)
             of_methods.setdefault(", ".join(methods), []).append(words)
     some = [f"{methods}: {', '.join(words)}" for methods, words in of_methods.items()]
-    return "; ".join(filter(None, [", ".join(of_all), *some]))
-
-
-def _settings(
-    runs: Sequence[RunSummary], differing: Sequence[str]
-) -> Iterator[tuple[str, list[RunSummary]]]:
-    """Yield each setting in words, with the runs that it means something to."""
-    every = [values(run) for run in runs]
-    for name in (name for name in _COMMON if name not in differing):
-        having = [run for run, each in zip(runs, every, strict=True) if each.get(name) is not None]
-        text = shown(having[0], name) if having else NOTHING
-        if text != NOTHING and (name, text) != ("top_blocks", "0"):
-            yield said(name, text), having
-
-
-def _starts(
-    runs: Sequence[RunSummary], differing: Sequence[str]
-) -> Iterator[tuple[str, list[RunSummary]]]:
-    """Yield initialisation and scale, with the runs whose new rows are initialised."""
-    if "init" not in differing:
-        yield runs[0].init, list(runs)
-    scales = {scale for run in runs if (scale := scale_of(run)) is not None}
-    if "scale" not in differing and scales:
-        yield f"scale {scales.pop()}", [run for run in runs if not run.is_solved]
+    return "; ".join(filter(None, [", ".join(filter(None, of_all)), *some]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,33 +244,25 @@ class RunNames:
     @property
     def columns(self) -> list[Column]:
         """A column for each setting."""
-        return [Column(SHORT.get(name, name), "run") for name in self.settings]
+        return [
+            Column(SHORT.get(name, name), "run", meaning=_MEANINGS.get(name, ""))
+            for name in self.settings
+        ]
 
     def cells(self, run: RunSummary) -> list[str]:
         """Return what a run has in these columns."""
-        return [self._text(run, name) for name in self.settings]
+        return [shown(run, name) for name in self.settings]
 
     def words(self, run: RunSummary) -> str:
         """Return the same in words: `least-square, calibrated, lr 0.1`."""
-        texts = {name: self._text(run, name) for name in self.settings}
         return ", ".join(
-            text if name in ("init", "scale") else phrase(run, name)
-            for name, text in texts.items()
+            text if name in ("init", "scale") else said(name, text)
+            for name, text in zip(self.settings, self.cells(run), strict=True)
             if text != NOTHING
         )
 
-    def _text(self, run: RunSummary, name: str) -> str:
-        if name == "init":
-            return run.init
-        if name == "scale":
-            return scale_of(run) or NOTHING
-        return shown(run, name)
 
-
-Runs = tuple[RunSummary, ...]
-
-
-def by_data(runs: Sequence[RunSummary]) -> list[Runs]:
+def by_data(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
     """Return the runs of each data in their order; those measured on test images first.
 
     Data: base and new classes, features, and images measured on; not where a cache lies.
@@ -311,23 +274,20 @@ def by_data(runs: Sequence[RunSummary]) -> list[Runs]:
     return [tuple(part) for part in ordered]
 
 
-def headings(parts: Sequence[Runs]) -> list[str]:
+def headings(parts: Sequence[Sequence[RunSummary]]) -> list[str]:
     """Return a heading for each part, its data in words; nothing if there is one part only.
 
     If the words of two parts are alike, they name the whole paths of the caches.
     """
     if len(parts) < 2:
         return [""] * len(parts)
-    names = [_data_name(part[0]) for part in parts]
-    return [
-        f"Data {number} of {len(parts)}: "
-        + (_data_name(part[0], path=True) if names.count(name) > 1 else name)
-        for number, (part, name) in enumerate(zip(parts, names, strict=True), start=1)
+    names, paths = [], []
+    for run in (part[0] for part in parts):
+        sides = [run.record.info[side]["path"] for side in ("base", "new")]
+        known = [side for side in sides if side]
+        for found, texts in ((names, [Path(side).name for side in known]), (paths, known)):
+            found.append(", on ".join(filter(None, [" → ".join(texts), run.measured_on])))
+    words = [
+        path if names.count(name) > 1 else name for name, path in zip(names, paths, strict=True)
     ]
-
-
-def _data_name(run: RunSummary, *, path: bool = False) -> str:
-    info = run.record.info
-    sides = [side.get("path") for side in (info.get("base", {}), info.get("new", {}))]
-    found = [str(side) if path else Path(side).name for side in sides if side]
-    return ", on ".join(filter(None, [" → ".join(found), run.measured_on]))
+    return [f"Data {n} of {len(parts)}: {text}" for n, text in enumerate(words, start=1)]

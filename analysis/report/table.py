@@ -9,9 +9,9 @@ floating environment: the author's own has the label and the caption.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -79,6 +79,8 @@ class Column:
     """The heading in LaTeX; empty: the heading itself."""
     need: int | None = None
     """The higher, the sooner the column is left out if there is no room; None: never."""
+    meaning: str = ""
+    """What the page says of the column."""
 
     @property
     def mark(self) -> str:
@@ -161,34 +163,26 @@ class Table:
         """The lines of all sections."""
         return [cells for section in self.sections for cells in section]
 
-    def rich(
-        self, *, caption: str | None = None, is_framed: bool = False, is_tight: bool = False
-    ) -> RichTable:
-        """Return the table for a terminal; `is_framed`: too wide, all columns give way alike."""
-        return self._rich(range(len(self.columns)), is_tight, self.beside, caption, is_framed)
-
     def fitted(self, width: int) -> tuple[RichTable, list[Column]]:
         """Return the table at most `width` columns wide, and the columns that are left out.
 
         One number is always there, however narrow the terminal.
         """
         every = sum(column.need is not None for column in self.columns)
-        attempts = self._attempts(every, width)
-        shown, table = next(attempts)
-        while _width_of(table) > width and (following := next(attempts, None)):
-            shown, table = following
-        kept = set(self._places(shown))
-        return table, [each for place, each in enumerate(self.columns) if place not in kept]
-
-    def _attempts(self, every: int, width: int) -> Iterator[tuple[int, RichTable]]:
-        """Yield how many numbers are shown and the table with them, the best choice first."""
-        for beside in dict.fromkeys((self.beside, False)):
-            for is_tight in (False, True):
-                yield every, self._rich(self._places(every), is_tight, beside)
-        for shown in range(every - 1, min(FEWEST, every) - 1, -1):
-            yield shown, self._rich(self._places(shown), True, False)
-        for shown in range(every, 0, -1):
-            yield shown, self._in_words(self._places(shown), width)
+        tries = [(every, tight, beside) for beside in (self.beside, False) for tight in (0, 1)]
+        tries += [(shown, 1, False) for shown in range(every - 1, min(FEWEST, every) - 1, -1)]
+        for shown, tight, beside in tries:
+            places = self._places(shown)
+            table = self.rich(places, is_tight=bool(tight), beside=beside)
+            if _width_of(table) <= width:
+                break
+        else:
+            for shown in range(every, 0, -1):
+                places = self._places(shown)
+                table = self._in_words(places, width)
+                if _width_of(table) <= width:
+                    break
+        return table, [each for place, each in enumerate(self.columns) if place not in places]
 
     def _places(self, shown: int) -> list[int]:
         """Return the places of the columns if `shown` numbers are: those that are needed most."""
@@ -197,40 +191,41 @@ class Table:
 
     def _in_words(self, places: Sequence[int], width: int) -> RichTable:
         """Return a table whose column of words takes what the numbers leave."""
-        first = next((p for p in places if self.columns[p].kind == "run"), 0)
-        rest = [place for place in places if self.columns[place].kind != "run"]
-        at = sum(place < first for place in rest)
+        names = [place for place in places if self.columns[place].kind == "run"]
+        first = places.index(names[0]) if names else 0
+        rest = [place for place in places if place not in names]
 
-        def table(words: Sequence[str]) -> Table:
+        def table(words: Sequence[str]) -> RichTable:
             named = iter(words)
 
-            def cells(line: Cells) -> Cells:
-                own = [line[place] for place in rest]
-                return [*own[:at], next(named), *own[at:]]
+            def with_words(cells: Sequence[Any], word: Any) -> list[Any]:
+                own = [cells[place] for place in rest]
+                return [*own[:first], word, *own[first:]]
 
-            columns = [self.columns[place] for place in rest]
-            columns.insert(at, Column("run" if any(words) else ""))
-            return Table(columns, [[*map(cells, each)] for each in self.sections])
+            sections = [[with_words(cells, next(named)) for cells in s] for s in self.sections]
+            heading = Column("run" if any(words) else "")
+            return Table(with_words(self.columns, heading), sections).rich(is_tight=True)
 
-        room = width - _width_of(table([""] * len(self.words)).rich(is_tight=True))
+        room = width - _width_of(table([""] * len(self.words)))
         room = min(WIDEST, max(NARROWEST, room))
-        return table(["\n".join(textwrap.wrap(each, room)) for each in self.words]).rich(
-            is_tight=True
-        )
+        return table(["\n".join(textwrap.wrap(each, room)) for each in self.words])
 
-    def _rich(
+    def rich(
         self,
-        places: Iterable[int],
-        is_tight: bool,
-        beside: bool,
+        places: Sequence[int] | None = None,
+        *,
+        is_tight: bool = False,
+        beside: bool | None = None,
         caption: str | None = None,
         is_framed: bool = False,
     ) -> RichTable:
+        """Return the table for a terminal; `is_framed`: too wide, all columns give way alike."""
         table = RichTable(caption=caption, caption_justify="left")
         if not is_framed:
             table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
             table.pad_edge = table.show_edge = False
-        places = list(places)
+        beside = self.beside if beside is None else beside
+        places = range(len(self.columns)) if places is None else places
         has_marks = any(column.mark for column in self.columns)
         for column in (self.columns[place] for place in places):
             justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"
@@ -259,8 +254,7 @@ class Table:
 
     def latex(self, *comments: str) -> str:
         """Return the comments and the `tabular`."""
-        heads = [column.in_latex for column in self.columns]
-        lines = [
+        rows = [
             [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
             for cells in self.lines
         ]
@@ -269,12 +263,12 @@ class Table:
             [
                 r"% \usepackage{booktabs}, and \usepackage[T1]{fontenc} for quotation marks in"
                 " names",
-                *(line for text in comments for line in latex_comment(text)),
+                *(f"% {line}" for text in comments for line in _wrapped(text)),
                 rf"\begin{{tabular}}{{{kinds}}}",
                 r"  \toprule",
-                latex_row(heads),
+                latex_row([column.in_latex for column in self.columns]),
                 r"  \midrule",
-                *map(latex_row, lines),
+                *map(latex_row, rows),
                 r"  \bottomrule",
                 r"\end{tabular}",
                 "",
@@ -287,14 +281,8 @@ def latex_row(cells: Iterable[str]) -> str:
     return f"  {' & '.join(cells)} \\\\"
 
 
-def latex_comment(text: str) -> list[str]:
-    """Return text as comments, broken into lines."""
-    return [f"% {line}" for line in textwrap.wrap(visible(text), 96, break_long_words=False)]
-
-
-def headings_of(columns: Collection[Column]) -> str:
-    """Return the headings of columns as a list."""
-    return ", ".join(column.heading for column in columns)
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(visible(text), 96, break_long_words=False)
 
 
 def _text(cell: str | Text | Cell, beside: bool) -> Text:

@@ -1,7 +1,7 @@
 """Fingerprints: everything that the features of a split depend on, by field.
 
-Most fields say which backbone computed the features, two say of which rows, three of which view
-of the images. Two caches may be used together where the fields of the first kind are equal.
+Most fields name the backbone that computed the features, two the rows, three the view of the
+images. Two caches may be used together if the fields of the first kind are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Difference:
 
     name: str
     one: str
-    """`nothing` where the field is absent."""
+    """`nothing` if the field is absent."""
     other: str
 
     @property
@@ -40,12 +40,36 @@ class Difference:
         return f"{self.name} ({' / '.join(self.told)})"
 
 
+def _field(name: str) -> property:
+    """Return the property that reads a field: a text, or None if it is absent."""
+    return property(lambda fingerprint: fingerprint.fields.get(name))
+
+
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """What the features of a split depend on; empty for features that are in memory only."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     """As the documents hold them. Other versions of clinit may have more fields, or fewer."""
+
+    backbone = _field("backbone")
+    """Timm's name of the network, or what the user called the extractor."""
+    weights = _field("weights")
+    """SHA-256 of the weights; None for imported features."""
+    timm = _field("timm")
+    """Version of timm; None for imported features."""
+    dtype = _field("dtype")
+    """How the features are stored."""
+    manifest = _field("manifest")
+    """Digest of the manifest."""
+    features = _field("features")
+    """Digest of the file that the features were imported from; None for all others."""
+    augmentation = _field("augmentation")
+    """What the images of a view went through; None for plain images, as in the next two."""
+    view_seed = _field("view_seed")
+    """Seed of the view, a number as text."""
+    view = _field("view")
+    """Number of the view, as text."""
 
     @classmethod
     def of_network(
@@ -97,8 +121,8 @@ class Fingerprint:
             manifest: Digest of the manifest: which samples, in which order.
             features: Digest of the file that the features were imported from.
         """
-        rows = {"manifest": manifest} | ({} if features is None else {"features": features})
-        return Fingerprint({**self.fields, **rows})
+        imported = {} if features is None else {"features": features}
+        return Fingerprint({**self.fields, "manifest": manifest, **imported})
 
     def of_view(self, augmentation: str, *, seed: int, number: int) -> Fingerprint:
         """Return the fingerprint of a random view of the same images."""
@@ -116,51 +140,6 @@ class Fingerprint:
         return Fingerprint({**self.fields, "manifest": manifest, "dtype": dtype, "cut": cut})
 
     @property
-    def backbone(self) -> str | None:
-        """Timm's name of the network, or what the user called the extractor."""
-        return self.fields.get("backbone")
-
-    @property
-    def weights(self) -> str | None:
-        """SHA-256 of the weights; None for imported features."""
-        return self.fields.get("weights")
-
-    @property
-    def timm(self) -> str | None:
-        """Version of timm; None for imported features."""
-        return self.fields.get("timm")
-
-    @property
-    def dtype(self) -> str | None:
-        """How the features are stored."""
-        return self.fields.get("dtype")
-
-    @property
-    def manifest(self) -> str | None:
-        """Digest of the manifest."""
-        return self.fields.get("manifest")
-
-    @property
-    def features(self) -> str | None:
-        """Digest of the file that the features were imported from; None for all others."""
-        return self.fields.get("features")
-
-    @property
-    def augmentation(self) -> str | None:
-        """What the images of a view went through; None for plain images, as in the next two."""
-        return self.fields.get("augmentation")
-
-    @property
-    def view_seed(self) -> str | None:
-        """Seed of the view, a number as text."""
-        return self.fields.get("view_seed")
-
-    @property
-    def view(self) -> str | None:
-        """Number of the view, as text."""
-        return self.fields.get("view")
-
-    @property
     def is_imported(self) -> bool:
         """Whether the features are from elsewhere."""
         return IMPORTED in self.fields
@@ -170,7 +149,7 @@ class Fingerprint:
         """Whether the features are imported and name no backbone.
 
         So it was with imports of earlier versions without `--backbone`: equal fingerprints then
-        say nothing about equal origins.
+        do not mean equal origins.
         """
         return self.is_imported and self.backbone == IMPORTED
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
 
 from clinit.errors import CacheError
@@ -25,23 +24,20 @@ def split_names(path: Path) -> list[str]:
     Raises:
         CacheError: If there is none at `path`.
     """
-    found = _splits_in(path)
-    if not found:
+    if found := _splits_in(path):
+        return found
+    hint = (
+        "Write one with `clinit extract --out`, or import features with `clinit cache import FILE"
+        " --out CACHE`."
+    )
+    if (path / _PLAN).is_file():
         parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
-        hint = (
-            f"Give its parent folder, {parent}."
-            if (path / _PLAN).is_file()
-            else "Write one with `clinit extract --out`, or import features with"
-            " `clinit cache import`."
-        )
-        if path.is_file():
-            hint = _import_command(path) or hint
-        elif not path.exists() and (
-            near := closest(path.name, [each.name for each in caches_in(path.parent)])
-        ):
-            hint = f"Did you mean {path.with_name(near)}?"
-        raise CacheError(f"no feature cache at {path}", remedy=hint)
-    return found
+        hint = f"Give its parent folder, {parent}."
+    elif not path.exists() and (
+        near := closest(path.name, [each.name for each in caches_in(path.parent)])
+    ):
+        hint = f"Did you mean {path.with_name(near)}?"
+    raise CacheError(f"no feature cache at {path}", remedy=hint)
 
 
 def _splits_in(path: Path) -> list[str]:
@@ -61,25 +57,9 @@ def caches_in(path: Path) -> list[Path]:
         return []
 
 
-def _import_command(path: Path) -> str | None:
-    """Return which command makes a cache of a file of features; None for any other file."""
-    from clinit.extract.arrays.open import KINDS
-
-    suffix = path.suffix.lower()
-    if suffix not in KINDS:
-        return None
-    labels = " LABELS.npy" if suffix == ".npy" else ""
-    out = shlex.quote(str(path.with_suffix("")))
-    command = f"clinit cache import {shlex.quote(str(path))}{labels} --backbone NAME --out {out}"
-    return (
-        f"It is a file: `{command}` makes a cache of it, with `--fit-head logistic` for base"
-        " classes that have no head."
-    )
-
-
 def view_folders(cache: Path) -> list[Path]:
     """Return the folders of the views of a cache, begun or complete, in order."""
-    marks = ("plan.json", "cache.json")
+    marks = (_PLAN, SUMMARY_FILE)
     marked = {path.parent for mark in marks for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
     found = (folder for folder in marked if _NUMBER.fullmatch(folder.name))
     return sorted(found, key=lambda folder: int(folder.name))
@@ -99,26 +79,23 @@ def check_view(
     Raises:
         CacheError: If it is not.
     """
-    remedy = (
-        f"Remove {folder}, then run the `clinit extract` command of this cache with --views:"
-        " it computes what is missing."
-    )
-    for each in plain.differences_but_of_view(fingerprint):
-        raise CacheError(
-            f"{folder} is no view of the train split beside it: its features have {each.name} ="
-            f" {each.other}, those of the split {each.name} = {each.one}",
-            remedy=remedy,
-        )
-    seed = first.view_seed if _NUMBER.fullmatch(first.view_seed or "") else None
-    number = folder.name if _NUMBER.fullmatch(folder.name) else None
-    for name, found, wanted, kind in (
-        ("augmentation", fingerprint.augmentation, first.augmentation, "a text"),
-        ("view_seed", fingerprint.view_seed, seed, "a number"),
-        ("view", fingerprint.view, number, "a number"),
+    wrong = [
+        (each.name, each.other, each.one) for each in plain.differences_but_of_view(fingerprint)
+    ]
+    for name, wanted in (
+        ("augmentation", first.augmentation),
+        ("view_seed", first.view_seed),
+        ("view", folder.name),
     ):
-        if wanted is None or found != wanted:
-            raise CacheError(
-                f"{folder} holds features with {name} = {'nothing' if found is None else found}"
-                f" where {name} = {wanted or kind} is expected",
-                remedy=remedy,
-            )
+        found = fingerprint.fields.get(name, "nothing")
+        if found != wanted:
+            wrong.append((name, found, wanted or "a text"))
+        elif name != "augmentation" and not _NUMBER.fullmatch(found):
+            wrong.append((name, found, "a number"))
+    for name, found, wanted in wrong:
+        raise CacheError(
+            f"{folder} is no view of the train split beside it: it holds features with {name} ="
+            f" {found} where {name} = {wanted} is expected",
+            remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
+            " --views: it computes what is missing.",
+        )

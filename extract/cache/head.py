@@ -15,10 +15,12 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
@@ -38,8 +40,8 @@ _TOP1_ROWS = 512
 """Rows whose logits are computed at a time: 2 MB of them at 1,000 classes stay in the caches, which
 takes half as long as 66 MB."""
 _LAYOUT = (
-    "A head file is a safetensors file with `weight` (classes, dim) and `bias`, or a .npz file with"
-    " arrays of these names."
+    "A head file is a safetensors or .npz file with `weight` (classes, dim) and `bias` (classes,);"
+    " `clinit.save_head(path, weight, bias, class_names)` writes one with class names."
 )
 _DOCUMENT = DocumentKind(
     title="the description of a head",
@@ -155,7 +157,7 @@ def tensors_sha256(head: Head) -> str:
 
 
 def write_head(head: Head, path: Path) -> None:
-    """Write `head` to `path`, atomically: as NumPy's arrays where it ends in .npz.
+    """Write `head` to `path`, atomically: as NumPy's arrays if it ends in .npz.
 
     Raises:
         ClinitError: If it cannot be written.
@@ -165,8 +167,14 @@ def write_head(head: Head, path: Path) -> None:
 
 
 def _npz(head: Head) -> bytes:
-    tensors = _stored(head)
-    return npz_bytes(tensors["weight"], tensors["bias"], head.class_names, head.origin)
+    arrays = _stored(head)
+    if head.class_names is not None:
+        arrays["class_names"] = np.array(head.class_names, dtype=np.str_)
+    if head.origin is not None:
+        arrays["origin"] = np.array([json.dumps(head.origin, ensure_ascii=False)], dtype=np.str_)
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def _safetensors(head: Head) -> bytes:
@@ -175,22 +183,18 @@ def _safetensors(head: Head) -> bytes:
         "class_names": head.class_names,
         "tensors": tensors_sha256(head),
     }
-    if head.alignment is not None:
-        facts["alignment"] = dict(head.alignment)
-    if head.feature_map is not None:
-        facts["feature_map"] = dict(head.feature_map)
-    if head.origin is not None:
-        facts["origin"] = dict(head.origin)
-    metadata = {_KEY: _DOCUMENT.text(facts, indent=None)}
+    for name in ("alignment", "feature_map", "origin"):
+        if (told := getattr(head, name)) is not None:
+            facts[name] = dict(told)
     # As bytes: save_file would make the file readable by its owner alone.
-    return save(_stored(head), metadata=metadata)
+    return save(_stored(head), metadata={_KEY: _DOCUMENT.text(facts, indent=None)})
 
 
 def store_head(head: Head, path: Path) -> Head:
-    """Write `head` to `path`, where other processes may be about to write the same.
+    """Write `head` to `path`, which other processes may be about to write too.
 
-    Class names that a command has stored meanwhile are kept where `head` has none; nothing is
-    written where nothing changes.
+    Class names that a command has stored meanwhile are kept if `head` has none; nothing is
+    written if nothing changes.
 
     Returns:
         The head that is stored.
@@ -200,23 +204,16 @@ def store_head(head: Head, path: Path) -> Head:
     """
     make_folder(path.parent)
     with claim_file(path, on_busy=lambda: None):
-        try:
+        with suppress(HeadError):
             stored = read_head(path)
-        except HeadError:
-            stored = None
-        if stored is not None and _says_all_of(stored, head):
-            return stored
+            if (
+                stored.fingerprint == head.fingerprint
+                and head.class_names in (None, stored.class_names)
+                and tensors_sha256(stored) == tensors_sha256(head)
+            ):
+                return stored
         write_head(head, path)
     return head
-
-
-def _says_all_of(stored: Head, head: Head) -> bool:
-    """Return whether a stored head is `head`, if need be with names that `head` lacks."""
-    return (
-        stored.fingerprint == head.fingerprint
-        and head.class_names in (None, stored.class_names)
-        and tensors_sha256(stored) == tensors_sha256(head)
-    )
 
 
 def read_head(
@@ -249,8 +246,7 @@ def read_head(
         path.open("rb").close()  # safetensors says of any file it cannot open that it is absent
     except OSError as error:
         raise unreadable(path, error) from error
-    read = _read_npz if path.suffix == ".npz" else _read_safetensors
-    weight, bias, facts = read(path)
+    weight, bias, facts = (_read_npz if path.suffix == ".npz" else _read_safetensors)(path)
     known = dim if facts.tensors is None else None  # heads of clinit have one layout
     weight, bias = _laid_out(weight, bias, path, known, on_note)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
@@ -261,21 +257,22 @@ def read_head(
             remedy="Write the head again; its training has probably diverged.",
         )
     names = None if facts.class_names is None else tuple(map(str, facts.class_names))
-    if not is_text("".join(names or ())):
-        raise HeadError(f"{path} has class names that are no text", remedy=_DOCUMENT.remedy)
-    if names is not None and len(names) != len(weight):
+    if names is not None and not (
+        is_text("".join(names)) and len(weight) == len(names) == len(set(names))
+    ):
         raise HeadError(
-            f"{path} names {len(names)} classes but holds {len(weight)} rows",
-            remedy="Write the head again with one class name per row.",
-        )
-    if names is not None and len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise HeadError(
-            f"{path} names the class {twice} twice",
+            f"{path} names {len(names):,} classes ({len(set(names)):,} different texts) for"
+            f" {len(weight):,} rows",
             remedy="Write the head again with a name of its own for each row.",
         )
     if linear and facts.feature_map is not None:
-        raise _not_linear(path, facts.feature_map)
+        kind = {"relu": "ReLU", "rff": "Fourier"}.get(str(facts.feature_map.get("kind")), "")
+        raise HeadError(
+            f"{path} is no linear layer on the features of the backbone: its rows read"
+            f" {facts.feature_map.get('width')} random {kind} features of them",
+            remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
+            " and `clinit rerun` alone read this one.",
+        )
     return Head(
         weight,
         bias,
@@ -288,10 +285,10 @@ def read_head(
 
 
 def foreign_to_head(path: Path) -> str | None:
-    """Return why a file is no head that clinit has written; None where it is one."""
+    """Return why a file is no head that clinit has written; None if it is one."""
     try:
         if path.suffix == ".npz":
-            own = read_npz(path)[3] is not None
+            own = _read_npz(path)[2].origin is not None
         else:
             with safe_open(path, framework="numpy") as file:
                 own = _KEY in (file.metadata() or {})
@@ -301,21 +298,54 @@ def foreign_to_head(path: Path) -> str | None:
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
-    weight, bias, names, origin = read_npz(path)
-    return weight, bias, _Facts(class_names=names, origin=origin)
+    """Return weight and bias as stored, and what else the file holds."""
+    try:
+        archive = NpzFile(path)
+        names = archive.names()
+        _check_tensors(path, names, {"class_names", "origin"})
+        weight = archive.array("weight")
+        bias = archive.array("bias") if "bias" in names else None
+        texts = archive.labels("class_names") if "class_names" in names else None
+        origin = archive.labels("origin") if "origin" in names else None
+    except CacheError as error:
+        raise HeadError(str(error), remedy=_LAYOUT) from error
+    dtypes = [array.dtype for array in (weight, bias) if array is not None]
+    if {dtype.kind for dtype in dtypes} != {"f"} or not (texts is None or isinstance(texts, list)):
+        raise HeadError(
+            f"{path} holds numbers of type {', '.join(map(str, dtypes))}, expected floats, and"
+            " texts for `class_names`",
+            remedy=_LAYOUT,
+        )
+    facts = {"class_names": texts}
+    try:
+        if origin is not None:
+            facts["origin"] = json.loads(origin[0])  # type: ignore[arg-type]
+        return weight, bias, msgspec.convert(facts, _Facts)
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise HeadError(f"`origin` of {path} is no JSON object", remedy=_LAYOUT) from error
 
 
 def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            names = file.keys()
-            check_tensors(path, names, (), _LAYOUT)
+            metadata, names = dict(file.metadata() or {}), file.keys()
+            _check_tensors(path, names, ())
             weight = _tensor(path, file, "weight")
             bias = _tensor(path, file, "bias") if "bias" in names else None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise HeadError(f"{path} is not a head file: {error}", remedy=_LAYOUT) from error
     return weight, bias, _read_facts(metadata, path)
+
+
+def _check_tensors(path: Path, names: Collection[str], others: Collection[str]) -> None:
+    """Check that a file holds a weight, and a bias or nothing that may be one by another name."""
+    has_bias = "bias" in names or {"weight", *others}.issuperset(names)
+    if "weight" not in names or not has_bias:
+        missing = "bias" if "weight" in names else "weight"
+        raise HeadError(
+            f"{path} holds no `{missing}`; it holds {', '.join(sorted(names)[:20]) or 'nothing'}",
+            remedy=_LAYOUT,
+        )
 
 
 def _laid_out(
@@ -337,21 +367,10 @@ def _laid_out(
         raise HeadError(
             f"{path} holds weight {weight.shape} and bias {bias.shape},"
             " expected (classes, dim) and (classes,)",
-            remedy="Write the head again with the shapes given above.",
+            remedy=_LAYOUT,
         )
     with np.errstate(over="ignore"):  # it is found not to be finite
         return np.array(weight, dtype=np.float32, order="C"), np.array(bias, dtype=np.float32)
-
-
-def _not_linear(path: Path, feature_map: Mapping[str, Any]) -> HeadError:
-    kinds = {"relu": "random ReLU", "rff": "random Fourier"}
-    kind = kinds.get(str(feature_map.get("kind")), "random")
-    return HeadError(
-        f"{path} is no linear layer on the features of the backbone: its rows read"
-        f" {feature_map.get('width')} {kind} features of them",
-        remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
-        " and `clinit rerun` alone read this one.",
-    )
 
 
 def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
@@ -375,98 +394,16 @@ def _stored(head: Head) -> dict[str, np.ndarray]:
 
 def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
     """Return what the metadata say; a document of ours under another key is a changed key."""
-    if _KEY not in metadata and not any(_SEALED in text for text in metadata.values()):
-        return _Facts(class_names=_plain_names(metadata, path))
-    origin = f"the description in {path}"
-    if _KEY not in metadata:
-        raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
-    content = _DOCUMENT.parse(metadata[_KEY], origin=origin)
-    return _DOCUMENT.convert(content, _Facts, origin=origin)
-
-
-def _plain_names(metadata: Mapping[str, str], path: Path) -> tuple[str, ...] | None:
-    """Return the class names of a head from elsewhere."""
-    if "class_names" not in metadata:
-        return None
-    try:
-        return parse_class_names(metadata["class_names"], path)
-    except CacheError as error:
-        raise HeadError(
-            str(error), remedy="Write it with `clinit.save_head(path, weight, bias, class_names)`."
-        ) from error
-
-
-_REMEDY = (
-    "A head as .npz holds `weight` (classes, dim), `bias` (classes,) and, as texts, `class_names`"
-    " (classes,): `clinit.save_head(path, weight, bias, class_names)` writes it."
-)
-
-
-def npz_bytes(
-    weight: Float[np.ndarray, "classes dim"],
-    bias: Float[np.ndarray, " classes"],
-    class_names: tuple[str, ...] | None,
-    origin: Mapping[str, Any] | None,
-) -> bytes:
-    """Return the content of the file."""
-    arrays: dict[str, np.ndarray] = {"weight": weight, "bias": bias}
-    if class_names is not None:
-        arrays["class_names"] = np.array(class_names, dtype=np.str_)
-    if origin is not None:
-        arrays["origin"] = np.array([json.dumps(origin, ensure_ascii=False)], dtype=np.str_)
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def read_npz(
-    path: Path,
-) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...] | None, dict[str, Any] | None]:
-    """Return weight and bias as stored, class names and origin; None for what is not there.
-
-    Raises:
-        HeadError: If it is no such file.
-    """
-    try:
-        archive = NpzFile(path)
-        names = archive.names()
-        check_tensors(path, names, {"class_names", "origin"}, _REMEDY)
-        weight = archive.array("weight")
-        bias = archive.array("bias") if "bias" in names else None
-        texts = archive.labels("class_names") if "class_names" in names else None
-        origin = archive.labels("origin") if "origin" in names else None
-    except CacheError as error:
-        raise HeadError(str(error), remedy=_REMEDY) from error
-    for name, array in (("weight", weight), ("bias", bias)):
-        if array is not None and array.dtype.kind != "f":
-            raise HeadError(f"`{name}` of {path} holds {array.dtype}", remedy=_REMEDY)
-    if texts is not None and not isinstance(texts, list):
-        raise HeadError(f"`class_names` of {path} are no texts", remedy=_REMEDY)
-    return weight, bias, None if texts is None else tuple(texts), _origin(origin, path)
-
-
-def check_tensors(path: Path, names: Collection[str], others: Collection[str], remedy: str) -> None:
-    """Check that a file holds a weight, and a bias or nothing that may be one under another name.
-
-    Raises:
-        HeadError: If it does not.
-    """
-    has_bias = "bias" in names or {"weight", *others}.issuperset(names)
-    if "weight" not in names or not has_bias:
-        missing = "bias" if "weight" in names else "weight"
-        raise HeadError(
-            f"{path} holds no `{missing}`; it holds {', '.join(sorted(names)[:20]) or 'nothing'}",
-            remedy=remedy,
+    if _KEY in metadata:
+        origin = f"the description in {path}"
+        return _DOCUMENT.convert(
+            _DOCUMENT.parse(metadata[_KEY], origin=origin), _Facts, origin=origin
         )
-
-
-def _origin(found: Any, path: Path) -> dict[str, Any] | None:
-    if found is None:
-        return None
+    if any(_SEALED in text for text in metadata.values()):
+        raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
+    if "class_names" not in metadata:
+        return _Facts()
     try:
-        told = json.loads(found[0])
-    except (ValueError, TypeError, IndexError, RecursionError) as error:
-        raise HeadError(f"`origin` of {path} is no JSON", remedy=_REMEDY) from error
-    if not isinstance(told, dict):
-        raise HeadError(f"`origin` of {path} is no JSON object", remedy=_REMEDY)
-    return told
+        return _Facts(class_names=parse_class_names(metadata["class_names"], path))
+    except CacheError as error:
+        raise HeadError(str(error), remedy=_LAYOUT) from error

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.fingerprint import Fingerprint
@@ -157,13 +157,16 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     if not path.exists():
         _DOCUMENT.write(path, plan.content())
         return
-    stored = read_plan(folder)
-    for each in stored.fingerprint.differences(plan.fingerprint):
-        raise _begun_otherwise(path, each.name, *each.told)
-    wanted = plan.content()
+    stored, wanted = read_plan(folder), plan.content()
+    differing = [(d.name, *d.told) for d in stored.fingerprint.differences(plan.fingerprint)]
     for name, value in stored.content().items():
-        if value != wanted[name]:
-            raise _begun_otherwise(path, name, *contrast(str(value), str(wanted[name])))
+        if name != "fingerprint" and value != wanted[name]:
+            differing.append((name, *contrast(str(value), str(wanted[name]))))
+    for name, found, here in differing:
+        raise CacheError(
+            f"{folder} was begun with {name} = {found}, this command has {name} = {here}",
+            remedy="Give the options it was begun with, or another folder with `--out`.",
+        )
 
 
 def read_plan(folder: Path) -> Plan:
@@ -175,19 +178,6 @@ def read_plan(folder: Path) -> Plan:
     path = folder / FILE
     if not path.exists() and not (folder / "cache.json").exists():
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
-    content, origin = _DOCUMENT.load(path), str(path)
-    fields = _DOCUMENT.convert(content, _PlanFields, origin=origin)["fingerprint"]
-    return _DOCUMENT.convert({**content, "fingerprint": {"fields": fields}}, Plan, origin=origin)
-
-
-class _PlanFields(TypedDict):
-    """The field of `plan.json` that is no value of `Plan` as it stands there."""
-
-    fingerprint: dict[str, str]
-
-
-def _begun_otherwise(path: Path, name: str, found: str, wanted: str) -> CacheError:
-    return CacheError(
-        f"{path.parent} was begun with {name} = {found}, this command has {name} = {wanted}",
-        remedy="Give the options it was begun with, or another folder with `--out`.",
-    )
+    content = _DOCUMENT.load(path)
+    content["fingerprint"] = {"fields": content.get("fingerprint")}
+    return _DOCUMENT.convert(content, Plan, origin=str(path))

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.arrays.groups import read_groups
@@ -135,7 +135,11 @@ class CacheSplit:
         """Read one shard, verified; see `shards`."""
         path, rows = self.path / shard_name(index), self.plan.rows(index)
         shard = read_shard(path, self.plan, index)
-        if self._told_of(index) != (str(shard.features.dtype), shard.reasons):
+        first, last = (bisect_left(self._invalid_rows, row) for row in (rows.start, rows.stop))
+        entries = self.summary.invalid[first:last]
+        reasons = {entry.row - rows.start: entry.reason for entry in entries}
+        told = self.summary.shards[index].dtype, reasons
+        if told != (str(shard.features.dtype), shard.reasons):
             raise CacheError(
                 f"type or invalid rows of {path} are not those that cache.json beside it names",
                 remedy=WRITE_AGAIN,
@@ -146,14 +150,6 @@ class CacheSplit:
                 remedy="Run the `clinit extract` command of this cache into a new folder.",
             )
         return shard
-
-    def _told_of(self, index: int) -> tuple[str, dict[int, str]]:
-        """Return what `cache.json` says of a shard: type, and reasons of its invalid rows."""
-        rows = self.plan.rows(index)
-        first, last = (bisect_left(self._invalid_rows, row) for row in (rows.start, rows.stop))
-        entries = self.summary.invalid[first:last]
-        reasons = {entry.row - rows.start: entry.reason for entry in entries}
-        return self.summary.shards[index].dtype, reasons
 
     def check_size(self) -> None:
         """Check that the shards are as large as the rows that the plan names.
@@ -172,17 +168,6 @@ class CacheSplit:
                 remedy=WRITE_AGAIN,
             )
 
-    def blocks(
-        self, max_rows: int = 65_536
-    ) -> Iterator[tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, " rows"]]]:
-        """Yield features and labels of the valid rows, in order, without holding all of them."""
-        for shard in self.shards():
-            features, labels = shard.features, shard.labels
-            if not shard.valid.all():
-                features, labels = features[shard.valid], labels[shard.valid]
-            for start in range(0, len(labels), max_rows):
-                yield features[start : start + max_rows], labels[start : start + max_rows]
-
     def load(self) -> FeatureSet:
         """Read the features and labels of all valid rows, in order, into memory.
 
@@ -191,14 +176,13 @@ class CacheSplit:
         """
         self.check_size()
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)
-        labels = np.empty(self.num_valid, dtype=np.int64)
         start = 0
-        for block, block_labels in self.blocks():
-            features[start : start + len(block)] = block
-            labels[start : start + len(block)] = block_labels
-            start += len(block)
+        for shard in self.shards():
+            stop = start + int(shard.valid.sum())
+            features[start:stop] = shard.features[shard.valid]
+            start = stop
         assert start == self.num_valid, "each shard agrees with cache.json"
-        return FeatureSet(features, labels, self.class_names, self.groups)
+        return FeatureSet(features, self.labels[self.valid], self.class_names, self.groups)
 
 
 @dataclass(frozen=True, eq=False)

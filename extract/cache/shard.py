@@ -34,8 +34,6 @@ from clinit.extract.cache.plan import WRITE_AGAIN, Plan
 from clinit.files.commit import commit_file
 
 _FLOAT16 = np.finfo(np.float16)
-_REASON_BYTES = 2**28
-"""Bytes of reasons that are read at a time."""
 _SEAL = b"clinit-shard/2 sha256 "
 _BLOCK = 512
 """Bytes of the user block, the least that HDF5 has."""
@@ -196,25 +194,29 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
             shard = _decode(file, plan, index, content)
             stored = None if sealed else _text(file, "sha256")
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise CacheError(
-            f"{path} cannot be read as a shard: {_first_line(error)}", remedy=WRITE_AGAIN
-        ) from error
+        why = str(error.args[0] if error.args else error).partition("\n")[0]
+        raise CacheError(f"{path} cannot be read as a shard: {why}", remedy=WRITE_AGAIN) from error
     if stored is not None and shard.digest() != stored:
         raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     return shard
 
 
 def _read(path: Path, size: int) -> UInt8[np.ndarray, " bytes"]:
-    """Read a file; HDF5 would lock it, and say of one that cannot be read that it is damaged."""
+    """Read a file; HDF5 would lock it, and report one that cannot be read as damaged."""
     content = np.empty(size, dtype=np.uint8)
     try:
         with path.open("rb", buffering=0) as file:
-            filled = 0
-            while count := file.readinto(content.data[filled:]):
-                filled += count
+            return content[: fill(file, content.data)]
     except OSError as error:
         raise unreadable(path, error) from error
-    return content[:filled]
+
+
+def fill(file: io.RawIOBase, buffer: memoryview) -> int:
+    """Read until the buffer is full or the file ends; return the number of bytes."""
+    filled = 0
+    while count := file.readinto(buffer[filled:]):
+        filled += count
+    return filled
 
 
 class _Bytes(io.RawIOBase):
@@ -362,20 +364,16 @@ def _text(file: h5py.File, name: str) -> str:
 
 
 def _texts(dataset: h5py.Dataset, size: int) -> list[str]:
-    """Read texts, a few at a time: many can be one long text of the file."""
+    """Read texts, one by one: all of them can be one long text of the file."""
     texts: list[str] = []
-    step, total = max(1, _REASON_BYTES // size), 0
-    for start in range(0, len(dataset), step):
-        found = dataset[start : start + step]
-        total += sum(map(len, found))
-        if total > size:
+    left = size
+    for row in range(len(dataset)):
+        found = dataset[row]
+        left -= len(found)
+        if left < 0:
             raise ValueError(f"`invalid_reasons` are longer than the file of {size:,} bytes")
-        texts += [text.decode() for text in found]
+        texts.append(found.decode())
     return texts
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error.args[0]) if error.args else str(error)).partition("\n")[0]
 
 
 def file_sha256(path: Path) -> str:

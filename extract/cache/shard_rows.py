@@ -25,7 +25,7 @@ from clinit.errors import CacheError, unreadable
 from clinit.extract.cache.features import FeatureSet, StoredRows
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.cache.shard import file_size, read_shard
+from clinit.extract.cache.shard import file_size, fill, read_shard
 
 GAP_BYTES = 2**15
 """Bytes between two rows up to which they are read at once: about what a call costs."""
@@ -61,39 +61,37 @@ class _File:
             return whole
         try:
             with self.path.open("rb", buffering=0) as file:
-                if _mark(os.fstat(file.fileno())) != self.mark:
-                    raise self._changed()
-                return self._read(file, stored)
+                if _mark(os.fstat(file.fileno())) == self.mark:
+                    found = self._read(file, stored, self.place)
+                    if found is not None:
+                        return found
         except FileNotFoundError as error:
             raise CacheError(f"{self.path} is missing", remedy=WRITE_AGAIN) from error
         except OSError as error:
             raise unreadable(self.path, error) from error
-
-    def _read(
-        self, file: RawIOBase, stored: Int[np.ndarray, " chosen"]
-    ) -> Float[np.ndarray, "chosen dim"]:
-        assert self.place is not None
-        dim, row_bytes = self.plan.dim, self.plan.dim * np.dtype(self.dtype).itemsize
-        found = np.empty((len(stored), dim), self.dtype)
-        raw = found.reshape(-1).view(np.uint8).data
-        for first, last, is_run in _spans(stored, row_bytes):
-            start, stop = int(stored[first]), int(stored[last - 1]) + 1
-            file.seek(self.place + start * row_bytes)
-            if is_run:
-                whole = _fill(file, raw[first * row_bytes : last * row_bytes])
-            else:
-                span = np.empty((stop - start, dim), self.dtype)
-                whole = _fill(file, span.reshape(-1).view(np.uint8).data)
-                found[first:last] = span[stored[first:last] - start]
-            if not whole:
-                raise self._changed()
-        return found
-
-    def _changed(self) -> CacheError:
-        return CacheError(
+        raise CacheError(
             f"{self.path} has changed since this command has verified it",
             remedy="Let nothing write to the cache, then run the same command again.",
         )
+
+    def _read(
+        self, file: RawIOBase, stored: Int[np.ndarray, " chosen"], place: int
+    ) -> Float[np.ndarray, "chosen dim"] | None:
+        """Read rows from the open file; None if it ends before."""
+        dim, row_bytes = self.plan.dim, self.plan.dim * np.dtype(self.dtype).itemsize
+        found = np.empty((len(stored), dim), self.dtype)
+        for first, last in _spans(stored, row_bytes):
+            rows = stored[first:last]
+            start, stop = int(rows[0]), int(rows[-1]) + 1
+            file.seek(place + start * row_bytes)
+            is_run = np.array_equal(rows, np.arange(start, stop))
+            span = found[first:last] if is_run else np.empty((stop - start, dim), self.dtype)
+            raw = span.reshape(-1).view(np.uint8).data
+            if fill(file, raw) < len(raw):
+                return None
+            if not is_run:
+                found[first:last] = span[rows - start]
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,10 +125,10 @@ def stored_features(split: CacheSplit) -> FeatureSet:
         StorageError: If one cannot be read.
     """
     files = tuple(_verified(split, index) for index in range(split.plan.num_shards))
-    ends = tuple(accumulate(_num_valid(split, index) for index in range(len(files))))
+    spans = map(split.plan.rows, range(len(files)))
+    ends = tuple(accumulate(int(split.valid[rows.start : rows.stop].sum()) for rows in spans))
     shards = _Files(files, ends, split.dim, np.dtype(split.dtype))
-    numbers = np.arange(split.num_valid)
-    rows = StoredRows(shards.take, numbers, shards.dim, shards.dtype)
+    rows = StoredRows(shards.take, np.arange(split.num_valid), shards.dim, shards.dtype)
     return FeatureSet(rows, split.labels[split.valid], split.class_names, split.groups)
 
 
@@ -154,31 +152,12 @@ def _verified(split: CacheSplit, index: int) -> _File:
     return _File(split.plan, path, index, shard.place, str(shard.features.dtype), valid, before)
 
 
-def _num_valid(split: CacheSplit, index: int) -> int:
-    rows = split.plan.rows(index)
-    return int(split.valid[rows.start : rows.stop].sum())
-
-
 def _mark(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _spans(stored: Int[np.ndarray, " rows"], row_bytes: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield ranges of ascending rows that are worth one call, and whether no row is between."""
-    steps = np.diff(stored)
+def _spans(stored: Int[np.ndarray, " rows"], row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of ascending rows that are worth one call."""
     piece = stored // max(1, SPAN_BYTES // row_bytes)
-    starts = np.flatnonzero((steps * row_bytes > GAP_BYTES) | (np.diff(piece) > 0)) + 1
-    breaks = np.concatenate([[0], np.cumsum(steps != 1)]).tolist()
-    for first, last in pairwise([0, *starts.tolist(), len(stored)]):
-        yield first, last, breaks[last - 1] == breaks[first]
-
-
-def _fill(file: RawIOBase, buffer: memoryview) -> bool:
-    """Read until the buffer is full; return whether the file has as many bytes."""
-    filled = 0
-    while filled < len(buffer):
-        count = file.readinto(buffer[filled:])
-        if not count:
-            return False
-        filled += count
-    return True
+    starts = np.flatnonzero((np.diff(stored) * row_bytes > GAP_BYTES) | (np.diff(piece) > 0)) + 1
+    yield from pairwise([0, *starts.tolist(), len(stored)])

@@ -14,15 +14,15 @@ from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-from jaxtyping import Float
 
 from clinit.errors import CacheError
 from clinit.extract.cache.folder import SUMMARY_FILE
 from clinit.extract.cache.head import Head, Top1, head_rows, tensors_sha256, top1
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
-from clinit.extract.cache.shard import Shard, file_sha256, read_shard
+from clinit.extract.cache.shard import file_sha256, read_shard
 from clinit.extract.dataset.manifest import Manifest
 from clinit.files.documents import DocumentKind, content_sha256
+from clinit.words import contrast
 
 FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
@@ -80,10 +80,6 @@ class HeadFacts:
     names: str | None = None
     """That of the class names of its rows (`names_sha256`); None where it has none, and in caches
     of earlier versions."""
-
-    def __post_init__(self) -> None:
-        if self.correct > self.total:
-            raise ValueError(f"the head has {self.correct:,} of {self.total:,} rows correct")
 
     @property
     def top1(self) -> Top1:
@@ -169,22 +165,18 @@ class Summary:
     run: RunFacts
 
     def __post_init__(self) -> None:
-        rows = [entry.row for entry in self.invalid]
-        if any(row >= later for row, later in itertools.pairwise(rows)):
-            raise ValueError("the rows of `invalid` are not in order")
-        if rows and rows[-1] >= self.num_rows:
-            raise ValueError(f"`invalid` names row {rows[-1]:,} of {self.num_rows:,}")
-        if self.num_valid != self.num_rows - len(rows):
+        rows, valid = [entry.row for entry in self.invalid], self.num_rows - len(self.invalid)
+        in_order = all(row < later for row, later in itertools.pairwise([*rows, self.num_rows]))
+        if not in_order or self.num_valid != valid:
             raise ValueError(
-                f"num_valid is {self.num_valid:,}, but {len(rows):,} of {self.num_rows:,} rows"
-                " are invalid"
+                f"num_valid is {self.num_valid:,} of {self.num_rows:,}, and `invalid` lists"
+                f" {len(rows):,} rows, {'in' if in_order else 'out of'} order"
             )
-        if self.head.total > self.num_valid:
+        if not self.head.correct <= self.head.total <= valid:
             raise ValueError(
-                f"the head was judged on {self.head.total:,} of {self.num_valid:,} valid rows"
+                f"the head has {self.head.correct:,} of {self.head.total:,} rows correct, of"
+                f" {valid:,} with features"
             )
-        if self.dtype != max((shard.dtype for shard in self.shards), default=self.dtype):
-            raise ValueError(f"dtype is {self.dtype}, which differs from that of the shards")
 
 
 def read_summary(folder: Path, plan: Plan) -> Summary:
@@ -200,24 +192,22 @@ def read_summary(folder: Path, plan: Plan) -> Summary:
             f"{path} and the plan beside it belong to different extractions",
             remedy="Run the `clinit extract` command of this cache into a new folder.",
         )
-    if problem := _problem(summary, plan):
-        raise CacheError(f"{path} is damaged: {problem}", remedy=WRITE_AGAIN)
+    count = len(summary.shards)
+    planned = [(shard_name(index), len(plan.rows(index))) for index in range(count)]
+    widest = max((shard.dtype for shard in summary.shards), default=plan.dtype)
+    for name, found, expected in (
+        ("num_rows", summary.num_rows, plan.num_rows),
+        ("dim", summary.dim, plan.dim),
+        ("number of shards", count, plan.num_shards),
+        ("shards", [(shard.name, shard.rows) for shard in summary.shards], planned),
+        ("dtype", summary.dtype, max(plan.dtype, widest)),
+    ):
+        if found != expected:
+            told = contrast(str(found), str(expected))
+            raise CacheError(
+                f"{path} is damaged: {name} is {told[0]}, expected {told[1]}", remedy=WRITE_AGAIN
+            )
     return summary
-
-
-def _problem(summary: Summary, plan: Plan) -> str | None:
-    """Return what in a summary is not as planned, or None."""
-    for name in ("num_rows", "dim"):
-        if getattr(summary, name) != getattr(plan, name):
-            return f"{name} is {getattr(summary, name):,}, planned were {getattr(plan, name):,}"
-    if len(summary.shards) != plan.num_shards:
-        return f"it lists {len(summary.shards):,} of {plan.num_shards:,} shards"
-    for index, shard in enumerate(summary.shards):
-        if (shard.name, shard.rows) != (shard_name(index), len(plan.rows(index))):
-            return f"shard {index:,} is {shard.name} of {shard.rows:,} rows, not as planned"
-    if summary.dtype < plan.dtype:
-        return f"dtype is {summary.dtype}, planned was {plan.dtype}"
-    return None
 
 
 def write_summary(
@@ -259,7 +249,17 @@ def write_summary(
             InvalidRow(row=first + row, path=paths[first + row], reason=reason)
             for row, reason in sorted(shard.reasons.items())
         ]
-        shards.append(_describe(shard, kept, path))
+        shards.append(
+            ShardFacts(
+                name=path.name,
+                rows=len(shard.labels),
+                sha256=file_sha256(path),
+                dtype="float32" if shard.features.dtype == "float32" else "float16",
+                min=float(kept.min()) if len(kept) else None,
+                max=float(kept.max()) if len(kept) else None,
+                non_finite=sum("not finite" in reason for reason in shard.reasons.values()),
+            )
+        )
     summary = Summary(
         plan=plan.identifier,
         num_rows=plan.num_rows,
@@ -283,15 +283,3 @@ def write_summary(
 def names_sha256(names: tuple[str, ...] | None) -> str | None:
     """Return the SHA-256 (hex) of the class names of a head; None without any."""
     return None if names is None else content_sha256(names)
-
-
-def _describe(shard: Shard, valid: Float[np.ndarray, "valid ..."], path: Path) -> ShardFacts:
-    return ShardFacts(
-        name=path.name,
-        rows=len(shard.labels),
-        sha256=file_sha256(path),
-        dtype="float32" if shard.features.dtype == "float32" else "float16",
-        min=float(valid.min()) if len(valid) else None,
-        max=float(valid.max()) if len(valid) else None,
-        non_finite=sum("not finite" in reason for reason in shard.reasons.values()),
-    )

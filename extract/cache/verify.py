@@ -1,20 +1,19 @@
 """Check a whole cache: plan, summary, manifest and shards of every part, and the head.
 
-A reader stops at the first thing that is wrong; here all of them are told.
+A reader stops at the first problem; here all of them are listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from clinit.errors import CacheError, ClinitError, HeadError
+from clinit.errors import CacheError, ClinitError
 from clinit.extract.arrays.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.cache.folder import check_view, split_names, view_folders
-from clinit.extract.cache.head import Head, read_head
+from clinit.extract.cache.head import read_head
 from clinit.extract.cache.plan import WRITE_AGAIN, read_plan, shard_name
 from clinit.extract.cache.read import (
     HEAD_FILE,
@@ -45,15 +44,23 @@ def recorded_commands(path: Path, damaged: Iterable[Path | None]) -> list[str]:
     return sorted({command for command in commands if command is not None})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Checked:
     """A part of a cache that has been read."""
 
     told: str
-    """What has been read; empty where it is nothing by itself."""
-    problems: tuple[ClinitError, ...]
+    """What has been read; empty if it is nothing by itself."""
     folder: Path | None = None
     """Folder of the split or view; None for what concerns several parts."""
+    problems: list[ClinitError] = field(default_factory=list)
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Keep a problem that is found inside."""
+        try:
+            yield
+        except ClinitError as error:
+            self.problems.append(error)
 
 
 def verify(
@@ -72,108 +79,78 @@ def verify(
     titles |= {folder: f"train, view {folder.name}" for folder in view_folders(path)}
     opened: dict[Path, CacheSplit] = {}
     for folder, title in titles.items():
-        try:
+        checked = Checked(f"{title}: not read", folder)
+        with checked.check():
             opened[folder] = open_split(folder)
-        except ClinitError as error:
-            yield Checked(f"{title}: not read", (error,), folder)
-        else:
-            yield _check_part(opened[folder], title, on_shard)
-    yield from _check_together(path, opened)
+            _check_part(opened[folder], title, checked, on_shard)
+        yield checked
+    splits = {folder.name: split for folder, split in opened.items() if folder.parent == path}
+    yield _check_head(path, splits)
+    views = [split for folder, split in opened.items() if folder.parent != path]
+    together = Checked("")
+    for view in views:
+        with together.check():
+            if "train" in splits:
+                plain = splits["train"].fingerprint
+                check_view(view.path, view.fingerprint, plain, views[0].fingerprint)
+            elif not (path / "train").exists():  # a damaged one is a problem of its own
+                raise CacheError(
+                    f"{view.path} is a view of training images that are not there",
+                    remedy=WRITE_AGAIN,
+                )
+    yield together
 
 
 def _check_part(
-    split: CacheSplit, title: str, on_shard: Callable[[str, int, int], None]
-) -> Checked:
+    split: CacheSplit, title: str, checked: Checked, on_shard: Callable[[str, int, int], None]
+) -> None:
     """Check the manifest of a split or a view, and its shards."""
-    problems: list[ClinitError] = []
-    manifest_error = _error_of(partial(_check_manifest, split))
-    if manifest_error is not None:
-        problems.append(manifest_error)
-    shards = split.plan.num_shards
+    with checked.check():
+        paths = split.manifest.table["path"]
+        for entry in split.summary.invalid:
+            if paths[entry.row] != entry.path:
+                raise CacheError(
+                    f"{split.path / 'cache.json'} names {entry.path} in row {entry.row:,}, the"
+                    f" manifest {paths[entry.row]}",
+                    remedy=WRITE_AGAIN,
+                )
+    has_manifest, shards = not checked.problems, split.plan.num_shards
     for shard in range(shards):
-        error = _error_of(partial(_check_shard, split, shard, alone=manifest_error is not None))
-        if error is not None:
-            problems.append(error)
+        with checked.check():
+            # Without its manifest nothing is known of the labels.
+            path = split.path / shard_name(shard)
+            problem = (
+                verify_shard(split, shard)
+                if has_manifest
+                else shard_problem(path, split.plan, shard)
+            )
+            if problem is not None:
+                raise CacheError(problem, remedy=WRITE_AGAIN)
         on_shard(title, shard + 1, shards)
-    return Checked(
-        f"{title}: {number_of(shards, 'shard')}, {number_of(split.num_rows, 'row')} read",
-        tuple(problems),
-        split.path,
-    )
+    checked.told = f"{title}: {number_of(shards, 'shard')}, {number_of(split.num_rows, 'row')} read"
 
 
-def _check_manifest(split: CacheSplit) -> None:
-    paths = split.manifest.table["path"]
-    for entry in split.summary.invalid:
-        if paths[entry.row] != entry.path:
+def _check_head(path: Path, splits: dict[str, CacheSplit]) -> Checked:
+    """Check the head, and that it and the splits belong together."""
+    checked, head = Checked("head: not read"), None
+    known = [split.summary.head.tensors is not None for split in splits.values()]
+    with checked.check():
+        if (path / HEAD_FILE).is_file():
+            head = read_head(path / HEAD_FILE)
+            unsure = (
+                "" if all(known) else "; an earlier version of clinit stored it without a digest"
+            )
+            checked.told = f"head: {number_of(head.num_classes, 'row')} read{unsure}"
+        elif any(known):
             raise CacheError(
-                f"{split.path / 'cache.json'} names {entry.path} in row {entry.row:,}, the manifest"
-                f" {paths[entry.row]}",
+                f"{path / HEAD_FILE}, the head that was stored with the features, is missing",
                 remedy=WRITE_AGAIN,
             )
-
-
-def _check_shard(split: CacheSplit, shard: int, *, alone: bool) -> None:
-    """Check a shard; `alone` where the manifest beside it says nothing of its labels."""
-    if alone:
-        problem = shard_problem(split.path / shard_name(shard), split.plan, shard)
-    else:
-        problem = verify_shard(split, shard)
-    if problem is not None:
-        raise CacheError(problem, remedy=WRITE_AGAIN)
-
-
-def _check_together(path: Path, opened: dict[Path, CacheSplit]) -> Iterator[Checked]:
-    """Check the head, and that the parts of the cache belong together."""
-    splits = {folder.name: split for folder, split in opened.items() if folder.parent == path}
-    views = {folder: split for folder, split in opened.items() if folder.parent != path}
-    head, told, problem = _read_head(path / HEAD_FILE, splits)
-    if problem is None and splits:
-        problem = _error_of(partial(check_one_backbone, path, splits, head))
-    yield Checked(told, () if problem is None else (problem,))
-    if views and ("train" in splits or not (path / "train").exists()):  # else it is told of
-        found = (_error_of(partial(_check_view, folder, views, splits)) for folder in views)
-        yield Checked("", tuple(error for error in found if error is not None))
-
-
-def _read_head(
-    path: Path, splits: dict[str, CacheSplit]
-) -> tuple[Head | None, str, ClinitError | None]:
-    """Return the head, what to say of it, and what is wrong with it."""
-    if path.is_file():
-        try:
-            head = read_head(path)
-        except HeadError as error:
-            if was_fitted(path.parent):
-                return None, "head: not read", HeadError(str(error), remedy=FIT_AGAIN)
-            return None, "head: not read", error
-        except ClinitError as error:
-            return None, "head: not read", error
-        known = all(split.summary.head.tensors for split in splits.values())
-        unsure = "" if known else "; an earlier version of clinit stored it without a digest"
-        return head, f"head: {number_of(head.num_classes, 'row')} read{unsure}", None
-    if not any(split.summary.head.tensors for split in splits.values()):
-        return None, "head: none", None
-    missing = CacheError(
-        f"{path}, the head that was stored with the features, is missing",
-        remedy=FIT_AGAIN if was_fitted(path.parent) else WRITE_AGAIN,
-    )
-    return None, "head: not read", missing
-
-
-def _check_view(folder: Path, views: dict[Path, CacheSplit], splits: dict[str, CacheSplit]) -> None:
-    if "train" not in splits:
-        raise CacheError(
-            f"{folder} is a view of training images that are not there", remedy=WRITE_AGAIN
-        )
-    first = next(iter(views.values()))
-    plain = splits["train"].fingerprint
-    check_view(folder, views[folder].fingerprint, plain, first.fingerprint)
-
-
-def _error_of(check: Callable[[], object]) -> ClinitError | None:
-    try:
-        check()
-    except ClinitError as error:
-        return error
-    return None
+        else:
+            checked.told = "head: none"
+    if checked.problems and was_fitted(path):
+        checked.problems[0].remedy = FIT_AGAIN
+    if not checked.problems and splits:
+        with checked.check():
+            check_one_backbone(path, splits, head)
+    return checked

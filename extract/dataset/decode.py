@@ -46,7 +46,6 @@ _ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
 """Pillow knows more, but some start other programs, and some have sizes that no header says."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
-_OF_LIMIT = "of --max-pixels"
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
 # Pillow's own limit would come before `--max-pixels`, which `decode` checks.
@@ -175,14 +174,9 @@ def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> No
     if width * height > max_pixels:
         raise ImageError(
             f"too large: {width:,} x {height:,} pixels{what}, more than the {max_pixels:,}"
-            f" {_OF_LIMIT}",
+            " of --max-pixels",
             remedy="Raise `--max-pixels`, or leave its row invalid.",
         )
-
-
-def is_too_large(why: str) -> bool:
-    """Return whether the message of an error, or the reason of a row, is that of `check_pixels`."""
-    return why.endswith(_OF_LIMIT)
 
 
 def _need_memory(pixels: int) -> None:

@@ -43,7 +43,7 @@ class BackboneConfig:
     weights: Path | None = None
     """A safetensors or PyTorch checkpoint; None downloads timm's pretrained weights."""
     model_args: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of `timm.create_model`, of those in `model_args.ALLOWED`."""
+    """Keyword arguments of `timm.create_model`, see `check_model_args`."""
     device: str = "cpu"
     """`cpu`, `cuda` or `cuda:<index>`."""
     autocast: str = "off"
@@ -115,7 +115,6 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         raise BackboneError(
             f"{config.name}: {error}", remedy="Give other arguments, or build it without them."
         ) from error
-    _refuse_two_classifiers(config.name)
     if config.weights is None:
         network = pretrained_network(config.name, config.model_args)
     else:
@@ -128,19 +127,23 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             " convnextv2_femto, vit_tiny_patch16_224 or resnet18.",
         )
     network.eval().requires_grad_(False)
-    _refuse_broken_classifier(config, classifier)
     weight = classifier.weight.detach().float().numpy().copy()
-    bias = None if classifier.bias is None else classifier.bias.detach().float().numpy().copy()
-    head = Head(
-        weight=weight,
-        bias=np.zeros(len(weight), np.float32) if bias is None else bias,
-        class_names=None if config.weights is None else _stored_names(config.weights, len(weight)),
-    )
+    bias = np.zeros(len(weight), np.float32)
+    if classifier.bias is not None:
+        bias = classifier.bias.detach().float().numpy().copy()
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise BackboneError(
+            f"{config.weights or 'timm'}: the classifier of {config.name} holds values that are not"
+            " finite",
+            remedy="Give an undamaged checkpoint with `--weights FILE`; training has probably"
+            " diverged.",
+        )
+    names = None if config.weights is None else _stored_names(config.weights, len(weight))
     sha256 = state_sha256(network.state_dict())
     # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
     network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     data_config = timm.data.resolve_model_data_config(network)
-    return Backbone(config, network, head, data_config, sha256)
+    return Backbone(config, network, Head(weight, bias, names), data_config, sha256)
 
 
 def _check_name(name: str) -> None:
@@ -153,34 +156,18 @@ def _check_name(name: str) -> None:
             remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
         )
     try:
-        timm.get_pretrained_cfg(name, allow_unregistered=True)
+        known = timm.get_pretrained_cfg(name, allow_unregistered=True)
     except RuntimeError as error:
         tags = timm.list_models(f"{architecture}.*", pretrained=True)
         raise BackboneError(
             f"timm {timm.__version__} has no weights {tag!r} of {architecture}",
-            remedy=f"Those that it has: {', '.join(tags)}."
-            if tags
-            else f"Give a checkpoint with `--weights FILE`, and the name {architecture}.",
+            remedy=f"Those that it has: {', '.join(tags) or 'none'}. Or give a checkpoint with"
+            f" `--weights FILE`, and the name {architecture}.",
         ) from error
-
-
-def _refuse_two_classifiers(name: str) -> None:
-    classifier = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    if isinstance(getattr(classifier, "classifier", None), tuple | list):
+    if isinstance(getattr(known, "classifier", None), tuple | list):
         raise BackboneError(
             f"{name} averages two classifiers", remedy="Choose its variant without distillation."
         )
-
-
-def _refuse_broken_classifier(config: BackboneConfig, classifier: nn.Linear) -> None:
-    if all(torch.isfinite(parameter).all() for parameter in classifier.parameters()):
-        return
-    origin = "timm's pretrained weights" if config.weights is None else str(config.weights)
-    raise BackboneError(
-        f"{origin}: the classifier of {config.name} holds values that are not finite",
-        remedy="Give an undamaged checkpoint with `--weights FILE`; the training of this one has"
-        " probably diverged.",
-    )
 
 
 def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:

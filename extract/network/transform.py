@@ -61,14 +61,14 @@ class Transform:
             if len(sides) != 2 or not all(1 <= side <= most for side in sides):
                 raise ValueError(f"{name} must lie in [1, {most}] pixels, got {_cut(sides)}")
         if self.interpolation not in INTERPOLATIONS:
-            known = ", ".join(INTERPOLATIONS)
             raise ValueError(
-                f"interpolation must be one of {known}, got {_cut(self.interpolation)}"
+                f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got"
+                f" {_cut(self.interpolation)}"
             )
-        if len(self.mean) != 3 or not all(map(math.isfinite, self.mean)):
-            raise ValueError(f"mean must be three finite numbers, got {_cut(self.mean)}")
-        if len(self.std) != 3 or not all(0 < value < math.inf for value in self.std):
-            raise ValueError(f"std must be three positive numbers, got {_cut(self.std)}")
+        for name, values, least in (("mean", self.mean, -math.inf), ("std", self.std, 0.0)):
+            if len(values) != 3 or not all(least < value < math.inf for value in values):
+                kind = "positive" if name == "std" else "finite"
+                raise ValueError(f"{name} must be three {kind} numbers, got {_cut(values)}")
 
     def describe(self) -> str:
         """Return the transform as it stands in a fingerprint."""
@@ -193,11 +193,7 @@ def make_transform(
 
 def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
     numbers = tuple(float(value) for value in values)
-    if len(numbers) == 1:
-        numbers *= 3
-    if len(numbers) != 3:
-        raise ValueError(f"expected one number or three, got {len(numbers)}")
-    return numbers
+    return numbers * 3 if len(numbers) == 1 else numbers
 
 
 def _cut(value: object) -> str:
@@ -207,10 +203,5 @@ def _cut(value: object) -> str:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    return "/".join(map(_number, values))
-
-
-def _number(value: float) -> str:
-    """Return a number from which `float` makes the same one; six digits where they suffice."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
+    """Return numbers from which `float` makes the same ones; six digits where they suffice."""
+    return "/".join(f"{each:g}" if float(f"{each:g}") == each else repr(each) for each in values)

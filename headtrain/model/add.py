@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clinit.errors import BackboneError, ModelError
+from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Top1
 from clinit.extract.work.run import ExtractConfig
@@ -168,11 +168,6 @@ def _old_classes(given: Source | Path, model: Model, listener: Listener) -> Sour
             f" in {', '.join(map(str, differing[0]))}",
             remedy="Give the cache of this network, or the images: `clinit remember`.",
         )
-    if unknown := sorted({*given.class_names} - {*model.facts.class_names}):
-        listener.note(
-            f"{len(unknown):,} of {len(given.class_names):,} classes in {given.path} are none of"
-            f" the model ({examples(unknown)}): they are left out"
-        )
     return given
 
 
@@ -200,10 +195,16 @@ def add(
     Raises:
         ModelError: If the model has one of the classes already, has none that could be replaced,
             or lacks what is asked for; or if discriminants of single images would not be trained.
-        BackboneError: If its classifier has no biases.
     """
     arriving = measured(images, config.hold_out)
-    _check_rows_can_be_added(model, arriving, config)
+    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
+        # Only a second image says how high a discriminant is beside the rows of the old classes.
+        raise ModelError(
+            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
+            " they are trained",
+            remedy="Leave out `--init`, give a second image of a class, or train the head with"
+            " `--iterations 200`.",
+        )
     places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
     left = model.without([model.facts.class_names[row] for row in places]) if places else model
     given = _given(left, arriving, old, config.hold_out)
@@ -214,7 +215,18 @@ def add(
         config.old_rows, left.head, left.memory, arriving.train, given=given.train, seed=config.seed
     )
     base, new = Source(rows, tested), Source(arriving.train, arriving.val)
-    study = _study(config, len(rows.labels), new, model.backbone.config.device)
+    device = "cuda" if model.backbone.config.device.startswith("cuda") else "cpu"
+    stream = Stream(
+        method="rehearsal" if len(rows.labels) else "naive",
+        tasks=1,
+        iterations=config.iterations,
+        buffer=len(rows.labels) or None,
+        eval_every=max(1, config.iterations),
+        seed=config.seed,
+        class_order=new.class_names,
+    )
+    training = Training(loss=config.loss, lr=config.lr, device=device)
+    study = Study(stream=stream, start=Start(init=config.init), training=training)
     plain = replace(left.head, fingerprint="")
     (record,) = run_experiment(base, new, plain, [study], observer=observer)
     head = record.head
@@ -254,23 +266,6 @@ def add(
     )
 
 
-def _check_rows_can_be_added(model: Model, arriving: Source, config: AddConfig) -> None:
-    if model.backbone.network.get_classifier().bias is None:  # type: ignore[operator]
-        raise BackboneError(
-            f"the classifier of {model.facts.backbone} has no biases, the rows of added classes"
-            " need some",
-            remedy="Train heads on cached features instead: `clinit train-head`.",
-        )
-    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
-        # Only a second image says how high a discriminant is beside the rows of the old classes.
-        raise ModelError(
-            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
-            " they are trained",
-            remedy="Leave out `--init`, give a second image of a class, or train the head with"
-            " `--iterations 200`.",
-        )
-
-
 def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> list[int]:
     """Return the rows of the classes that the model has already.
 
@@ -279,22 +274,12 @@ def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) ->
     """
     row_of = {name: row for row, name in enumerate(facts.class_names)}
     known = [name for name in names if name in row_of]
-    if len(known) == len(row_of):
+    if bool(known) != allowed or len(known) == len(row_of):
         raise ModelError(
-            f"the images are of all {len(known):,} classes of the model: nothing would be left of"
-            " it",
-            remedy="Leave one class out, or start from a network of timm: `clinit add --backbone`.",
-        )
-    if known and not allowed:
-        raise ModelError(
-            f"the model has {len(known):,} of these classes already ({examples(known)})",
-            remedy="Replace them with `--replace`, or rename or remove their folders.",
-        )
-    if allowed and not known:
-        raise ModelError(
-            f"there is nothing to replace: the model has no class {examples(names)}",
-            remedy="Add the classes without `--replace`, or name the folders as the classes of the"
-            " model; `clinit model show MODEL` lists them.",
+            f"{len(known):,} of these {len(names):,} classes are among the {len(row_of):,} of the"
+            f" model ({examples(known or names)})",
+            remedy="Without `--replace`, give none of its classes; with it some of them, but not"
+            " all: rename or remove folders. `clinit model show MODEL` lists the classes.",
         )
     return [row_of[name] for name in known]
 
@@ -325,24 +310,6 @@ def _given(left: Model, arriving: Source, old: Source | None, share: float) -> S
     return Source(train, held_out)
 
 
-def _study(config: AddConfig, num_old: int, new: Source, device: str) -> Study:
-    return Study(
-        stream=Stream(
-            method="rehearsal" if num_old else "naive",
-            tasks=1,
-            iterations=config.iterations,
-            buffer=num_old or None,
-            eval_every=max(1, config.iterations),
-            seed=config.seed,
-            class_order=new.class_names,
-        ),
-        start=Start(init=config.init),
-        training=Training(
-            loss=config.loss, lr=config.lr, device="cuda" if device.startswith("cuda") else "cpu"
-        ),
-    )
-
-
 def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> Memory:
     """Return what the new model remembers.
 
@@ -353,11 +320,7 @@ def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> 
 
     def of(rows: Source) -> Memory:
         return Memory.of(
-            rows.train,
-            depends_on,
-            held_out=rows.val,
-            keep=config.keep,
-            with_variances=variances,
+            rows.train, depends_on, held_out=rows.val, keep=config.keep, with_variances=variances
         )
 
     if memory is None:

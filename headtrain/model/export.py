@@ -25,9 +25,9 @@ from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, no_rows, renumbered
-from clinit.headtrain.model.model import Model, model_args
-from clinit.headtrain.model.model_file import Change, ModelFacts, features_of
-from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck, check_installed
+from clinit.headtrain.model.model import Model, Written, model_args
+from clinit.headtrain.model.model_file import Change, ModelFacts
+from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -121,7 +121,7 @@ class TrainedRun:
             path = _cache_of_then(told, place, option)
             splits = open_cache(path).splits
             if split in splits and _are_others(told, splits[split]):
-                raise _other_cache(path, f"its {split} rows", option)
+                raise _other_cache(path, f"its {split} rows differ", option)
             rows = splits[split].load() if split in splits else no_rows(splits["train"].load())
             row_of = {name: row for row, name in enumerate(self.class_names) if start <= row < stop}
             places = np.array([row_of.get(name, -1) for name in rows.class_names], dtype=np.int64)
@@ -231,25 +231,20 @@ def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
     """Return where a cache of a run is: at `place`, or where the record says."""
     path = Path(told["path"]) if place is None else place
     if place is None and not path.is_dir():
-        raise CacheError(
-            f"nothing is at {path}, where a cache of the run was", remedy=_where(option)
-        )
+        raise _other_cache(path, "nothing is there", option)
     found = open_split(path / "train").fingerprint.without_rows
     if differing := Fingerprint(told["fingerprint"]).without_rows.differences(found):
-        raise _other_cache(path, ", ".join(each.name for each in differing), option)
+        names = ", ".join(each.name for each in differing)
+        raise _other_cache(path, f"{names} differ", option)
     return path
 
 
 def _other_cache(path: Path, differing: str, option: str) -> CacheError:
-    return CacheError(
-        f"the cache at {path} is not the one of the run: it differs in {differing}",
-        remedy=_where(option),
-    )
-
-
-def _where(option: str) -> str:
     enough = "; a network without a temperature needs `--weights FILE` alone"
-    return f"Say where that one is with `{option} CACHE`{enough * (option == '--base')}."
+    return CacheError(
+        f"the cache of the run is not at {path}: {differing}",
+        remedy=f"Say where that one is with `{option} CACHE`{enough * (option == '--base')}.",
+    )
 
 
 def _are_others(told: SideInfo, split: CacheSplit) -> bool:
@@ -269,18 +264,24 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
-    """What was exported; the first change of `facts.history` says how well the run ended."""
+    """What was exported of a run: a network, or its head alone."""
 
     path: Path
-    facts: ModelFacts
-    num_parameters: int
-    num_changed: int
-    """Parameters of the backbone that training has changed; 0 where it was frozen."""
+    run: TrainedRun
+    head: Head
+    """As it is in the file: divided by the temperature, where there is one."""
+    temperature: Temperature | None
     notes: tuple[str, ...]
+    network: Written | None = None
+    """None where the head was written alone."""
     memory: Memory | None = None
-    """What it remembers of the images of the run."""
-    onnx: OnnxCheck | None = None
-    """How its ONNX form compares; None where it has none."""
+    """What the network remembers of the images of the run."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """How the network describes itself."""
+        assert self.network is not None
+        return self.network.facts
 
 
 def export_run(
@@ -295,12 +296,16 @@ def export_run(
     calibrated: bool = True,
     check_with: Sequence[Path] = (),
     overwrite: bool = False,
+    head_only: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
+    Or the head alone, for features that are computed elsewhere.
+
     Args:
         run: The folder of the record.
-        out: The model file to write, .safetensors; any other name is that of a model folder.
+        out: The model file to write, .safetensors; any other name is that of a model folder, but
+            for .npz, which is the head alone.
         base: The feature cache of the base classes, where it is not where the record says.
         new: That of the classes that arrived.
         weights: The weights of the backbone, where they are not where the cache says.
@@ -311,23 +316,27 @@ def export_run(
             rows that the run was evaluated on, where its backbone was frozen and they are enough.
         check_with: Images to compare the two forms on; default: test images of the run.
         overwrite: Whether a model or a head that is there is replaced.
+        head_only: Whether a .safetensors file holds the head alone too.
 
     Raises:
         ModelError: If there is something at `out` already, or timm cannot have the network from
             a folder, or its ONNX form computes something else.
         RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, or its training has diverged.
+        HeadError: If the head is damaged, its training has diverged, it is no linear head on
+            features, or it is written alone and training has changed the backbone.
         CacheError: If the cache is not there or is that of another backbone, its features were
             imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
     check_free(out, overwrite=overwrite)
-    is_file = out.suffix == ".safetensors"
-    if onnx and is_file:
-        raise ValueError(f"ONNX needs a folder, got {out}")
+    is_file = out.suffix in (".safetensors", ".npz")
+    if (onnx and is_file) or (head_only and not is_file):
+        raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     if onnx:
         check_installed()
     trained = TrainedRun.read(run, base, new)
+    if head_only or out.suffix == ".npz":
+        return _head_alone(trained, out, calibrated=calibrated)
     info, ended = trained.record.info, trained.accuracies()
     fingerprint = Fingerprint(info["base"]["fingerprint"])
     if fingerprint.weights is None:
@@ -369,22 +378,14 @@ def export_run(
         history=(trained.change(),),
         temperature=temperature,
     )
-    memory = None
+    model = Model(facts, backbone, trained.head, None, str(run))
     if remembers and not is_file:
-        memory, forgets = trained.memory(features_of(facts, backbone))
-        notes += forgets
+        memory, forgets = trained.memory(model.depends_on)
+        model, notes = replace(model, memory=memory), (*notes, *forgets)
     compare_on = (check_with or trained.images()) if onnx else None
-    model = Model(facts, backbone, trained.head, memory, str(run))
     written = model.write(out, compare_on=compare_on, overwrite=overwrite)
-    return Export(
-        path=out,
-        facts=written.facts,
-        num_parameters=written.num_parameters,
-        num_changed=sum(value.size for value in trained.changed.values()),
-        notes=notes,
-        memory=memory,
-        onnx=written.onnx,
-    )
+    head = divided(trained.head, temperature)
+    return Export(out, trained, head, temperature, notes, written, model.memory)
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
@@ -392,71 +393,22 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
     state = backbone.network.state_dict()
     for name, value in trained.changed.items():
         expected = tuple(state[name].shape) if name in state else "no such parameter"
-        if expected != value.shape:
+        if expected != value.shape or not np.isfinite(value).all():
             raise RecordError(
-                f"{run} changes {name} {value.shape} of the backbone, which has {expected}",
-                remedy="Run it again: the record does not fit its backbone.",
-            )
-        if not np.isfinite(value).all():
-            raise RecordError(
-                f"{run} holds values of {name} that are not finite: its training has diverged",
-                remedy="Run it again with a lower learning rate.",
+                f"{run} changes {name} of the backbone, {expected}, to {value.shape} values, or to"
+                " values that are not finite",
+                remedy="Run it again; where its training has diverged, with a lower learning rate.",
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
     backbone.network.load_state_dict(changed, strict=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeadExport:
-    """What was exported of a head alone."""
-
-    path: Path
-    head: Head
-    """As it is in the file: divided by the temperature, where there is one."""
-    tasks: tuple[int, ...]
-    """The task in which each class arrived; 0 for the classes of the base."""
-    backbone: str
-    """What computed the features that it reads."""
-    temperature: Temperature | None
-    ended: Top1
-    """What the run had right at its end, of old and new classes."""
-    notes: tuple[str, ...]
-
-
-def export_head(
-    run: Path,
-    out: Path,
-    *,
-    calibrated: bool = True,
-    base: Path | None = None,
-    new: Path | None = None,
-    overwrite: bool = False,
-) -> HeadExport:
-    """Write the final head of a run record to a file, for features that are computed elsewhere.
-
-    Args:
-        run: The folder of the record.
-        out: The file, .npz or .safetensors.
-        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
-        base: The feature cache of the base classes, where it is not where the record says.
-        new: That of the classes that arrived.
-        overwrite: Whether a model or a head that is there is replaced.
-
-    Raises:
-        ModelError: If there is something at `out` already.
-        RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, its training has diverged, it is no linear head on
-            features, or those of a backbone that training has changed.
-    """
-    if out.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out, overwrite=overwrite)
-    trained = TrainedRun.read(run, base, new)
+def _head_alone(trained: TrainedRun, out: Path, *, calibrated: bool) -> Export:
     info = trained.record.info
     if trained.changed:
         raise HeadError(
-            f"training has changed the backbone of {run}: its head alone does not fit the features"
-            " of any cache",
+            f"training has changed the backbone of {info['id']}: its head alone does not fit the"
+            " features of any cache",
             remedy="Export both: `clinit export RUN --out FOLDER`.",
         )
     temperature, notes = trained.temperature() if calibrated else (None, ())
@@ -469,6 +421,4 @@ def export_head(
     }
     head = replace(divided(trained.head, temperature), origin=origin)
     write_head(head, out)
-    backbone = Fingerprint(info["base"]["fingerprint"]).backbone or "an unknown backbone"
-    ended = trained.accuracies()["all"]
-    return HeadExport(out, head, trained.tasks, backbone, temperature, ended, notes)
+    return Export(out, trained, head, temperature, notes)

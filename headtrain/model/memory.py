@@ -20,6 +20,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -63,17 +64,6 @@ class Memory:
     `transform`, `autocast`."""
     variances: Float[np.ndarray, "classes dim"] | None = None
     """Variance of each feature within each class, where it was asked for."""
-
-    def __post_init__(self) -> None:
-        classes, dim = len(self.class_names), len(self.covariance)
-        rows = {"counts": classes, "means": classes, "covariance": dim, "variances": classes}
-        for name, tensor in self.tensors().items():
-            shape: tuple[int, ...] = (rows.get(name, len(tensor)), dim)
-            kind = "f"
-            if name == "counts" or name.endswith("_labels"):
-                shape, kind = shape[:1], "i"
-            if tensor.shape != shape or tensor.dtype.kind != kind:
-                raise ValueError(f"{name} is {tensor.dtype} {tensor.shape}, expected {shape}")
 
     def __repr__(self) -> str:
         rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
@@ -168,9 +158,9 @@ class Memory:
         shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
         covariance = shares[0] * self.covariance + shares[1] * new.covariance
         places = len(self.class_names) + np.arange(len(new.class_names))
-        variances = [self.variances, new.variances]
-        if any(each is not None for each in variances):
-            variances = [_variances_or_shared(each) for each in (self, new)]
+        variances = None
+        if self.variances is not None or new.variances is not None:
+            variances = np.concatenate([_variances_or_shared(each) for each in (self, new)])
         return replace(
             self,
             class_names=names,
@@ -182,7 +172,7 @@ class Memory:
             exact=self.exact and new.exact,
             held_out=joined_rows([self.held_out, renumbered(new.held_out, places, names)], names),
             kept=joined_rows([self.kept, renumbered(new.kept, places, names)], names),
-            variances=None if variances[0] is None else np.concatenate(variances),
+            variances=variances,
         )
 
     def of_rows(self, rows: Sequence[int]) -> Memory:
@@ -310,7 +300,6 @@ _DOCUMENT = DocumentKind(
     error=ModelError,
     remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
 )
-_LEAST_FREEDOM = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,18 +359,11 @@ def read_memory(path: Path) -> Memory:
 
 
 def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
-    """Return a memory; refuse numbers that none holds."""
-    for name, tensor in tensors.items():
-        if not np.isfinite(tensor).all():
-            raise ValueError(f"{name} holds values that are not finite")
-    if (tensors["counts"] < 0).any() or 0 < facts.freedom < _LEAST_FREEDOM:
-        raise ValueError("its numbers of images are none")
-    rows = {
-        name: FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
-        for name in _ROWS
-    }
-    arrays = {name: tensors.get(name) for name in _ARRAYS}
-    return Memory(**{name: getattr(facts, name) for name in _FACTS}, **arrays, **rows)
+    fields: dict[str, Any] = {name: getattr(facts, name) for name in _FACTS}
+    fields |= {name: tensors.get(name) for name in _ARRAYS}
+    for name in _ROWS:
+        fields[name] = FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
+    return Memory(**fields)
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

@@ -24,13 +24,11 @@ from torch import nn
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
-from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.network.model_args import read_model_args
 from clinit.extract.network.transform import Transform
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind
 from clinit.files.paths import check_readable
-from clinit.headtrain.record.info import Settings
 from clinit.headtrain.temperature import Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
@@ -153,7 +151,8 @@ class ModelFacts:
             return None
         trained = [each for each in self.history if each.settings.get("iterations")]
         added = [each.settings for each in trained if each.action in ("add", "replace")]
-        return caution(added[-1] if added else self.record.get("config") or {})
+        config = added[-1] if added else self.record.get("config")
+        return caution(config if isinstance(config, Mapping) else {})
 
     def loading_line(self, path: Path) -> str:
         """Return the Python expression that loads the folder or file at `path` with timm alone."""
@@ -164,27 +163,11 @@ class ModelFacts:
         return f"timm.create_model({self.backbone!r}{arguments})"
 
 
-class _Record(TypedDict, total=False):
-    """What is read again of the run."""
-
-    config: Settings | None
-
-
 class _Told(TypedDict):
     """Fields that are not yet in the types of `ModelFacts`, or are checked further."""
 
     model_args: str
     fingerprint: dict[str, str]
-    record: _Record
-
-
-def features_of(facts: ModelFacts, backbone: Backbone) -> dict[str, str]:
-    """Return what the features of a model depend on, as its memory says it."""
-    return {
-        "body": body_sha256(backbone.network),
-        "transform": facts.transform.describe(),
-        "autocast": facts.autocast,
-    }
 
 
 def for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:

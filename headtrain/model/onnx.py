@@ -25,7 +25,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.work.pipeline import ImageBatch
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable
 from clinit.headtrain.model.model_file import METADATA, ModelFacts, facts_text, parse_facts
@@ -176,13 +175,17 @@ def _compare(
     are_noise = not pairs
     pairs = pairs or both(_noise(facts))
     expected, found = (torch.cat(each) for each in zip(*pairs, strict=True))
-    if found.shape != expected.shape:
-        raise _refusal(f"logits of shape {tuple(found.shape)}, not {tuple(expected.shape)}")
-    difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
-    if not difference <= TOLERANCE * largest:  # not true of NaN either
-        raise _refusal(f"logits that differ by {difference:g}, the largest being {largest:g}")
-    if others := int((found.argmax(1) != expected.argmax(1)).sum()):
-        raise _refusal(f"another class for {others:,} of {len(expected):,} images")
+    difference, largest, others = 0.0, 0.0, 0
+    if found.shape == expected.shape:
+        difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
+        others = int((found.argmax(1) != expected.argmax(1)).sum())
+    if found.shape != expected.shape or others or not difference <= TOLERANCE * largest:
+        raise ModelError(
+            f"onnxruntime does not compute what PyTorch does: logits {tuple(found.shape)} of"
+            f" {tuple(expected.shape)} that differ by {difference:g}, the largest being"
+            f" {largest:g}; another class for {others:,} images",
+            remedy="Leave out --onnx; the ONNX file is not kept.",
+        )
     return OnnxCheck(
         images=len(expected), are_noise=are_noise, difference=difference, largest=largest
     )
@@ -205,13 +208,6 @@ def _noise(facts: ModelFacts) -> Iterator[Float[Tensor, "batch 3 height width"]]
         yield facts.transform.normalise(pixels).contiguous()
 
 
-def _refusal(why: str) -> ModelError:
-    return ModelError(
-        f"onnxruntime does not compute what PyTorch does: {why}",
-        remedy="Leave out --onnx; the ONNX file is not kept.",
-    )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxClassifier(Predictor):
     """An ONNX graph with named classes; it computes in float32."""
@@ -222,18 +218,11 @@ class OnnxClassifier(Predictor):
     def __repr__(self) -> str:
         return f"<OnnxClassifier: {self.facts}>"
 
-    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to resized pixels.
-
-        Raises:
-            ModelError: If it does not compute on them.
-        """
-        images = self.facts.transform.normalise(batch.pixels)
-        try:
-            return run_session(self.session, images)
-        except Exception as error:  # onnxruntime has a dozen types of its own
-            why = " ".join(str(error).split())[:200]
-            raise _no_model(f"the ONNX graph does not compute: {why}") from error
+    def logits(
+        self, images: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to normalised images."""
+        return run_session(self.session, images)
 
 
 def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClassifier:
@@ -274,14 +263,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
         raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
     if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
         raise _no_model(f"{path} has changed since it was written")
-    facts = parse_facts(text, path)
-    expected = [(INPUT, [3, *facts.transform.crop]), (OUTPUT, [facts.num_classes])]
-    ends = (*session.get_inputs(), *session.get_outputs())
-    found = [(end.name, end.shape[1:]) for end in ends]
-    if found != expected:
-        route = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
-        raise _no_model(f"the graph in {path} goes from {route}")
-    return OnnxClassifier(facts, session)
+    return OnnxClassifier(parse_facts(text, path), session)
 
 
 def _no_model(why: str) -> ModelError:

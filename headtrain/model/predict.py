@@ -1,4 +1,4 @@
-"""What a model says of images: names with probabilities, and whether an image is of none of them.
+"""Names with probabilities, of images by a model and of rows of features by a head alone.
 
 Images are decoded, resized and normalised as in the extraction that the head was trained on, by
 the same code, whatever computes the logits: PyTorch here, in the arithmetic of that extraction, or
@@ -17,27 +17,32 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from clinit.errors import ImageError, ModelError
-from clinit.extract.cache.head import Head
+from clinit.errors import CacheError, HeadError, ImageError, ModelError
+from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
+from clinit.extract.cache.head import Head, read_head
 from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.known import MAX_PIXELS, title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.work.pipeline import ImageBatch, load_batches
+from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.folder import read_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model_file import ModelFacts
+from clinit.headtrain.model.model_file import METADATA, ModelFacts, caution
 from clinit.machine import cpu_count, out_of_memory
 from clinit.words import printable
 
@@ -170,8 +175,26 @@ class Predictor(ABC):
         return "cpu"
 
     @abstractmethod
-    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to resized pixels."""
+    def logits(
+        self, images: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to normalised images."""
+
+    def _logits(
+        self, pixels: UInt8[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        try:
+            return self.logits(self.facts.transform.normalise(pixels.to(self.device)))
+        except Exception as error:  # PyTorch and onnxruntime have a dozen types
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            size = " x ".join(map(str, self.facts.transform.crop))
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"the network of the model does not compute on images of {size} pixels, for which"
+                f" its file asks: {why}",
+                remedy="Export the run again.",
+            ) from error
 
     def predict(
         self,
@@ -222,7 +245,7 @@ class Predictor(ABC):
             max_pixels=max_pixels,
             pin_memory=self.device.startswith("cuda"),
         ):
-            answers = named.answers(self.logits(batch), top, reject)
+            answers = named.answers(self._logits(batch.pixels), top, reject)
             for row, answer in zip(batch.rows, answers, strict=True):
                 told = answer
                 if row in batch.reasons:
@@ -249,25 +272,11 @@ class Classifier(Predictor):
         """Where the network computes."""
         return self.backbone.config.device
 
-    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to resized pixels.
-
-        Raises:
-            ModelError: If it does not compute on them.
-        """
-        images = self.facts.transform.normalise(batch.pixels.to(self.device))
-        try:
-            return self.backbone.logits(images)
-        except (RuntimeError, ValueError, AssertionError) as error:
-            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
-                raise
-            size = " x ".join(map(str, self.facts.transform.crop))
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ModelError(
-                f"the network of the model does not take the images of {size} pixels that its file"
-                f" asks for: {why}",
-                remedy="Export the run again.",
-            ) from error
+    def logits(
+        self, images: Float[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to normalised images."""
+        return self.backbone.logits(images)
 
 
 def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
@@ -315,8 +324,7 @@ def load_files(
 
 
 def find_images(
-    paths: Iterable[Path],
-    on_left_out: Callable[[Sequence[str]], object] = lambda files: None,
+    paths: Iterable[Path], on_left_out: Callable[[Sequence[str]], object] = lambda files: None
 ) -> list[Path]:
     """Return the files among `paths`, and the images in the folders among them, sorted.
 
@@ -368,3 +376,127 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # a name that is too long, a folder that may not be read
         return False
+
+
+BLOCK_ROWS = 4096
+NOT_FINITE = "its features are not finite"
+OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
+
+
+def is_head_file(path: Path) -> bool:
+    """Return whether the file at `path` holds a head alone, and no network with one."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return path.suffix == ".npz"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return METADATA not in (file.metadata() or {}) and {"weight", "bias"} <= {*file.keys()}
+    except (SafetensorError, OSError):
+        return False
+
+
+def caution_of_head(head: Head) -> str | None:
+    """Return why the probabilities of a head are none, as far as its file says how it came about.
+
+    None where they are probabilities; see `ModelFacts.caution`.
+    """
+    origin = head.origin or {}
+    if origin.get("temperature") is not None:
+        return None
+    return caution({"method": origin.get("fitted"), **origin})
+
+
+def predict_features(
+    head: Head | str | Path,
+    features: Float[Any, "rows dim"] | str | Path,
+    *,
+    top: int = 5,
+    features_name: str | None = None,
+    reject: Rejection | None = None,
+) -> list[Prediction]:
+    """Name rows of features with a head: the likeliest classes of each.
+
+    Args:
+        head: With class names, or its file: of `clinit export`, or from elsewhere.
+        features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
+            .parquet.
+        top: Classes per row; all of them where there are fewer.
+        features_name: Which array of a file; default: `features`.
+        reject: When a row is of none of the classes; None for never.
+
+    Raises:
+        ValueError: If `top` is not positive, or an array has another width than the head.
+        HeadError: If there is no such head, it has no class names, or reads features of another
+            width.
+        CacheError: If the file is not as described.
+    """
+    if top < 1:
+        raise ValueError(f"top must be positive, got {top}")
+    head = head if isinstance(head, Head) else read_head(Path(head))
+    named, path = named_head(head), Path()
+    if isinstance(features, str | Path):
+        path = Path(features)
+        array = _stored(path, features_name)
+        if array.ndim != 2 or array.shape[1] != head.dim:
+            raise HeadError(
+                f"{path} holds features of shape {array.shape}, the head reads (rows, {head.dim})",
+                remedy="Give features of the backbone that the head was trained on.",
+            )
+    else:
+        array = to_numpy(as_array(features))
+        if array.ndim != 2 or array.shape[1] != head.dim:
+            raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
+    found: list[Prediction] = []
+    for start in range(0, len(array), BLOCK_ROWS):
+        rows = np.asarray(array[start : start + BLOCK_ROWS], dtype=np.float64)
+        finite = np.asarray(np.isfinite(rows).all(axis=1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
+            logits = wide.astype(np.float32)
+            # Scores of a rejection are of the logits as they were trained.
+            fits = np.isfinite(logits * np.float32(max(1.0, named.temperature)))
+            fits = np.asarray(fits.all(axis=1))
+        logits[~fits] = 0
+        answers = named.answers(torch.from_numpy(logits), top, reject)
+        for answer, good, fit in zip(answers, finite, fits, strict=True):
+            told = answer
+            if not (good and fit):
+                told = {"guesses": (), "reason": OVERFLOW if good else NOT_FINITE}
+            found.append(Prediction(path, row=len(found), **told))
+    return found
+
+
+def named_head(head: Head) -> Named:
+    """Return what the rows of a head stand for.
+
+    Raises:
+        HeadError: If nothing says it.
+    """
+    if head.class_names is None:
+        raise HeadError(
+            f"the {head.num_classes:,} rows of the head have no class names",
+            remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
+        )
+    origin: Mapping[str, Any] = head.origin or {}
+    temperature = origin.get("temperature") or 1.0
+    if isinstance(temperature, Mapping):
+        temperature = temperature["value"]
+    tasks = origin.get("tasks") or [0] * head.num_classes
+    return Named(head.class_names, tuple(tasks), float(temperature))
+
+
+def _stored(path: Path, name: str | None) -> np.ndarray:
+    if path.is_dir():
+        raise CacheError(
+            f"{path} is a folder, not a file of features",
+            remedy="Give a file; of a feature cache, `clinit cache export CACHE FOLDER` writes"
+            " some.",
+        )
+    file = open_array_file(path)
+    stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
+    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
+        raise CacheError(
+            f"{stored.origin} holds {stored.dtype}, expected floats (rows, dim)",
+            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
+        )
+    with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:
+        return np.asarray(take(np.arange(stored.shape[0])))

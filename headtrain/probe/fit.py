@@ -28,9 +28,8 @@ from torch import Tensor
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_epochs
-from clinit.headtrain.train.rows import LabelledRows
 
 BLOCK_ROWS = 8192
 BLOCK_VALUES = 2**22

@@ -41,8 +41,7 @@ from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of, mean_losses
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.machine import choose_device, device_name
 from clinit.stopwatch import Stopwatch
 from clinit.words import examples

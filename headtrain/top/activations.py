@@ -6,7 +6,7 @@ the last bits: some kernels sum in another order in a small batch, or where thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,13 +23,12 @@ from torch import Tensor
 from clinit.errors import ImageError
 from clinit.extract.cache.plan import shard_name
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.dataset.decode import is_too_large
 from clinit.extract.dataset.images import images_of
-from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import load_batches
 from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.network import Cut
 
 FLOAT16 = torch.finfo(torch.float16)
@@ -70,8 +69,6 @@ class Trunk:
 
 def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
     """Return whether float16 can hold them, as `shard.fits_float16` decides."""
-    if not len(activations):
-        return True
     largest = activations.abs().flatten(1).amax(dim=1)
     small = activations[largest < FLOAT16.smallest_normal]
     return bool((largest < FLOAT16.max).all()) and torch.equal(small.half().float(), small)
@@ -91,7 +88,7 @@ class ActivationRows(Protocol):
         ...
 
     def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
-        """Yield the activations of batches of rows, as stored; a batch may be empty."""
+        """Yield the activations of batches of rows, as stored; no batch is empty."""
         ...
 
 
@@ -123,12 +120,10 @@ class StoredRows:
     def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows, as stored."""
         for rows in batches:
-            stored = self._position[rows]
-            assert (stored >= 0).all()
             shape = (len(rows), *_shape(self._split))
             dtype = torch.float16 if self._split.dtype == "float16" else torch.float32
             block = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
-            self._read(stored, block.numpy())
+            self._read(self._position[rows], block.numpy())
             yield block
 
 
@@ -173,33 +168,22 @@ def whole_images() -> Iterator[None]:
     try:
         yield
     except ImageError as error:
-        if is_too_large(str(error)):
-            remedy = "Give the `--max-pixels` that its features were extracted with, or more."
-        else:
-            remedy = (
-                "Its features were extracted from a whole image: put it back, or say where the"
-                " images are with --base-root and --new-root."
-            )
-        raise ImageError(str(error), remedy=remedy) from error
+        raise ImageError(
+            str(error),
+            remedy="Its features were extracted from a whole image: put it back, give the"
+            " --max-pixels of the extraction, or say where the images are with --base-root and"
+            " --new-root.",
+        ) from error
 
 
 class ImageRows:
     """Rows computed from their images whenever they are asked for."""
 
-    def __init__(
-        self,
-        table: pl.DataFrame,
-        root: Path,
-        trunk: Trunk,
-        *,
-        workers: int,
-        max_pixels: int = MAX_PIXELS,
-    ) -> None:
+    def __init__(self, table: pl.DataFrame, root: Path, trunk: Trunk, storage: Storage) -> None:
         self._table = table
         self._root = root
         self._trunk = trunk
-        self._workers = workers
-        self._max_pixels = max_pixels
+        self._storage = storage
 
     def __len__(self) -> int:
         return len(self._table)
@@ -219,8 +203,8 @@ class ImageRows:
             images,
             ranges,
             self._trunk.transform,
-            workers=self._workers,
-            max_pixels=self._max_pixels,
+            workers=self._storage.workers,
+            max_pixels=self._storage.max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )
         with closing(loaded), whole_images():
@@ -228,17 +212,6 @@ class ImageRows:
                 for row, reason in batch.reasons.items():
                     raise ImageError(f"{images.place(row)}: {reason}", remedy="")
                 yield self._trunk.of_pixels(batch.pixels)
-
-
-class NoRows:
-    """The rows of a split that does not exist."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
-        """Yield nothing: nobody can ask for a row."""
-        yield from ()
 
 
 class PoolActivations:
@@ -251,30 +224,26 @@ class PoolActivations:
 
     def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of pool rows, in float32 on the device."""
-        where = [np.searchsorted(self._starts, rows, side="right") - 1 for rows in batches]
+        parts = [np.searchsorted(self._starts, rows, side="right") - 1 for rows in batches]
         with ExitStack() as stack:
             streams = []
             for index, part in enumerate(self._parts):
-                local = [
+                own = [
                     rows[part_of == index] - self._starts[index]
-                    for rows, part_of in zip(batches, where, strict=True)
+                    for rows, part_of in zip(batches, parts, strict=True)
+                    if index in part_of  # some networks cannot compute an empty batch
                 ]
-                stream = part.stream(local) if any(map(len, local)) else None
-                if stream is not None:
-                    stack.enter_context(closing(stream))
-                streams.append(stream)
-            for part_of in where:
-                yield self._merged(part_of, [None if s is None else next(s) for s in streams])
+                streams.append(stack.enter_context(closing(part.stream(own))))
+            for part_of in parts:
+                blocks = {index: next(streams[index]) for index in np.unique(part_of).tolist()}
+                yield self._merged(part_of, blocks)
 
-    def _merged(
-        self, part_of: Index, blocks: Sequence[Tensor | None]
-    ) -> Float[Tensor, "batch ..."]:
-        present = [(i, block) for i, block in enumerate(blocks) if block is not None and len(block)]
-        if len(present) == 1:
-            return self._input(present[0][1])
-        shape = present[0][1].shape[1:]
-        merged = torch.empty((len(part_of), *shape), device=self.device)
-        for index, block in present:
+    def _merged(self, part_of: Index, blocks: Mapping[int, Tensor]) -> Float[Tensor, "batch ..."]:
+        first, *others = blocks.values()
+        if not others:
+            return self._input(first)
+        merged = torch.empty((len(part_of), *first.shape[1:]), device=self.device)
+        for index, block in blocks.items():
             here = sent(torch.from_numpy(np.flatnonzero(part_of == index)), self.device)
             merged[here] = sent(block, self.device).float()
         return self._input(merged)
@@ -320,49 +289,28 @@ class Batch:
         return Batch(self.activations[part], self.labels[part], self.rows[part], num_new=0)
 
 
-@runtime_checkable
-class RowReader(Protocol):
-    """The rows of one task, as batches."""
-
-    @property
-    def new(self) -> Int[np.ndarray, " new"]:
-        """Pool rows of the task's classes."""
-        ...
-
-    @property
-    def old(self) -> Int[np.ndarray, " old"]:
-        """Pool rows of earlier classes that the method's batches read.
-
-        Where the method asks for a `base_sample`, `begin` of the first task finds it here
-        although no batch reads it.
-        """
-        ...
-
-    @property
-    def kept(self) -> Int[np.ndarray, " kept"]:
-        """Rows of `new` that the buffer may hold in later tasks."""
-        ...
-
-    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Iterator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
-
-        `num_new` of these batches has no meaning.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class TaskReader:
-    """A `RowReader` of one task."""
+    """The rows of one task, as batches."""
 
     pool: Pool
     activations: PoolActivations
     new: Int[np.ndarray, " new"]
+    """Pool rows of the task's classes."""
     old: Int[np.ndarray, " old"]
+    """Pool rows of earlier classes that the method's batches read.
+
+    If the method asks for a `base_sample`, `begin` of the first task finds it here although no
+    batch reads it.
+    """
     kept: Int[np.ndarray, " kept"]
+    """Rows of `new` that the buffer may hold in later tasks."""
 
     def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the last batch with what is left."""
+        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
+
+        `num_new` of these batches has no meaning.
+        """
         cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return self.stream(cuts, [0] * len(cuts))
 

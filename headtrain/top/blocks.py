@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,9 +40,9 @@ from clinit.headtrain.top.checkpoint import (
 )
 from clinit.headtrain.top.evaluate import features, measure, probe
 from clinit.headtrain.top.inputs import TopInputs
-from clinit.headtrain.top.method import TopMethod
 from clinit.headtrain.top.network import PlasticModel, Shares, cut_network, shares
 from clinit.headtrain.top.training import (
+    TopMethod,
     restore_optimizer,
     stored_optimizer,
     top_optimizer,
@@ -78,7 +77,7 @@ class TopBlocks(Method):
         self.model = PlasticModel(network, halves, Rows.of_head(inputs.initial_head), study)
         self.device = self.model.device
         self.shares: Shares | None = None
-        self.paid = {part.name for part in inputs.parts if part.computed_here}
+        self.paid = {part.part for part in inputs.parts if part.computed_here}
         """Stored activations that this run, or a killed attempt at it, has computed."""
         self._inputs = inputs
         self._study = study
@@ -110,7 +109,7 @@ class TopBlocks(Method):
                 digest.update(name.encode())
                 digest.update(np.ascontiguousarray(values).data)
             fingerprint = digest.hexdigest()
-        return self.model.rows().as_head(names[: self.model.num_classes], fingerprint)
+        return self.model.rows().as_head(tuple(names[: self.model.num_classes]), fingerprint)
 
     def resume(self, learner: Learner) -> int:
         """Take over a checkpoint; return how many tasks it has finished."""
@@ -122,22 +121,22 @@ class TopBlocks(Method):
         found = read_checkpoint(self._path, self._inputs.digest(self._study), self.device)
         if found is None:
             return 0
-        self._check_extent(found, self._path)
         learner.entries = list(found.entries)
         learner.diverged = dict(zip(learner.ids, found.facts["diverged"], strict=False))
         learner.watch.seconds.update(found.facts["seconds"])
         self.paid |= set(found.facts["paid"])
         self.shares = Shares(**found.facts["shares"])
         finished = found.task if found.iteration == FINISHED else found.task - 1
-        place = f"task {found.task}"
-        if finished < found.task:
-            place = f"{found.iteration:,} updates of {place}"
-            self._found = found
-        learner.observe(Noted(f"{learner.ids[0]} goes on from its checkpoint, after {place}"))
+        inside = f" and {found.iteration:,} updates" if finished < found.task else ""
+        learner.observe(
+            Noted(f"{learner.ids[0]} goes on from its checkpoint, after {finished} tasks{inside}")
+        )
         learner.observe(Stepped(finished * self._study.stream.iterations))
         if self._study.start.head_width == "grow":
             self._grow(*scenario.learnt[:finished])
-        if self._found is None:
+        if inside:
+            self._found = found
+        else:
             self._take_over(found)
         return finished
 
@@ -149,7 +148,6 @@ class TopBlocks(Method):
         self.model.open(torch.Generator().manual_seed(int(seed)))
         if self.shares is None:
             self.shares = shares(self.model.network, self.model.cut.blocks)
-            run.learner.observe(Noted(f"{run.learner.ids[0]}: {self.shares.line()}"))
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows, from statistics of the features as the network gives them now."""
@@ -164,7 +162,10 @@ class TopBlocks(Method):
             self.device,
             run.chosen,
         )
-        if study.start.init != "random" and not _is_finite(shared.features):
+        if (
+            study.start.init != "random"
+            and not namespace(shared.features).isfinite(shared.features).all()
+        ):
             why = f"its features are not finite at the start of task {task.number}"
             run.learner.diverge(run.learner.ids[0], why)
             # Nothing can be learnt from such features.
@@ -177,15 +178,14 @@ class TopBlocks(Method):
         """Train on the task, from its beginning or from a checkpoint inside it."""
         reader = self._reader(run)
         found, self._found = self._found, None
+        steps = self._study.stream.iterations
         if found is not None:
             self._take_over(found)
         else:
-            run.entry.losses = np.full(
-                (self._study.stream.iterations, 1, 2), np.nan, dtype=np.float32
-            )
+            run.entry.losses = np.full((steps, 1, 2), np.nan, dtype=np.float32)
             with run.watch.phase("method"):
                 self._method.begin(self.model, run.task, reader)
-        if self._study.stream.iterations:
+        if steps:
             self._update(run, reader, found)
         else:
             self._evaluate(run, 0)
@@ -201,11 +201,7 @@ class TopBlocks(Method):
             with run.watch.phase("probe"):
                 found = probe(self.model, self._inputs, following)
             if found is not None:
-                run.entry.facts["forward_transfer"] = {
-                    "task": following.number,
-                    "top1": found.top1_best,
-                    "iteration": found.iteration,
-                }
+                run.entry.facts["forward_transfer"] = {"task": following.number, **found}
         self._save(run, FINISHED, None)
 
     def _grow(self, *tasks: Task) -> None:
@@ -223,10 +219,8 @@ class TopBlocks(Method):
         )
         first = 0
         if found is not None:
-            assert self._path is not None
             first = found.iteration
-            with _fitting(self._path):
-                restore_optimizer(optimizer, rates, found.optimizer, found.facts["groups"], first)
+            restore_optimizer(optimizer, rates, found.optimizer, found.facts["groups"], first)
             run.learner.observe(Stepped(first))
         points, saves = set(stream.evaluation_points), set[int]()
         if self._every and self._path is not None:
@@ -311,40 +305,11 @@ class TopBlocks(Method):
         )
         write_checkpoint(checkpoint, self._path)
 
-    def _check_extent(self, found: Checkpoint, path: Path) -> None:
-        """Check that the tasks, updates and classes of a checkpoint are those of the run."""
-        updates, scenario = self._study.stream.iterations, self._inputs.scenario
-        if found.task > len(scenario.learnt) or found.iteration > updates:
-            raise misfit(path, "it goes further than the run")
-        grows = self._study.start.head_width == "grow"
-        for entry, task in zip(found.entries, scenario.learnt, strict=False):
-            width = task.stop if grows else scenario.num_classes
-            parts = [(entry.new_share, (updates,)), (entry.losses, (updates, 1, 2))]
-            for point in entry.points:
-                parts += [(point.correct, (1, width)), (point.correct_in_task, (1, width))]
-                parts += [(point.loss_new, (1,)), (point.elapsed_s, (1,))]
-            if any(values is None or values.shape != shape for values, shape in parts):
-                raise misfit(path, f"its entry of task {task.number} belongs to another run")
-
     def _take_over(self, found: Checkpoint) -> None:
         """Take over the parameters of the network and what the method remembers."""
         assert self._path is not None
-        with _fitting(self._path):
+        try:
             self.model.restore(found.model)
             self._method.restore(found.method)
-
-
-@contextmanager
-def _fitting(path: Path) -> Iterator[None]:
-    """Refuse a checkpoint whose tensors do not fit the run."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AssertionError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise misfit(path, "its tensors are not those of this run") from error
-
-
-def _is_finite(features: Any) -> bool:
-    xp = namespace(features)
-    return bool(xp.all(xp.isfinite(features)))
+        except (RuntimeError, AssertionError, KeyError) as error:  # of another version of timm
+            raise misfit(self._path, "its tensors are not those of this run") from error

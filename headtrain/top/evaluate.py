@@ -11,7 +11,8 @@ is measured on, so it is an upper estimate.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,7 @@ from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel
 from clinit.headtrain.train.evaluate import Evaluation, count_correct, evaluate, mean_losses
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.step import Updates
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
@@ -76,20 +76,25 @@ def measure(
     return found, mean_losses(bank, sample)
 
 
-def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> Probe | None:
+def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, Any] | None:
     """Probe the features for the classes of the next task; None if none of them is tested."""
-    train, val = inputs.scenario.train, inputs.scenario.val
-    train_rows = train.rows_between(following.start, following.stop)
-    val_rows = val.rows_between(following.start, following.stop)
-    if not len(val_rows):
+    sides = []
+    for activations, pool in (
+        (inputs.train, inputs.scenario.train),
+        (inputs.val, inputs.scenario.val),
+    ):
+        rows = pool.rows_between(following.start, following.stop)
+        sides.append(_labelled(model, activations, pool, rows, first=following.start))
+    if not len(sides[1]):
         return None
-    return linear_probe(
-        _labelled(model, inputs.train, train, train_rows, first=following.start),
-        _labelled(model, inputs.val, val, val_rows, first=following.start),
+    curve = linear_probe(
+        *sides,
         num_classes=len(following.classes),
         seed=inputs.study.stream.seed,
         index=following.number - 1,
     )
+    iteration, best = max(curve, key=lambda point: point[1])
+    return {"top1": best, "iteration": iteration}
 
 
 def _labelled(
@@ -104,18 +109,7 @@ def _labelled(
     return LabelledRows(features(model, activations, rows), labels)
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Accuracy of a probe over its training."""
-
-    top1_best: float
-    """Best top-1 accuracy, in [0, 1]."""
-    iteration: int
-    """Updates after which it was reached first."""
-    curve: tuple[tuple[int, float], ...]
-    """Updates done and top-1 accuracy, at each evaluation point."""
-
-
+@torch.no_grad()
 def linear_probe(
     train: LabelledRows,
     val: LabelledRows,
@@ -128,7 +122,7 @@ def linear_probe(
     batch: int = 128,
     iterations: int = 600,
     eval_every: int = 50,
-) -> Probe:
+) -> list[tuple[int, float]]:
     """Train a random linear head on `train` and measure it on `val`, on the device of `train`.
 
     Args:
@@ -143,53 +137,19 @@ def linear_probe(
         iterations: Updates.
         eval_every: Updates between two evaluations; the last update is followed by one too.
 
-    Raises:
-        ValueError: If there are no rows, or a label or another argument is out of range.
+    Returns:
+        Updates done and top-1 accuracy in [0, 1], at each evaluation point.
     """
-    _check(train, val, num_classes, batch=batch, iterations=iterations, eval_every=eval_every)
     random = generator(seed, Draw.PROBE, index)
     device, dim = train.features.device, train.features.shape[1]
     settings = Training(loss="ce", lr=lr, weight_decay=weight_decay)
     bank = Bank(random_rows(random, num_classes, dim), [settings], device)
     shares = [Share(0, len(train), batch)]
     schedule = draw_schedule(random, shares, first_new=0, iterations=iterations)
-    curve = _train(bank, train, val, torch.from_numpy(schedule.batches).to(device), eval_every)
-    iteration, best = max(curve, key=lambda point: point[1])
-    return Probe(top1_best=best, iteration=iteration, curve=tuple(curve))
-
-
-@torch.no_grad()
-def _train(
-    bank: Bank,
-    train: LabelledRows,
-    val: LabelledRows,
-    batches: Int[Tensor, "iterations batch"],
-    eval_every: int,
-) -> list[tuple[int, float]]:
-    """Train the one head of a bank; return its accuracy at each evaluation point."""
-    training = Updates(bank, batches.shape[1])
-    curve = [(0, _top1(bank, val))]
-    for done, chosen in enumerate(batches, start=1):
-        training.step(train.features[chosen], train.labels[chosen])
-        if done % eval_every == 0 or done == len(batches):
-            curve.append((done, _top1(bank, val)))
+    updates = Updates(bank, schedule.batches.shape[1])
+    curve = [(0, int(count_correct(bank, val).sum()) / len(val))]
+    for done, chosen in enumerate(torch.from_numpy(schedule.batches).to(device), start=1):
+        updates.step(train.features[chosen], train.labels[chosen])
+        if done % eval_every == 0 or done == iterations:
+            curve.append((done, int(count_correct(bank, val).sum()) / len(val)))
     return curve
-
-
-def _top1(bank: Bank, val: LabelledRows) -> float:
-    return int(count_correct(bank, val).sum()) / len(val)
-
-
-def _check(train: LabelledRows, val: LabelledRows, num_classes: int, **counts: int) -> None:
-    least = {"batch": 1, "iterations": 0, "eval_every": 1}
-    for name, value in counts.items():
-        if value < least[name]:
-            raise ValueError(f"{name} must be at least {least[name]}, got {value}")
-    for name, rows in (("training", train), ("validation", val)):
-        if not len(rows):
-            raise ValueError(f"a probe needs at least one {name} row, got none")
-        low, high = int(rows.labels.min()), int(rows.labels.max())
-        if low < 0 or high >= num_classes:
-            raise ValueError(
-                f"{name} labels lie in [{low}, {high}], expected [0, {num_classes - 1}]"
-            )

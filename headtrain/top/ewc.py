@@ -70,9 +70,14 @@ from clinit.errors import ExperimentError
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.methods import EwcConfig
-from clinit.headtrain.top.activations import Batch, RowReader
-from clinit.headtrain.top.method import Rehearsal, TopModel, sample_losses
-from clinit.headtrain.top.network import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
+from clinit.headtrain.top.activations import Batch, TaskReader
+from clinit.headtrain.top.network import (
+    CLASSIFIER,
+    CLASSIFIER_BIAS,
+    CLASSIFIER_WEIGHT,
+    PlasticModel,
+)
+from clinit.headtrain.top.training import Rehearsal, sample_losses
 from clinit.headtrain.train.losses import loss_named
 
 
@@ -86,7 +91,7 @@ class Ewc(Rehearsal):
         self._springs: Quadratic | None = None
         self.base_sample = config.samples if config.lam else 0
 
-    def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
+    def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Anchor the base, before the first task.
 
         Raises:
@@ -100,10 +105,10 @@ class Ewc(Rehearsal):
                 remedy="Train the blocks themselves with --full-rank.",
             )
         if task.number == 1 and len(rows.old):
-            self._anchor(model, rows, rows.old, classes=task.start, number=0)
+            self._anchor(model, rows, rows.old, task.start, 0)
 
     def loss(
-        self, model: TopModel, batch: Batch, second: Batch | None
+        self, model: PlasticModel, batch: Batch, second: Batch | None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return mean loss plus penalty, and the losses alone."""
         loss, losses = super().loss(model, batch, second)
@@ -111,9 +116,9 @@ class Ewc(Rehearsal):
             loss = loss + self._config.lam / 2 * self._springs.value(model.trainable())
         return loss, losses
 
-    def end(self, model: TopModel, task: Task, rows: RowReader) -> None:
+    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
         """Anchor the task."""
-        self._anchor(model, rows, rows.new, classes=task.stop, number=task.number)
+        self._anchor(model, rows, rows.new, task.stop, task.number)
 
     def state(self) -> dict[str, Tensor]:
         """Return the springs."""
@@ -127,25 +132,19 @@ class Ewc(Rehearsal):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over the springs of a checkpoint."""
-        if not state:
-            self._springs = None
-            return
-        fisher, centre = (
-            {
-                name.removeprefix(prefix): values
-                for name, values in state.items()
-                if name.startswith(prefix)
-            }
-            for prefix in ("fisher.", "centre.")
-        )
-        self._springs = Quadratic(fisher, centre, state["constant"])
+        self._springs = None
+        if state:
+            fisher, centre = (
+                {k.removeprefix(part): values for k, values in state.items() if k.startswith(part)}
+                for part in ("fisher.", "centre.")
+            )
+            self._springs = Quadratic(fisher, centre, state["constant"])
 
     def _anchor(
         self,
-        model: TopModel,
-        rows: RowReader,
+        model: PlasticModel,
+        rows: TaskReader,
         candidates: Int[np.ndarray, " rows"],
-        *,
         classes: int,
         number: int,
     ) -> None:
@@ -154,12 +153,8 @@ class Ewc(Rehearsal):
             return
         random = generator(self._seed, Draw.FISHER, number)
         sample = np.sort(random.permutation(candidates)[: self._config.samples])
-        fisher = diagonal_fisher(
-            model,
-            rows.batches(sample, chunk_size(model)),
-            classes=classes,
-            loss_name=self.loss_name,
-        )
+        batches = rows.batches(sample, chunk_size(model))
+        fisher = diagonal_fisher(model, batches, classes=classes, loss_name=self.loss_name)
         with torch.no_grad():
             added = Quadratic.around(fisher, model.trainable())
             if self._springs is None:
@@ -180,7 +175,7 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def diagonal_fisher(
-    model: TopModel,
+    model: PlasticModel,
     batches: Iterable[Batch],
     *,
     classes: int,
@@ -191,80 +186,46 @@ def diagonal_fisher(
 
     Args:
         model: Its dropout and batch statistics are off: the samples do not depend on each other.
-        batches: The samples; see `chunk_size`.
+        batches: The samples, with labels below `classes`; see `chunk_size`.
         classes: Head rows that exist for these samples: the loss is over the first `classes`
             logits, and the classifier's values have as many rows.
         loss_name: One of `clinit.headtrain.train.losses.LOSSES`.
         by: How the gradients of the blocks are formed; `auto` is `vmap` on a CUDA device.
-
-    Raises:
-        ValueError: If there are no samples, or one has a label outside the first `classes`.
     """
+
+    def loss(features: Tensor, labels: Tensor) -> Tensor:
+        return sample_losses(loss_name, model.logits(features)[:, :classes], labels)
+
+    if by == "auto":
+        by = "vmap" if model.device.type == "cuda" else "loop"
     squares = {
         name: torch.zeros_like(values[:classes] if name in CLASSIFIER else values).detach()
         for name, values in model.trainable().items()
     }
     samples = 0
     for batch in batches:
-        if len(batch) and int(batch.labels.max()) >= classes:
-            raise ValueError(
-                f"a sample has label {int(batch.labels.max())}, expected labels below {classes}"
-            )
         with model.full_precision():
-            _add_squares(squares, model, batch, classes, loss_name, by)
+            parts, features = (_by_vmap if by == "vmap" else _by_loop)(model, batch, loss)
+            with torch.no_grad():
+                logits = model.logits(features)[:, :classes].float()
+                _, residual = loss_named(loss_name).value_and_gradient(logits, batch.labels)
+                squared = residual.square()
+                parts[CLASSIFIER_WEIGHT] = squared.t() @ features.float().square()
+                parts[CLASSIFIER_BIAS] = squared.sum(0)
+                for name, values in squares.items():
+                    values += parts[name]
         samples += len(batch)
-    if not samples:
-        raise ValueError("the Fisher information needs at least one sample, got none")
     return {name: values / samples for name, values in squares.items()}
 
 
-def chunk_size(model: TopModel) -> int:
+def chunk_size(model: PlasticModel) -> int:
     """Return the samples to read at a time: as many gradients as fit, at most MAX_CHUNK."""
     values = sum(values.numel() for values in _blocks(model).values())
     return max(1, min(MAX_CHUNK, CHUNK_VALUES // max(1, values)))
 
 
-def _add_squares(
-    squares: dict[str, Tensor],
-    model: TopModel,
-    batch: Batch,
-    classes: int,
-    loss_name: str,
-    by: Literal["auto", "vmap", "loop"],
-) -> None:
-    """Add the sums of squares over one batch."""
-
-    def loss(features: Tensor, labels: Tensor) -> Tensor:
-        return sample_losses(loss_name, model.logits(features)[:, :classes], labels)
-
-    if by == "auto":
-        by = "vmap" if batch.activations.is_cuda else "loop"
-    block_squares = _by_vmap if by == "vmap" else _by_loop
-    parts, features = block_squares(model, batch, loss)
-    with torch.no_grad():
-        logits = model.logits(features)[:, :classes].float()
-        parts.update(_classifier_squares(features.float(), logits, batch.labels, loss_name))
-        for name, values in squares.items():
-            values += parts[name]
-
-
-def _classifier_squares(
-    features: Float[Tensor, "batch dim"],
-    logits: Float[Tensor, "batch classes"],
-    labels: Int[Tensor, " batch"],
-    loss_name: str,
-) -> dict[str, Tensor]:
-    """Return (r * r)^T (h * h) and the sum of r * r."""
-    _, residual = loss_named(loss_name).value_and_gradient(logits, labels)
-    squared = residual.square()
-    return {
-        CLASSIFIER_WEIGHT: squared.t() @ features.square(),
-        CLASSIFIER_BIAS: squared.sum(0),
-    }
-
-
 def _by_loop(
-    model: TopModel, batch: Batch, loss: SampleLoss
+    model: PlasticModel, batch: Batch, loss: SampleLoss
 ) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
     """Run backward once per sample; return the sums of squares and the features."""
     blocks = _blocks(model)
@@ -284,7 +245,7 @@ def _by_loop(
 
 
 def _by_vmap(
-    model: TopModel, batch: Batch, loss: SampleLoss
+    model: PlasticModel, batch: Batch, loss: SampleLoss
 ) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
     """Form the gradients of all samples at once; return the sums of squares and the features."""
 
@@ -301,7 +262,7 @@ def _by_vmap(
     return {name: values.square().sum(0) for name, values in gradients.items()}, features
 
 
-def _blocks(model: TopModel) -> dict[str, Tensor]:
+def _blocks(model: PlasticModel) -> dict[str, Tensor]:
     """Return the trained parameters other than the classifier's."""
     return {name: values for name, values in model.trainable().items() if name not in CLASSIFIER}
 

@@ -10,141 +10,23 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from clinit.extract.cache.head import Head
-from clinit.headtrain.events import Noted, Observer, Progressed, ignore
+from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.rules import PER_HEAD
-from clinit.headtrain.study.study import Study, names_of
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
-from clinit.headtrain.top.images import Images
-from clinit.headtrain.top.inputs import (
-    Side,
-    StoredPart,
-    TopInputs,
-    prepare_inputs,
-    reload_backbone,
-)
-from clinit.headtrain.top.method import Rehearsal, TopMethod
-
-
-def top_notes(
-    inputs: TopInputs,
-    studies: Sequence[Study],
-    head_facts: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return what the user should know about the data, each once."""
-    notes = data_notes(inputs.scenario, inputs.base, inputs.new, studies, head_facts)
-    return [*notes, *_method_notes(inputs)]
-
-
-def prepare_runs(
-    images: Images,
-    sides: tuple[Side, Side],
-    head: Head,
-    studies: Sequence[Study],
-    *,
-    observer: Observer = ignore,
-    head_facts: Mapping[str, Any] | None = None,
-) -> TopInputs:
-    """Load the backbone, and compute and store the activations that runs of one stream look at.
-
-    Args:
-        images: Where everything is.
-        sides: The two data sets, opened.
-        head: The pretrained head.
-        studies: The runs.
-        observer: Called with the progress, and with notes on data, sizes and costs.
-        head_facts: Where the head is from.
-
-    Raises:
-        ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
-            fails.
-    """
-    observer(Progressed("reading the weights", 0, 1))
-    device = studies[0].training.device
-    backbone, transform = reload_backbone(sides[0], images.weights, device)
-
-    def busy(name: str) -> None:
-        observer(Noted(f"Another process computes the activations of {name}: waiting for it"))
-
-    def on_parts(parts: tuple[StoredPart, ...]) -> None:
-        for text in _size_notes(parts, images.storage.folder):
-            observer(Noted(text))
-
-    inputs = prepare_inputs(
-        *sides,
-        head,
-        backbone,
-        transform,
-        studies[0],
-        images.storage,
-        random_only=all(each.start.init == "random" for each in studies),
-        on_parts=on_parts,
-        on_progress=lambda name, now: observer(
-            Progressed(f"images of {name}", now.rows_done, now.rows_total)
-        ),
-        on_busy=busy,
-    )
-    cost = cost_line(inputs.parts, [names_of([each])[0] for each in studies])
-    for text in [*([cost] if cost else []), *top_notes(inputs, studies, head_facts)]:
-        observer(Noted(text))
-    return inputs
-
-
-def _size_notes(parts: Sequence[StoredPart], folder: Path) -> Iterator[str]:
-    stored = [part for part in parts if part.stored]
-    if stored:
-        total = sum(part.bytes for part in stored)
-        sizes = ", ".join(f"{part.name} {part.bytes / 1e9:.2f} GB" for part in stored)
-        yield f"Activations in {folder}, float16: {total / 1e9:.2f} GB ({sizes})"
-    if left := [part for part in parts if not part.stored and part.rows]:
-        sizes = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
-        yield f"Computed from the images each time: {sizes}"
-
-
-def cost_line(parts: Sequence[StoredPart], runs: Sequence[str]) -> str | None:
-    """Return in one line what the stored activations cost, and which run pays for them.
-
-    Args:
-        parts: As the first run finds them.
-        runs: Names of the runs, in their order.
-    """
-    now = [part for part in parts if part.computed_here]
-    before = [part for part in parts if part.stored and not part.computed_here]
-    words = []
-    if now:
-        more = len(runs) - 1
-        reused = f" and reused by {more} more run{'s' if more > 1 else ''}" if more else ""
-        words.append(f"{_cost(now)}, paid by {runs[0]}{reused}")
-    if before:
-        words.append(f"{_cost(before)}, paid by an earlier call")
-    return f"Activations: {'; '.join(words)}" if words else None
-
-
-def _cost(parts: Sequence[StoredPart]) -> str:
-    seconds = [part.seconds for part in parts if part.seconds is not None]
-    return f"{sum(seconds):,.1f} s" if len(seconds) == len(parts) else "of unknown cost"
-
-
-def _method_notes(inputs: TopInputs) -> list[str]:
-    """Return a note where a method lacks the rows that it depends on."""
-    method = inputs.study.stream.method
-    counts = inputs.scenario.train_counts[: inputs.scenario.num_base]
-    if method == "ewc" and inputs.top.ewc.lam and not counts.any():
-        return ["no base class has a training image: EWC anchors nothing of the base"]
-    if method == "derpp" and not inputs.task_plan.rows(inputs.scenario.tasks[0]).num_old:
-        return ["no old row before task 1: there, DER++ is the mean loss of the new rows alone"]
-    return []
+from clinit.headtrain.top.inputs import TopInputs
+from clinit.headtrain.top.training import Rehearsal, TopMethod
 
 
 def run_top(
@@ -185,12 +67,13 @@ def run_top(
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()
     assert blocks.shares is not None
-    activations = [_activations(part, part.name in blocks.paid) for part in inputs.parts]
-    paid = (each["seconds"] or 0.0 for each in activations if each["computed_here"])
+    # Whether this run, or an attempt at it that was killed after a checkpoint, has computed them.
+    parts = [replace(part, computed_here=part.part in blocks.paid) for part in inputs.parts]
+    paid = (part.seconds or 0.0 for part in parts if part.computed_here)
     (record,) = records_of(
         learner,
         origin,
-        top_notes(inputs, [study], head_facts),
+        inputs.notes([study], head_facts),
         {"trunk": math.fsum(paid), **{phase: learner.watch.seconds[phase] for phase in PHASES}},
         {
             "name": "AdamW",
@@ -201,33 +84,13 @@ def run_top(
         facts={
             "top": {
                 "blocks": blocks.model.cut.blocks,
-                "trained_parameters": blocks.shares.trained,
-                "plastic_parameters": blocks.shares.plastic,
-                "block_parameters": blocks.shares.block,
-                "total_parameters": blocks.shares.total,
+                **{f"{name}_parameters": n for name, n in asdict(blocks.shares).items()},
             },
-            "activations": activations,
+            "activations": [asdict(part) for part in parts],
         },
         changed=blocks.changed,
     )
     return record
-
-
-def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
-    """Return what the record says about the activations of one split.
-
-    `computed_here` says whether the seconds are a cost of this run, because it (or an attempt at
-    it that was killed after a checkpoint) has computed the activations, or of an earlier run. On
-    its own, the run would have had to pay them in both cases.
-    """
-    return {
-        "part": part.name,
-        "rows": part.rows,
-        "bytes": part.bytes,
-        "stored": part.stored,
-        "seconds": part.seconds,
-        "computed_here": computed_here,
-    }
 
 
 def top_method(study: Study) -> TopMethod:
@@ -239,4 +102,4 @@ def top_method(study: Study) -> TopMethod:
     if name == "ewc":
         return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
     assert name == "derpp"
-    return Derpp(top.derpp, loss_name=loss)
+    return Derpp.of(top.derpp, loss)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +19,17 @@ from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
-from clinit.extract.work.split_run import Progress
-from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.events import Noted, Observer, Progressed, ignore
+from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, head_digest, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
-from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
+from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.network import check_cut, cut_network
-from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+from clinit.headtrain.top.trunk_cache import Part, StoredPart, TrunkCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,22 +39,6 @@ class Side:
     source: Source
     cache: Cache
     root: Path
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StoredPart:
-    """Whether the activations of one split are stored, and what they cost."""
-
-    name: str
-    rows: int
-    bytes: int
-    stored: bool
-    """Otherwise they are computed from the images each time, and whatever reads them is charged."""
-    seconds: float | None = None
-    """Time to compute what is stored, now or in an earlier call; None where it was not recorded,
-    and where nothing is stored."""
-    computed_here: bool = False
-    """Whether it was computed for the first run, and not found in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -90,6 +74,16 @@ class TopInputs:
         """Return the inputs as every later run finds them: all that is stored was there before."""
         return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
+    def notes(
+        self, studies: Sequence[Study], head_facts: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Return what the user should know about the data, each once."""
+        notes = data_notes(self.scenario, self.base, self.new, studies, head_facts)
+        counts = self.scenario.train_counts[: self.scenario.num_base]
+        if self.study.stream.method == "ewc" and self.top.ewc.lam and not counts.any():
+            notes.append("no base class has a training image: EWC anchors nothing of the base")
+        return notes
+
     def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
@@ -105,95 +99,86 @@ class TopInputs:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def prepare_inputs(
-    base: Side,
-    new: Side,
+def prepare_runs(
+    images: Images,
+    sides: tuple[Side, Side],
     head: Head,
-    backbone: Backbone,
-    transform: Transform,
-    study: Study,
-    storage: Storage,
+    studies: Sequence[Study],
     *,
-    random_only: bool = False,
-    on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
-    on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
-    on_busy: Callable[[str], None] = lambda name: None,
+    observer: Observer = ignore,
+    head_facts: Mapping[str, Any] | None = None,
 ) -> TopInputs:
-    """Build the stream, and compute and store the activations that its runs look at.
+    """Load the backbone, and compute and store the activations that runs of one stream look at.
 
     Args:
-        base: The data set of the classes of the head.
-        new: The data set of the classes that arrive.
+        images: Where weights are, and where activations go.
+        sides: The two data sets, opened.
         head: The pretrained head.
-        backbone: The network of the features; it is not changed.
-        transform: The transform of its images.
-        study: The study of one of the runs, which differ at most in `study.PER_HEAD`.
-        storage: Where activations go.
-        random_only: Whether all runs start from random rows, which look at no row.
-        on_parts: Told what will be stored, before anything is computed.
-        on_progress: Told the name of a part and how far it is.
-        on_busy: Told the name of a part that another process computes, before waiting for it.
+        studies: The runs, which differ at most in `study.PER_HEAD`.
+        observer: Called with the sizes before anything is computed, the progress, and notes.
+        head_facts: Where the head is from.
 
     Raises:
-        ValueError: If settings exclude each other.
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
             fails.
     """
-    study = study.resolved()
+    observer(Progressed("reading the weights", 0, 1))
+    (base, new), study, storage = sides, studies[0].resolved(), images.storage
+    backbone, transform = reload_backbone(base, images.weights, study.training.device)
     assert study.top is not None
     scenario = build_scenario(base.source, new.source, head, study.stream)
-    task_plan = TaskPlan(scenario, study)
+    plan = TaskPlan(scenario, study)
     halves = cut_network(backbone.network, study.top.top_blocks)
-    trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
-    cache = TrunkCache(
-        storage.folder, trunk, storage.budget, storage.workers, max_pixels=storage.max_pixels
-    )
-    wanted = _parts(base, new, scenario, task_plan, study, random_only=random_only)
-    keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
-    parts = tuple(
-        StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
-        for part, stored in zip(wanted, keep, strict=True)
-    )
-    on_parts(parts)
+    cache = TrunkCache(storage, Trunk(backbone.config, halves, transform))
+    random_only = all(each.start.init == "random" for each in studies)
+    wanted = _parts(sides, scenario, plan, study, random_only=random_only)
+    keep = cache.chosen(wanted)
+    for kept, where in (
+        (True, f"Activations in {storage.folder}, float16"),
+        (False, "Activations computed from the images each time"),
+    ):
+        chosen = [part for part, stored in zip(wanted, keep, strict=True) if stored == kept]
+        sizes = [f"{part.name} {cache.bytes(part) / 1e9:.2f} GB" for part in chosen]
+        if sizes:
+            observer(Noted(f"{where}: {', '.join(sizes)}"))
     opened: dict[str, ActivationRows] = {}
-    paid: list[StoredPart] = []
-    for part, planned in zip(wanted, parts, strict=True):
-        if not planned.stored:
-            opened[part.name] = cache.from_images(part)
-            paid.append(planned)
-            continue
-        found = cache.store(
-            part,
-            on_progress=partial(on_progress, part.name),
-            on_busy=partial(on_busy, part.name),
+    facts = []
+    for part, stored in zip(wanted, keep, strict=True):
+        if stored:
+            opened[part.name], found = cache.store(part, observer)
+        else:
+            opened[part.name], found = cache.from_images(part), cache.unstored(part)
+        facts.append(found)
+    pools = {
+        split: PoolActivations(
+            [rows for name, rows in sorted(opened.items()) if name.endswith(split)],
+            torch.device(backbone.config.device),
         )
-        opened[part.name] = found.rows
-        paid.append(replace(planned, seconds=found.seconds, computed_here=found.computed_here))
-    device = torch.device(backbone.config.device)
-    return TopInputs(
+        for split in ("train", "val")
+    }
+    inputs = TopInputs(
         base=base.source,
         new=new.source,
         initial_head=head,
         scenario=scenario,
-        task_plan=task_plan,
+        task_plan=plan,
         study=study,
         network=backbone.network,
-        train=PoolActivations([opened["base train"], opened["new train"]], device),
-        val=PoolActivations(
-            [opened.get("base val", NoRows()), opened.get("new val", NoRows())], device
-        ),
-        parts=tuple(paid),
+        **pools,
+        parts=tuple(facts),
     )
+    for text in inputs.notes(studies, head_facts):
+        observer(Noted(text))
+    return inputs
 
 
 def _parts(
-    base: Side,
-    new: Side,
+    sides: tuple[Side, Side],
     scenario: Scenario,
-    task_plan: TaskPlan,
+    plan: TaskPlan,
     study: Study,
     *,
     random_only: bool,
@@ -201,19 +186,20 @@ def _parts(
     """Return the rows that the runs look at, those that they look at most often first."""
     train = []
     for task in scenario.learnt:
-        trained = task_plan.rows(task)
+        trained = plan.rows(task)
         train.append(trained.rows)
         if not random_only:
-            train.append(task_plan.start_rows(task, trained).rows)
+            train.append(plan.start_rows(task, trained).rows)
     if study.stream.method == "ewc" and study.top is not None:
-        train.append(task_plan.base_sample(study.top.ewc.samples))
-    val = scenario.val.rows_between(0, scenario.num_classes)
-    used = {"train": _used(train), "val": _used([val])}
+        train.append(plan.base_sample(study.top.ewc.samples))
+    used = {
+        "val": scenario.val.rows_between(0, scenario.num_classes),
+        "train": np.concatenate(train),
+    }
     found = []
-    for split in ("val", "train"):
-        start = 0
-        for name, side in (("base", base), ("new", new)):
-            rows = used[split]
+    for split, rows in used.items():
+        start, rows = 0, np.unique(rows)
+        for name, side in zip(("base", "new"), sides, strict=True):
             stored = getattr(side.source, split).features
             local = rows[(rows >= start) & (rows < start + len(stored))] - start
             start += len(stored)
@@ -222,10 +208,6 @@ def _parts(
                     Part(f"{name} {split}", side.cache.splits[split], side.root, local, stored)
                 )
     return found
-
-
-def _used(rows: Sequence[np.ndarray]) -> np.ndarray:
-    return np.unique(np.concatenate(rows))
 
 
 def open_sides(images: Images, option: str = "--{}-root") -> tuple[Side, Side]:
@@ -254,13 +236,6 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             f"no images are known for the features in {cache}: they were imported",
             remedy="Extract the images with `clinit extract`; imported features are"
             " for `clinit train-head` alone.",
-        )
-    if root is None and not Path(stored or "").is_absolute():
-        raise ExperimentError(
-            f"the images of {cache} were in {stored}, seen from a folder that an earlier version of"
-            " clinit has not recorded",
-            remedy=f"Say where they are with {option}, or run the `clinit extract` command of this"
-            " cache again: it records it and computes nothing.",
         )
     found = root if root is not None else Path(stored or "")
     # Not simply the first image: a bad image may have been missing from the start.

@@ -26,9 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from clinit.errors import BackboneError
-from clinit.headtrain.top.families import family_of
-
-_A_INITS = ("gaussian", "kaiming")
+from clinit.headtrain.top.families import linear_layers
 
 
 class LowRank(nn.Module):
@@ -60,11 +58,10 @@ def layers(network: nn.Module, blocks: Sequence[str]) -> tuple[str, ...]:
     Raises:
         BackboneError: If a block is of an unknown kind.
     """
-    family = family_of(network)
     names = []
     for block in blocks:
         module = network.get_submodule(block)
-        found = family.linear_layers(module)
+        found = linear_layers(module)
         if not found:
             raise _no_low_rank(f"{block} is a {type(module).__name__}")
         for name in found:
@@ -97,35 +94,19 @@ def add_lora(
     U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default): in float32 on the CPU, in the order of
     `layers`, whatever the network's device and precision. A rank above min(out, fan_in)
     works, but gains nothing.
-
-    Raises:
-        ValueError: For a rank below one, an unknown `a_init`, a generator that is not on the CPU,
-            or a layer that has an update already.
     """
-    if rank < 1:
-        raise ValueError(f"rank is {rank}, expected at least 1")
-    if a_init not in _A_INITS:
-        raise ValueError(f"a_init is {a_init!r}, expected one of {_A_INITS}")
-    if generator.device.type != "cpu":
-        raise ValueError(f"the generator is on {generator.device}, expected a generator on the CPU")
-    modules = [network.get_submodule(name) for name in layers]
-    for name, module in zip(layers, modules, strict=True):
-        if parametrize.is_parametrized(module):
-            raise ValueError(f"{name} is parametrised already: merge first")
-    for module in modules:
+    for name in layers:
+        module = network.get_submodule(name)
         weight = module.weight
         assert isinstance(weight, nn.Parameter)
-        a = _draw(rank, weight[0].numel(), a_init, generator).to(weight)
-        b = torch.zeros(len(weight), rank).to(weight)
-        parametrize.register_parametrization(module, "weight", LowRank(a, b, alpha / rank))
-
-
-def _draw(
-    rank: int, fan_in: int, a_init: str, generator: torch.Generator
-) -> Float[Tensor, "rank fan_in"]:
-    if a_init == "gaussian":
-        return torch.randn(rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
-    return (2 * torch.rand(rank, fan_in, generator=generator) - 1) / math.sqrt(fan_in)
+        fan_in = weight[0].numel()
+        if a_init == "gaussian":
+            a = torch.randn(rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
+        else:
+            a = (2 * torch.rand(rank, fan_in, generator=generator) - 1) / math.sqrt(fan_in)
+        b = torch.zeros(len(weight), rank)
+        update = LowRank(a.to(weight), b.to(weight), alpha / rank)
+        parametrize.register_parametrization(module, "weight", update)
 
 
 def merge(network: nn.Module) -> None:
@@ -135,20 +116,16 @@ def merge(network: nn.Module) -> None:
     """
     for module in list(network.modules()):
         if has_update(module):
-            _own_class(module)
+            # A deep copy shares the class that `parametrize` made, and a removal takes the property
+            # `weight` from that class: the copy of a network would break when the other is merged.
+            shared = type(module)
+            module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
             # Weight before bias again, as in a network that never had an update.
             for name, parameter in list(module.named_parameters(recurse=False)):
                 if name != "weight":
                     delattr(module, name)
                     module.register_parameter(name, parameter)
-
-
-def _own_class(module: nn.Module) -> None:
-    # A deep copy shares the class that `parametrize` made, and a removal takes the property
-    # `weight` from that class: the copy of a network would break when the other is merged.
-    shared = type(module)
-    module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
 
 
 def updated_weights(network: nn.Module) -> list[nn.Parameter]:

@@ -33,7 +33,7 @@ from clinit.errors import BackboneError
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.top.families import Step, family_of
+from clinit.headtrain.top.families import Step, steps_of
 from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge, updated_weights
 
 
@@ -61,8 +61,7 @@ def block_names(network: nn.Module) -> tuple[str, ...]:
     Raises:
         BackboneError: If the network belongs to no supported family.
     """
-    steps = family_of(network).steps(network)
-    return tuple(step.block for step in steps if step.block is not None)
+    return tuple(step.block for step in steps_of(network) if step.block is not None)
 
 
 def cut_network(network: nn.Module, top_blocks: int) -> Cut:
@@ -74,33 +73,29 @@ def cut_network(network: nn.Module, top_blocks: int) -> Cut:
     names = block_names(network)
     if not 1 <= top_blocks <= len(names):
         raise BackboneError(
-            f"{top_blocks} top blocks were asked for; this {type(network).__name__}"
+            f"cannot train {top_blocks} top blocks: this {type(network).__name__}"
             f" has {len(names)} blocks",
             remedy=f"Give `--top-blocks` from 1 to {len(names)}.",
         )
-    blocks = names[-top_blocks:]
-    steps = tuple(family_of(network).steps(network))
+    steps, blocks = steps_of(network), names[-top_blocks:]
     first = next(index for index, step in enumerate(steps) if step.block == blocks[0])
-    run_trunk, run_top = _chain(steps[:first]), _chain(steps[first:])
 
-    def top(activations: Tensor) -> Tensor:
-        features: Tensor = network.forward_head(  # type: ignore[operator]
-            run_top(activations), pre_logits=True
-        )
+    @torch.no_grad()
+    def trunk(x: Tensor) -> Tensor:
+        return _run(steps[:first], x)
+
+    def top(x: Tensor) -> Tensor:
+        maps = _run(steps[first:], x)
+        features: Tensor = network.forward_head(maps, pre_logits=True)  # type: ignore[operator]
         return features
 
-    return Cut(torch.no_grad()(run_trunk), top, blocks)
+    return Cut(trunk, top, blocks)
 
 
-def _chain(steps: Sequence[Step]) -> Callable[[Tensor], Tensor]:
-    runs = tuple(step.run for step in steps)
-
-    def run(x: Tensor) -> Tensor:
-        for step in runs:
-            x = step(x)
-        return x
-
-    return run
+def _run(steps: tuple[Step, ...], x: Tensor) -> Tensor:
+    for step in steps:
+        x = step.run(x)
+    return x
 
 
 @torch.no_grad()
@@ -142,30 +137,14 @@ class Shares:
     total: int
     """All parameters of the network, once merged."""
 
-    def line(self) -> str:
-        """Return the shares in one line of text."""
-        return (
-            f"{self.trained:,} parameters are trained; "
-            f"{self.plastic:,} of {self.total:,} ({self.plastic / self.total:.1%}) can change; "
-            f"top blocks and head hold {self.block:,} ({self.block / self.total:.1%})"
-        )
-
 
 def make_plastic(network: nn.Module, blocks: Sequence[str], *, full_rank: bool) -> None:
     """Freeze the network but for what learns, and put it into evaluation mode.
 
     Call it after `add_lora`, and again after each merge and when the classifier is replaced.
-
-    Raises:
-        ValueError: If `full_rank` is set and a layer has a low-rank update, or not set and none
-            has one.
     """
-    updates = [module for module in network.modules() if isinstance(module, LowRank)]
-    if full_rank and updates:
-        raise ValueError(f"{len(updates)} layers have low-rank updates: merge before full rank")
-    if not full_rank and not updates:
-        raise ValueError("no layer has a low-rank update: call add_lora first")
     network.eval().requires_grad_(False)
+    updates = [module for module in network.modules() if isinstance(module, LowRank)]
     learning = [network.get_submodule(name) for name in blocks] if full_rank else updates
     for module in (*learning, classifier_of(network)):
         module.requires_grad_(True)
@@ -180,26 +159,24 @@ def classifier_of(network: nn.Module) -> nn.Linear:
 
 def shares(network: nn.Module, blocks: Sequence[str]) -> Shares:
     """Count the parameters of a network after `make_plastic`, in any state of the merge."""
-    factors = _identities(m for m in network.modules() if isinstance(m, LowRank))
-    updated = set(map(id, updated_weights(network)))
-    inside = _identities([*map(network.get_submodule, blocks), classifier_of(network)])
 
-    def count(chosen: Callable[[nn.Parameter], bool]) -> int:
-        return sum(p.numel() for p in network.parameters() if chosen(p))
+    def inside(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
+        return {parameter for module in modules for parameter in module.parameters()}
 
-    def lasting(parameter: nn.Parameter) -> bool:
-        return id(parameter) not in factors
+    def count(parameters: Iterable[nn.Parameter]) -> int:
+        return sum(parameter.numel() for parameter in parameters)
 
+    factors = inside(m for m in network.modules() if isinstance(m, LowRank))
+    lasting = inside([network]) - factors
+    trained = {parameter for parameter in network.parameters() if parameter.requires_grad}
     return Shares(
-        trained=count(lambda p: p.requires_grad),
-        plastic=count(lambda p: lasting(p) and (p.requires_grad or id(p) in updated)),
-        block=count(lambda p: lasting(p) and id(p) in inside),
+        trained=count(trained),
+        plastic=count(lasting & (trained | set(updated_weights(network)))),
+        block=count(
+            lasting & inside([*map(network.get_submodule, blocks), classifier_of(network)])
+        ),
         total=count(lasting),
     )
-
-
-def _identities(modules: Iterable[nn.Module]) -> set[int]:
-    return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
 class PlasticModel:
@@ -212,18 +189,14 @@ class PlasticModel:
         assert study.top is not None
         self._settings = study.top
         self._mixed = study.training.precision == "bf16"
-        self._device = next(network.parameters()).device
+        self.device = next(network.parameters()).device
         self._whole = _Top(network, cut.top)
         self._top: Callable[[Tensor], Tensor] = self._whole
-        self._classifier_name = _name_of(network, classifier_of(network))
+        names = {module: name for name, module in network.named_modules()}
+        self._classifier_name = names[classifier_of(network)]
         self._set_classifier(head.weight.shape[0])
         self.write(0, head)
-        self._original = {name: value.clone() for name, value in self._block_values().items()}
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the network is on."""
-        return self._device
+        self._original = {name: value.clone() for name, value in self._values().items()}
 
     @property
     def num_classes(self) -> int:
@@ -298,8 +271,8 @@ class PlasticModel:
     def write(self, start: int, rows: Rows) -> None:
         """Overwrite rows of the classifier from row `start` on."""
         stop = start + rows.bias.shape[0]
-        self._classifier.weight[start:stop] = as_tensor(rows.weight).to(self._device)
-        self._classifier.bias[start:stop] = as_tensor(rows.bias).to(self._device)
+        self._classifier.weight[start:stop] = as_tensor(rows.weight).to(self.device)
+        self._classifier.bias[start:stop] = as_tensor(rows.bias).to(self.device)
 
     def open(self, generator: torch.Generator) -> None:
         """Make the blocks plastic for a task: whole, or by low-rank updates drawn anew."""
@@ -322,29 +295,19 @@ class PlasticModel:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that training may have changed, updates that are not merged included."""
-        return {
-            name: value.detach().clone()
-            for name, value in self.network.state_dict().items()
-            if name.startswith(self._prefixes)
-        }
+        return self._values(self._classifier_name)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over a `state()` of as many classes, whether its updates are merged or not."""
-        found = self.network.load_state_dict(dict(state), strict=False)
-        missing = [name for name in found.missing_keys if name.startswith(self._prefixes)]
-        wrong = sorted([*found.unexpected_keys, *missing])
-        assert not wrong, f"a state of another network: {wrong[:3]}"
-
-    @property
-    def _prefixes(self) -> tuple[str, ...]:
-        """Prefixes of the names of all that training may change."""
-        return tuple(f"{name}." for name in (*self.cut.blocks, self._classifier_name))
+        wrong = self.state().keys() ^ state.keys()
+        assert not wrong, f"a state of another network: {sorted(wrong)[:3]}"
+        self.network.load_state_dict(dict(state), strict=False)
 
     def changed(self) -> dict[str, np.ndarray]:
         """Return the parameters of the merged blocks that training has changed, by name."""
         return {
             name: value.cpu().numpy()
-            for name, value in self._block_values().items()
+            for name, value in self._values().items()
             if not torch.equal(value, self._original[name])
         }
 
@@ -355,15 +318,16 @@ class PlasticModel:
     def _set_classifier(self, classes: int) -> None:
         """Replace the classifier with one of `classes` rows, which are yet to be written."""
         # Empty: the default initialisation would draw from the global generator.
-        classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self._device)
+        classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self.device)
         assert isinstance(classifier, nn.Linear)
         parent, _, name = self._classifier_name.rpartition(".")
         setattr(self.network.get_submodule(parent), name, classifier)
         if hasattr(self.network, "num_classes"):
             self.network.num_classes = classes  # type: ignore[assignment]
 
-    def _block_values(self) -> dict[str, Tensor]:
-        prefixes = tuple(f"{name}." for name in self.cut.blocks)
+    def _values(self, *others: str) -> dict[str, Tensor]:
+        """Return the parameters and buffers of the plastic blocks and other modules, by name."""
+        prefixes = tuple(f"{name}." for name in (*self.cut.blocks, *others))
         return {
             name: value.detach()
             for name, value in self.network.state_dict().items()
@@ -372,7 +336,7 @@ class PlasticModel:
 
     def _arithmetic(self) -> AbstractContextManager[Any]:
         if self._mixed:
-            return torch.autocast(self._device.type, dtype=torch.bfloat16)
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
 
 
@@ -386,8 +350,3 @@ class _Top(nn.Module):
 
     def forward(self, activations: Tensor) -> Tensor:
         return self._run(activations)
-
-
-def _name_of(network: nn.Module, module: nn.Module) -> str:
-    names: dict[int, str] = {id(each): name for name, each in network.named_modules()}
-    return names[id(module)]

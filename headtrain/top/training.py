@@ -1,4 +1,16 @@
-"""Train the top of a network on one task: its optimizer, its steps, its evaluation points.
+"""Train the top of a network on one task: what a method decides, the optimizer, the steps.
+
+A method says what the loss of a batch is, and what it remembers. The learner owns the network, the
+optimizer and the rows. Around each task it calls
+
+    begin    once the rows of the new classes are initialised, before the first step
+    loss     at each step
+    end      after the last step; low-rank parts are merged by then
+
+and between any two steps it may store `state()` in a checkpoint. The plain methods minimise the
+mean loss of a batch, with the losses of `headtrain.train.losses`. These return the gradient
+together with the value, so the backward pass is one product; it is the same code that trains the
+heads of a bank.
 
 AdamW has a learning rate per layer, each on a one-cycle schedule:
 
@@ -26,16 +38,111 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.headtrain.events import Observer, Stepped
-from clinit.headtrain.top.activations import Batch
-from clinit.headtrain.top.method import TopMethod
+from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.network import PlasticModel, classifier_of
+from clinit.headtrain.train.losses import loss_named
+
+
+class TopMethod:
+    """A way to learn one task after another with a backbone that changes."""
+
+    draws: int = 1
+    """Draws from the old rows at each step: 2 if `loss` wants a second one."""
+    base_sample: int = 0
+    """Rows of base classes for `begin` of the first task if no old rows are trained on."""
+
+    def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
+        """Prepare for a task; the rows of its classes are initialised, nothing is trained yet."""
+
+    def loss(
+        self, model: PlasticModel, batch: Batch, second: Batch | None
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+        """Return what to minimise, and the detached loss of each row of `batch` for the record.
+
+        `second` holds as many old rows as `batch`, drawn apart from them, if `draws` is 2 and
+        there are old rows; otherwise it is None.
+        """
+        raise NotImplementedError
+
+    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
+        """Remember what later tasks need of this one."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that `begin` and `end` have left behind: tensors of this method, by name."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a `state()`, its tensors on the device of the model."""
+
+
+class Rehearsal(TopMethod):
+    """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
+
+    def __init__(self, loss_name: str = "ce") -> None:
+        """Choose one of `clinit.headtrain.train.losses.LOSSES`."""
+        loss_named(loss_name)
+        self.loss_name = loss_name
+
+    def loss(
+        self, model: PlasticModel, batch: Batch, second: Batch | None
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+        """Return the mean loss of new and old rows together, and the loss of each."""
+        logits = model.logits(model.features(batch.activations))
+        losses = sample_losses(self.loss_name, logits, batch.labels)
+        return losses.mean(), losses.detach()
+
+
+def sample_losses(
+    name: str, logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"]
+) -> Float[Tensor, " batch"]:
+    """Return the loss of each sample, differentiable once; at least in float32.
+
+    Args:
+        name: One of `clinit.headtrain.train.losses.LOSSES`.
+        logits: Logits of any floating type; those of mixed precision are widened first.
+        labels: Column of `logits` of each sample's class.
+    """
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    losses: Tensor = _SampleLosses.apply(wide, labels, name)[0]
+    return losses
+
+
+class _SampleLosses(torch.autograd.Function):
+    """Value and gradient together; the gradient is an output so that `torch.func` can follow."""
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        return loss_named(name).value_and_gradient(logits, labels)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, gradient = output
+        ctx.mark_non_differentiable(gradient)
+        ctx.save_for_backward(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream[0].unsqueeze(-1) * gradient, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], logits: Tensor, labels: Tensor, name: str
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        """Take the axis of `vmap` as one of the leading axes that every loss has."""
+        logits, labels = (
+            values.movedim(axis or 0, 0)
+            for values, axis in zip((logits, labels), in_dims, strict=False)
+        )
+        return _SampleLosses.apply(logits, labels, name), (0, 0)
 
 
 def top_optimizer(
@@ -58,28 +165,18 @@ def top_optimizer(
         weight_decay: Weight decay of the parameters that are decayed.
         layer_decay: Factor from the rate of a layer to that of the one below it.
         iterations: Number of steps of the task.
-
-    Raises:
-        ValueError: If the network has no `group_matcher` (timm would cut its parameters into
-            groups of twelve, which the factors A and B would shift), or nothing learns.
     """
-    if not hasattr(network, "group_matcher"):
-        raise ValueError(f"a {type(network).__name__} has no group_matcher: its layers are unknown")
+    skipped = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()  # type: ignore[operator]
     groups = param_groups_layer_decay(
         network,
         weight_decay=weight_decay,
-        no_weight_decay_list=_not_decayed(network),
+        no_weight_decay_list=set(skipped),
         layer_decay=layer_decay,
     )
-    if not groups:
-        raise ValueError("no parameter has a gradient: call make_plastic first")
     bias = classifier_of(network).bias
     for group in groups:
         group["lr"] = lr * group["lr_scale"]
         if any(parameter is bias for parameter in group["params"]):
-            assert len(group["params"]) == 1, (
-                "make_plastic leaves the classifier a layer of its own"
-            )
             group["weight_decay"] = weight_decay
     # Fused: one pass over the parameters, on the CPU too.
     optimizer = AdamW(groups, lr=lr, weight_decay=weight_decay, fused=True)
@@ -87,20 +184,12 @@ def top_optimizer(
     return optimizer, OneCycleLR(optimizer, peaks, total_steps=iterations, cycle_momentum=True)
 
 
-def _not_decayed(network: nn.Module) -> set[str]:
-    return set(network.no_weight_decay()) if hasattr(network, "no_weight_decay") else set()  # type: ignore[operator]
-
-
-_RATES = ("lr", "betas")
-"""What the schedule changes in a group."""
-
-
 def stored_optimizer(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return the rates of each group, and the state as `<parameter>.<name>`."""
+    """Return what the schedule changes in each group, and the state as `<parameter>.<name>`."""
     content = optimizer.state_dict()
-    rates = [{name: group[name] for name in _RATES} for group in content["param_groups"]]
+    rates = [{name: group[name] for name in ("lr", "betas")} for group in content["param_groups"]]
     tensors = {
         f"{index}.{name}": value
         for index, state in content["state"].items()
@@ -118,20 +207,13 @@ def restore_optimizer(
 ) -> None:
     """Take over a stored state after `steps` steps; optimizer and schedule are fresh ones."""
     content = optimizer.state_dict()
-    state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    groups = [
-        {**group, **{name: _plain(rate[name]) for name in _RATES}}
-        for group, rate in zip(content["param_groups"], rates, strict=True)
-    ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+        content["state"].setdefault(int(index), {})[name] = value
+    for group, rate in zip(content["param_groups"], rates, strict=True):
+        group.update(lr=rate["lr"], betas=tuple(rate["betas"]))
+    optimizer.load_state_dict(content)
     schedule.last_epoch = steps
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def train_span(
@@ -157,14 +239,10 @@ def train_span(
         optimizer.step()
         if iteration + 1 < schedule.total_steps:
             schedule.step()
-        _record(means[place], each.float(), batch.num_new)
+        losses, new = each.float(), batch.num_new
+        if new:
+            means[place, 0] = losses[:new].mean()
+        if batch.num_old:
+            means[place, 1] = losses[new:].mean()
         observe(Stepped(1))
     return means
-
-
-def _record(means: Float[Tensor, " 2"], losses: Float[Tensor, " batch"], num_new: int) -> None:
-    """Write down the mean losses of the new rows and, where there are any, of the old rows."""
-    if num_new:
-        means[0] = losses[:num_new].mean()
-    if num_new < len(losses):
-        means[1] = losses[num_new:].mean()

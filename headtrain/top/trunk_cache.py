@@ -12,7 +12,6 @@ features: rows are matched by their paths, and a folder of other images may have
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,12 +28,13 @@ from torch import Tensor
 from clinit.errors import CacheError
 from clinit.extract.cache.plan import Plan
 from clinit.extract.cache.read import CacheSplit, open_split
-from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
 from clinit.extract.work.settings import Settings
-from clinit.extract.work.split_run import Progress, ShardWork, SplitRun
+from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
+from clinit.files.paths import obstacle
+from clinit.headtrain.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,
@@ -41,6 +42,7 @@ from clinit.headtrain.top.activations import (
     Trunk,
     whole_images,
 )
+from clinit.headtrain.top.images import Storage
 from clinit.machine import free_memory
 
 SHARD_BYTES = 2**27
@@ -63,42 +65,39 @@ class Part:
     features: Float[np.ndarray, "valid dim"]
     """Features of all valid rows, as the split holds them."""
 
-    @property
-    def manifest_rows(self) -> Int[np.ndarray, " valid"]:
-        """Row of the manifest for each valid row of the split."""
-        return np.flatnonzero(self.split.valid)
+    def valid(self) -> pl.DataFrame:
+        """Return the valid rows of the manifest."""
+        return self.split.manifest.table.filter(pl.Series(self.split.valid))
 
     def manifest(self) -> Manifest:
         """Return the manifest of the rows alone."""
-        table = self.split.manifest.table[self.manifest_rows[self.rows]]
-        return replace(self.split.manifest, table=table)
+        return replace(self.split.manifest, table=self.valid()[self.rows])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredActivations:
-    """The activations of a part on the disk, and what they cost."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPart:
+    """Whether the activations of a part are stored, and what they cost."""
 
-    rows: ActivationRows
-    seconds: float | None
-    """Time to compute all of them, at the rate of the computation that completed them; None where
-    the cache does not say."""
-    computed_here: bool
-    """Whether this call has computed any of them; otherwise all were there."""
+    part: str
+    rows: int
+    bytes: int
+    stored: bool = False
+    """Otherwise they are computed from the images each time, and whatever reads them is charged."""
+    seconds: float | None = None
+    """Time to compute what is stored, now or in an earlier call; None where it was not recorded,
+    and where nothing is stored."""
+    computed_here: bool = False
+    """Whether this call has computed any of them, and not found all in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrunkCache:
-    """Where activations are stored, and how many bytes they may take."""
+    """Stores activations of one trunk."""
 
-    folder: Path
+    storage: Storage
     trunk: Trunk
-    budget: int
-    """Bytes; parts that do not fit are computed from their images each time."""
-    workers: int
     batch_size: int = 64
     """Images per forward pass of the trunk."""
-    max_pixels: int = MAX_PIXELS
-    """Largest image that is decoded."""
 
     def plan(self, part: Part) -> Plan:
         """Return the plan of the stored activations of a part."""
@@ -124,7 +123,7 @@ class TrunkCache:
     def path(self, plan: Plan) -> Path:
         """Return the folder of a part."""
         name = re.sub(r"[^\w.-]", "-", plan.dataset)  # whatever the manifest says: no path
-        return self.folder / f"{name}-{plan.split}-{plan.identifier[:16]}"
+        return self.storage.folder / f"{name}-{plan.split}-{plan.identifier[:16]}"
 
     def bytes(self, part: Part) -> int:
         """Return the size of a part in float16."""
@@ -137,61 +136,46 @@ class TrunkCache:
             CacheError: If the folder cannot be written, or its disk does not hold what is chosen
                 and not there yet.
         """
-        left, chosen, missing = self.budget, [], 0
+        left, chosen, missing = self.storage.budget, [], 0
         for part in parts:
             size = self.bytes(part)
             chosen.append(0 < size <= left)
             if chosen[-1]:
                 left -= size
-                missing += self._missing(part)
-        if missing:
-            self._check_room(missing)
-        return chosen
-
-    def _missing(self, part: Part) -> int:
-        """Return the bytes that a part still lacks; an earlier run may have been killed."""
-        folder = self.path(self.plan(part))
-        if (folder / "cache.json").is_file():
-            return 0
-        there = sum(path.stat().st_size for path in folder.glob("shard-*.h5"))
-        return max(0, self.bytes(part) - there)
-
-    def _check_room(self, size: int) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(self.folder).free
-            problem = None if os.access(self.folder, os.W_OK | os.X_OK) else "Permission denied"
-        except OSError as error:
-            free, problem = 0, error.strerror
-        if problem is None and size > free:
-            problem = f"{free / 1e9:,.2f} GB are free there"
-        if problem is not None:
+                place = self.path(self.plan(part))
+                if not (place / "cache.json").is_file():
+                    # A killed run may have left some.
+                    there = sum(path.stat().st_size for path in place.glob("shard-*.h5"))
+                    missing += max(0, size - there)
+        if not missing:
+            return chosen
+        folder = self.storage.folder
+        why = obstacle(folder)
+        if why is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(folder).free
+            why = f"{free / 1e9:,.2f} GB are free there" if missing > free else None
+        if why is not None:
             raise CacheError(
-                f"cannot store activations of {size / 1e9:,.2f} GB in {self.folder}: {problem}",
+                f"cannot store activations of {missing / 1e9:,.2f} GB in {folder}: {why}",
                 remedy="Give another folder with --trunk-cache, less with --trunk-budget, or"
                 " compute them from the images each time with --no-trunk-cache.",
             )
+        return chosen
 
-    def store(
-        self,
-        part: Part,
-        *,
-        on_progress: Callable[[Progress], None],
-        on_busy: Callable[[], None],
-    ) -> StoredActivations:
+    def store(self, part: Part, observe: Observer) -> tuple[ActivationRows, StoredPart]:
         """Compute what is missing of a part, and open it.
 
         What is complete is only read, so it may be on a disk that cannot be written, and any
         number of runs can open it at once.
 
-        Args:
-            part: The rows.
-            on_progress: Told how far the computation is.
-            on_busy: Called before waiting for another process that computes the same part.
-
         Raises:
             ClinitError: If an image has become unreadable or the storage fails.
         """
+
+        def busy() -> None:
+            observe(Noted(f"Another process computes the activations of {part.name}: waiting"))
+
         plan = self.plan(part)
         folder = self.path(plan)
         try:
@@ -199,26 +183,29 @@ class TrunkCache:
         except CacheError:  # not begun, not finished, or damaged
             pass
         self.from_images(part)  # checks them
-        with claim_folder(folder, within=self.folder, on_busy=on_busy), whole_images():
-            work = ShardWork(
+        with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
+            pixels, workers = self.storage.max_pixels, self.storage.workers
+            settings = Settings(workers=workers, strict=True, max_pixels=pixels)
+            result = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
                 folder=folder,
                 backbone=self.trunk,
                 transform=self.trunk.transform,
-                settings=Settings(workers=self.workers, strict=True, max_pixels=self.max_pixels),
-            )
-            result = SplitRun(
-                work=work,
+                settings=settings,
                 head=None,
                 head_names=HeadNames(),
-                on_progress=on_progress,
+                on_progress=lambda now: observe(
+                    Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
+                ),
             ).run()
         # None of them, if the process that was waited for has computed all.
         return self._open(part, folder, computed_here=result.computed_rows > 0)
 
-    def _open(self, part: Part, folder: Path, *, computed_here: bool) -> StoredActivations:
+    def _open(
+        self, part: Part, folder: Path, *, computed_here: bool
+    ) -> tuple[ActivationRows, StoredPart]:
         split = open_split(folder)
         if invalid := split.num_rows - split.num_valid:
             raise CacheError(
@@ -230,7 +217,15 @@ class TrunkCache:
         fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
         pin_memory = self.trunk.config.device.startswith("cuda")
         rows = StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
-        return StoredActivations(rows, _seconds(split), computed_here)
+        rate = split.summary.run.images_per_s  # a killed computation has left some to the next
+        seconds = split.num_rows / rate if rate else None
+        return rows, replace(
+            self.unstored(part), stored=True, seconds=seconds, computed_here=computed_here
+        )
+
+    def unstored(self, part: Part) -> StoredPart:
+        """Return what is known of a part that is not stored."""
+        return StoredPart(part=part.name, rows=len(part.rows), bytes=self.bytes(part))
 
     def from_images(self, part: Part) -> ActivationRows:
         """Return the rows of a part, computed each time they are asked for.
@@ -239,22 +234,9 @@ class TrunkCache:
             CacheError: If the images differ from those of the features.
             ImageError: If one cannot be read any more.
         """
-        images = part.split.manifest.table[part.manifest_rows]
-        rows = ImageRows(
-            images,
-            part.root,
-            self.trunk,
-            workers=self.workers,
-            max_pixels=self.max_pixels,
-        )
-        check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
+        rows = ImageRows(part.valid(), part.root, self.trunk, self.storage)
+        check_images(part, rows, self.trunk.cut.top)
         return rows
-
-
-def _seconds(split: CacheSplit) -> float | None:
-    """Return the time to compute all rows; a killed computation has left some to the next one."""
-    rate = split.summary.run.images_per_s
-    return split.num_rows / rate if rate else None
 
 
 SAMPLE_ROWS = 8
@@ -264,37 +246,29 @@ different image about 1."""
 
 
 @torch.no_grad()
-def check_images(
-    name: str,
-    images: ActivationRows,
-    rows: Int[np.ndarray, " rows"],
-    features: Float[np.ndarray, "valid dim"],
-    top: Callable[[Tensor], Tensor],
-) -> None:
-    """Check on some rows that their images give the features that are stored.
+def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Tensor]) -> None:
+    """Check on some rows of a part that their images give the features that are stored.
 
     Args:
-        name: Name of the part, for the message.
+        part: The rows to choose from, and their features.
         images: Activations, computed from the images.
-        rows: Rows to choose from.
-        features: Stored features of all rows of `images`.
         top: Activations to features, on the device of the activations.
 
     Raises:
         CacheError: If one of the features differs from the stored one.
     """
-    places = np.linspace(0, len(rows) - 1, min(SAMPLE_ROWS, len(rows))).astype(np.int64)
-    chosen = rows[places]
-    if not len(chosen):
+    if not len(part.rows):
         return
+    places = np.linspace(0, len(part.rows) - 1, min(SAMPLE_ROWS, len(part.rows)))
+    chosen = part.rows[places.astype(np.int64)]
     with closing(images.stream([chosen])) as stream:
         found = top(next(stream).float()).float().cpu().numpy()
-    stored = features[chosen].astype(np.float32)
+    stored = part.features[chosen].astype(np.float32)
     lengths = np.linalg.norm(stored, axis=1)
     error = np.linalg.norm(found - stored, axis=1) / np.maximum(lengths, lengths.mean())
     if not (error <= TOLERANCE).all():
         raise CacheError(
-            f"the images of {name} give features that differ from those in the cache by"
+            f"the images of {part.name} give features that differ from those in the cache by"
             f" {np.nanmax(error):.0%} of their length",
             remedy="Say with --base-root and --new-root where the extracted images are,"
             " or extract these into a new cache.",

@@ -1,30 +1,35 @@
-"""The precision of the matrix products of a bank.
+"""A bank of heads, the rows that it reads, and the precision of its matrix products.
+
+K linear classifiers of the same classes lie side by side in one tensor. All read the same batch, so
+the logits of the whole bank are one matrix product, in one of three precisions:
 
     float32   as stored
     tf32      CUDA: operands rounded to 11 significant bits, sums in float32
     bf16      operands and results rounded to 8 significant bits, sums in float32
 
 Weights, losses and AdamW are float32 whatever the precision of the products.
-
-A bank of heads: K linear classifiers of the same classes, side by side in one tensor.
-
-All heads read the same batch, so the logits of the whole bank are one matrix product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import DeviceError
-from clinit.headtrain.array import as_array, as_tensor
+from clinit.extract.cache.features import StoredRows
+from clinit.headtrain.array import FeatureRows, StreamedRows, as_array, as_tensor, placed
+from clinit.headtrain.ram import is_resident
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study.parts import Training
-from clinit.machine import CPU_WITH_BF16, cpu_has_bf16
+from clinit.machine import cpu_has_bf16
 
 _AMPERE = (8, 0)
 
@@ -35,24 +40,18 @@ def check_precision(precision: str, device: torch.device) -> None:
     Raises:
         DeviceError: With the precision that works instead.
     """
-    remedy = "Use --precision float32"
+    if precision == "float32":
+        return
     if device.type == "cuda":
-        if precision != "float32" and torch.cuda.get_device_capability(device) < _AMPERE:
-            raise DeviceError(
-                f"--precision {precision} needs a CUDA device of compute capability 8.0 or"
-                f" later, {torch.cuda.get_device_name(device)} has an earlier one",
-                remedy=f"{remedy}.",
-            )
-    elif precision == "tf32":
+        fits = torch.cuda.get_device_capability(device) >= _AMPERE
+        lacking = "a CUDA device of compute capability 8.0 or later"
+    else:  # emulated, bfloat16 would be slower than float32
+        fits = precision == "bf16" and cpu_has_bf16()
+        lacking = "a CPU with bfloat16 products" if precision == "bf16" else "a CUDA device"
+    if not fits:
         raise DeviceError(
-            "--precision tf32 is a format of CUDA devices, but training runs on the CPU",
-            remedy=f"{remedy}{', or bf16 which this CPU has' if cpu_has_bf16() else ''}.",
-        )
-    elif precision == "bf16" and not cpu_has_bf16():
-        raise DeviceError(
-            "--precision bf16 was asked for, but this CPU has no instructions for it"
-            f" ({', '.join(CPU_WITH_BF16)}): emulated, it would be slower than float32",
-            remedy=f"{remedy}.",
+            f"--precision {precision} needs {lacking}, and training runs on {device.type}",
+            remedy="Use --precision float32.",
         )
 
 
@@ -71,25 +70,94 @@ def products_in(precision: str) -> Iterator[None]:
         switch.fp32_precision = before
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledRows:
+    """Rows labelled by head row.
+
+    Labels are on the device of the bank; features are there too, in host memory, or on disk.
+    """
+
+    features: Float[Any, "rows dim"]
+    """In their stored type: a tensor, or `StoredRows`."""
+    labels: Int[Tensor, " rows"]
+
+    @classmethod
+    def on(
+        cls,
+        device: torch.device,
+        features: Float[Any, "rows dim"],
+        labels: Int[np.ndarray, " rows"],
+    ) -> LabelledRows:
+        """Move labels to `device`, and features too if they are in memory and fit."""
+        moved = torch.from_numpy(labels).to(device)
+        if isinstance(features, StoredRows):
+            return cls(features, moved)
+        place = device if is_resident(features.nbytes, device) else torch.device("cpu")
+        return cls(torch.from_numpy(features).to(place), moved)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether features are where the labels are."""
+        return not self.is_stored and self.features.device == self.labels.device
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether features are on disk."""
+        return isinstance(self.features, StoredRows)
+
+    def arrays(self) -> FeatureRows:
+        """Return the features for array code: where they are, or streamed from there."""
+        if self.is_resident:
+            return as_array(self.features)
+        host = self.features if self.is_stored else self.features.numpy()
+        return StreamedRows(host, partial(placed, device=self.labels.device))
+
+    def first(self, rows: int) -> LabelledRows:
+        """Return the first `rows` rows, without a copy."""
+        part = slice(0, rows)
+        features = self.features.select(part) if self.is_stored else self.features[part]
+        return LabelledRows(features, self.labels[part])
+
+    def take(self, rows: Int[Tensor, " taken"]) -> LabelledRows:
+        """Copy rows to the device of the labels."""
+        device = self.labels.device
+        return LabelledRows(self.gathered(rows).to(device), self.labels[rows.to(device)])
+
+    def subset(self, rows: Int[Tensor, " taken"]) -> LabelledRows:
+        """Choose rows; features stay where they are: on the device, in host memory or on disk."""
+        chosen = self.features.select(rows.cpu().numpy()) if self.is_stored else self.gathered(rows)
+        return LabelledRows(chosen, self.labels[rows.to(self.labels.device)])
+
+    def gathered(self, rows: Int[Tensor, " taken"]) -> Float[Tensor, "taken dim"]:
+        """Copy the features of rows where they are; those on disk into host memory."""
+        if self.is_stored:
+            return torch.from_numpy(self.features[rows.cpu().numpy()])
+        found: Tensor = self.features[rows.to(self.features.device)]
+        return found
+
+    def widened(self, part: slice) -> Float[Tensor, "part dim"]:
+        """Copy the features of a part of the rows to the device of the labels, as float32."""
+        found = self.features[part]
+        found = torch.from_numpy(found) if self.is_stored else found
+        return found.to(self.labels.device).float()
+
+
 class Bank:
     """Heads that start as copies of one head and part by their initialisation and training."""
 
     weight: Float[Tensor, "heads classes dim"]
     bias: Float[Tensor, "heads classes"]
 
-    def __init__(
-        self,
-        head: Rows,
-        heads: Sequence[Training],
-        device: torch.device,
-    ) -> None:
+    def __init__(self, head: Rows, heads: Sequence[Training], device: torch.device) -> None:
         self.heads = tuple(heads)
         """The training of each head, resolved; all in one precision."""
         self.device = device
         self.precision = self.heads[0].precision if self.heads else "float32"
-        """Precision of the products of training, see `clinit.headtrain.train.heads`."""
-        weight, bias = self._stacked(head)
-        self.weight, self.bias = weight, bias
+        """Precision of the products of training."""
+        self.weight, self.bias = self._stacked(head)
 
     @property
     def num_heads(self) -> int:
@@ -136,7 +204,4 @@ class Bank:
     def _stacked(self, rows: Rows) -> tuple[Tensor, Tensor]:
         weight = as_tensor(rows.weight).to(self.device, torch.float32)
         bias = as_tensor(rows.bias).to(self.device, torch.float32)
-        return (
-            weight.repeat(len(self.heads), 1, 1),
-            bias.repeat(len(self.heads), 1),
-        )
+        return weight.repeat(self.num_heads, 1, 1), bias.repeat(self.num_heads, 1)

@@ -4,7 +4,12 @@ Each update is the same calls on the same tensors, and its number is a tensor on
 well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
 once and replayed for all others, one launch instead of some thirty.
 
-Passes over rows in shuffled batches, with a cosine that takes each learning rate to zero.
+A step gathers `features[batches[i]]` and `labels[batches[i]]`, both of which stay where they are.
+If the rows of the task are on the device, that is all. If they are in host memory or on disk, these
+tensors hold the rows of the next few steps, gathered by the CPU, and `batches` counts through them.
+
+`train_epochs` passes over rows in shuffled batches, with a cosine that takes each learning rate to
+zero.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.ram import STEPS_AT_ONCE
@@ -23,8 +28,7 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study.parts import Stream
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.rows import Feed, LabelledRows, feed_of
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.step import Updates
 from clinit.stopwatch import Stopwatch
 
@@ -92,6 +96,58 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
+REPORT_STEPS = STEPS_AT_ONCE
+"""Most steps between two signs of progress."""
+
+
+class ResidentFeed:
+    """All rows of the task, on the device."""
+
+    def __init__(self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"]) -> None:
+        self.features, self.labels = rows.features, rows.labels
+        self.batches = schedule.to(rows.labels.device)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Do nothing: all steps are readable."""
+
+
+class StreamedFeed:
+    """The rows of as many steps as are announced at a time; all others are on host or disk."""
+
+    def __init__(
+        self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int
+    ) -> None:
+        device, dim = rows.labels.device, rows.features.shape[1]
+        stored = most_steps * schedule.shape[1]
+        self._rows = rows
+        self._schedule = schedule.cpu()
+        dtype = rows.gathered(torch.empty(0, dtype=torch.int64)).dtype
+        # From pinned memory a copy to the device needs no copy on the host before it.
+        self._gathered = torch.empty(stored, dim, dtype=dtype, pin_memory=device.type == "cuda")
+        self.features = torch.empty_like(self._gathered, device=device, pin_memory=False)
+        self.labels = torch.empty(stored, dtype=torch.int64, device=device)
+        self.batches = torch.zeros_like(schedule, device=device)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Gather the rows of these steps and copy them to the device."""
+        wanted = self._schedule[start:stop]
+        rows = wanted.reshape(-1)
+        gathered = self._gathered[: len(rows)]
+        if self._rows.is_stored:
+            gathered.copy_(self._rows.gathered(rows))
+        else:
+            torch.index_select(self._rows.features, 0, rows, out=gathered)
+        device = self.labels.device
+        # Without waiting, the next block could overwrite what is still being copied.
+        self.features[: len(rows)].copy_(gathered, non_blocking=False)
+        self.labels[: len(rows)] = self._rows.labels[rows.to(device)]
+        self.batches[start:stop] = torch.arange(len(rows), device=device).view(wanted.shape)
+
+
+Feed = ResidentFeed | StreamedFeed
+"""`features[batches[i]]` and `labels[batches[i]]` are what step i reads, once it is prepared."""
+
+
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
@@ -142,10 +198,6 @@ class TaskSteps:
         self._losses.index_copy_(0, number, means[None])
 
 
-REPORT_STEPS = STEPS_AT_ONCE
-"""Most steps between two signs of progress."""
-
-
 def train_task(
     bank: Bank,
     rows: LabelledRows,
@@ -172,7 +224,12 @@ def train_task(
     """
     with watch.phase("prepare"):
         sample = rows.take(torch.from_numpy(data.loss_sample(stream.seed)))
-        feed = feed_of(rows, torch.from_numpy(schedule.batches), REPORT_STEPS)
+        batches = torch.from_numpy(schedule.batches)
+        feed = (
+            ResidentFeed(rows, batches)
+            if rows.is_resident
+            else StreamedFeed(rows, batches, REPORT_STEPS)
+        )
         steps = TaskSteps(Updates(bank, stream.rows_per_batch), feed, schedule)
     for start, stop in pairwise((0, *stream.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):

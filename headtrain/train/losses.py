@@ -139,10 +139,6 @@ class SquaredError:
     kappa: float = 15.0
     beta: float = 30.0
 
-    def __post_init__(self) -> None:
-        if not (self.kappa > 0 and self.beta > 0):
-            raise ValueError(f"kappa is {self.kappa}, beta {self.beta}: expected both > 0")
-
     def value(self, logits: Logits, labels: Labels) -> PerRow:
         """Return the loss of each sample."""
         picked = logits.gather(-1, spread(labels, logits)).squeeze(-1)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
     from clinit.headtrain.model.add import add_classes as add_classes
-    from clinit.headtrain.model.head_alone import predict_features as predict_features
     from clinit.headtrain.model.predict import load_model as load_model
+    from clinit.headtrain.model.predict import predict_features as predict_features
     from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
@@ -69,8 +69,7 @@ _PLACES = {
     "clinit.headtrain.study.methods": ("DerppConfig", "EwcConfig", "Top"),
     "clinit.headtrain.study.parts": ("Start", "Stream", "Training"),
     "clinit.headtrain.study.study": ("Study",),
-    "clinit.headtrain.model.predict": ("load_model",),
-    "clinit.headtrain.model.head_alone": ("predict_features",),
+    "clinit.headtrain.model.predict": ("load_model", "predict_features"),
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.statistics.solve": ("least_squares",),
     "clinit.analysis.report.report": ("Runs", "load_runs"),

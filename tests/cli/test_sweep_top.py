@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,33 +6,31 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.headtrain.record.format import find_records, read_info, read_record
+from clinit.headtrain.top.blocks import TopBlocks
 
 SMALL = ["tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9", "probe=false"]
+TOP = ["--top", *SMALL, "device=cpu"]
 
 
 @pytest.fixture
 def sweep(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
     caches = tiny_run.parent / "caches"
     places = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "out"]
-
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(app, ["sweep", *map(str, places), *words])
-
-    return call
+    return lambda *words: CliRunner().invoke(app, ["sweep", *map(str, places), *words])
 
 
 def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     sweep: Callable[..., Result], tiny_run: Path, tmp_path: Path
 ) -> None:
-    grid = ["--top", *SMALL, "device=cpu", "rank=2", "init=random,least-square"]
+    grid = [*TOP, "rank=2", "init=random,least-square"]
     result = sweep(*grid)
     assert result.exit_code == 0, result.output
-    found = {path.name for path in find_records(tmp_path / "out")}
-    assert found == {"random", "least-square-calibrated"}
+    found = {path.name: read_info(path)["id"] for path in find_records(tmp_path / "out")}
+    assert found == {name: name for name in ("random", "least-square-calibrated")}
     assert not list((tmp_path / "out").glob("*.checkpoint"))
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "alone"]
-    options = ["--tasks=2", "--iterations=3", "--eval-every=3", "--batch-size=6", "--buffer=9"]
+    options = [f"--{word.replace('_', '-')}" for word in SMALL[:-1]]
     options += ["--no-probe", "--rank=2", "--init=least-square", "--device=cpu"]
     alone = CliRunner().invoke(app, ["train-top", *map(str, words), *options])
     assert alone.exit_code == 0, alone.output
@@ -46,22 +42,16 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     assert "4 runs, 2 recorded already" in more.output
     assert "least-square-calibrated-seed=1" in more.output
     assert len(find_records(tmp_path / "out")) == 2
-    assert sweep(*grid).exit_code == 0
 
 
 def test_methods_and_their_settings_are_swept_together(
     sweep: Callable[..., Result], tmp_path: Path
 ) -> None:
-    result = sweep(
-        *("--top", *SMALL, "device=cpu", "init=random"),
-        "method,lr=ewc,1e-3;derpp,2e-3",
-    )
+    result = sweep(*TOP, "init=random", "method,lr=ewc,1e-3;derpp,2e-3")
     assert result.exit_code == 0, result.output
     configs = [read_info(path)["config"] for path in find_records(tmp_path / "out")]
-    assert {(config["method"], config["lr"]) for config in configs} == {
-        ("ewc", 1e-3),
-        ("derpp", 2e-3),
-    }
+    found = {(config["method"], config["lr"]) for config in configs}
+    assert found == {("ewc", 1e-3), ("derpp", 2e-3)}
 
 
 @pytest.mark.parametrize(
@@ -97,42 +87,31 @@ def test_a_file_holds_the_settings_of_the_runs(
     assert "--ewc-lambda does not go with --method rehearsal" in str(wrong.exception)
 
 
-def test_a_record_has_the_name_of_its_folder(sweep: Callable[..., Result], tmp_path: Path) -> None:
-    assert sweep("--top", *SMALL, "device=cpu", "init=random", "seed=0:2").exit_code == 0
-    for path in find_records(tmp_path / "out"):
-        assert read_info(path)["id"] == path.name
-    assert len(find_records(tmp_path / "out")) == 2
-
-
-def test_a_taken_folder_is_told_before_anything_is_trained(
+def test_a_taken_folder_is_refused_before_anything_is_trained(
     sweep: Callable[..., Result], tmp_path: Path
 ) -> None:
     (tmp_path / "out" / "random").mkdir(parents=True)
     (tmp_path / "out" / "random" / "note.txt").touch()
-    result = sweep("--top", *SMALL, "device=cpu", "init=random")
-    assert "there is already something at" in str(result.exception)
+    assert "already something at" in str(sweep(*TOP, "init=random").exception)
     assert not (tmp_path / "out" / "trunk-cache").exists()
 
 
-def test_a_killed_run_goes_on_where_the_grid_has_grown(
+def test_a_killed_run_is_resumed_when_the_grid_has_grown(
     sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clinit.headtrain.top import blocks
+    grid, save = [*TOP, "--checkpoint-every=1", "init=random"], TopBlocks._save
 
-    grid = ["--top", "--checkpoint-every=1", *SMALL, "device=cpu", "init=random"]
-    save = blocks.TopBlocks._save
-
-    def kill(self: blocks.TopBlocks, *words: object) -> None:
+    def kill(self: TopBlocks, *words: object) -> None:
         save(self, *words)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(blocks.TopBlocks, "_save", kill)
+    monkeypatch.setattr(TopBlocks, "_save", kill)
     sweep(*grid)
     (left,) = (tmp_path / "out").glob("*.checkpoint")
-    monkeypatch.setattr(blocks.TopBlocks, "_save", save)
+    monkeypatch.setattr(TopBlocks, "_save", save)
     result = sweep(*grid, "seed=0:2")
     assert result.exit_code == 0, result.output
-    assert "goes on from its checkpoint" in result.output
+    assert "from its checkpoint" in result.output
     assert not left.exists()
     assert len(find_records(tmp_path / "out")) == 2
 
@@ -145,8 +124,5 @@ def test_places_come_from_the_section_of_the_runs(tiny_run: Path, tmp_path: Path
         f'new = "{caches}/new"\ntrunk-budget = "nothing"\n'
     )
     words = ["sweep", "--config", str(file), "--out", str(tmp_path / "out"), "seed=0", "--dry-run"]
-    result = CliRunner().invoke(app, [*words, "--top"])
-    assert "--trunk-budget takes a size such as 20GB, got 'nothing'" in " ".join(
-        result.output.replace("│", " ").split()
-    )
+    assert "got 'nothing'" in " ".join(CliRunner().invoke(app, [*words, "--top"]).output.split())
     assert "nowhere" in str(CliRunner().invoke(app, words).exception)

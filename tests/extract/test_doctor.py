@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.extract import doctor
-from clinit.extract.doctor import Finding, PlannedCache, State, check_disk, check_threads
+from clinit.extract.doctor import Finding, State, cache_bytes, check_disk, check_threads
 
 GIGABYTE = 2**30
 
@@ -36,12 +36,10 @@ def only(findings: Iterable[Finding], state: str, told: str, remedy: str = "") -
     assert bool(found.remedy) == (state != "ok")
 
 
-def test_packages_that_are_missing_or_old_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_missing_or_old_are_faults() -> None:
     asked = ["numpy>=1.26", "torch>=99.1", "no-such-package>=2"]
     extras = ['no-such-extra>=1; extra == "ray"', 'polars>=0.1; extra == "x"']
-    monkeypatch.setattr("sys.version_info", (3, 9, 1))
-    python, torch_, absent, there = doctor.check_versions([*asked, *extras])
-    assert (python.state, python.remedy) == ("fault", "Install Python 3.11.")
+    _, torch_, absent, there = doctor.check_versions([*asked, *extras])
     assert (torch_.state, torch_.remedy) == ("fault", "pip install 'torch>=99.1'")
     assert absent.told == "no-such-package is not installed"
     assert f"numpy {np.__version__}, polars" in there.told
@@ -54,8 +52,9 @@ def test_a_driver_without_a_device_is_a_warning(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", built_for)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    told = "built without CUDA" if built_for is None else "(CUDA 13.0) finds no device"
-    only(doctor.check_cuda(), "warning", told, "pip" if built_for is None else "--gpus all")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    remedy = "pip" if built_for is None else "--gpus all"
+    only(doctor.check_cuda(), "warning", "finds no device", remedy)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor, "_DRIVER", Path("/nowhere"))
     only(doctor.check_cuda(), "ok", "no GPU: everything runs on the CPU")
@@ -64,10 +63,10 @@ def test_a_driver_without_a_device_is_a_warning(
 @pytest.mark.parametrize(
     ("free", "error", "state", "told"),
     [
-        (40, 1e-15, "ok", "agrees with the CPU to 1e-15"),
-        (1, 1e-15, "warning", "1.0 of 80.0 GB free, CUDA 13.0: others are using it"),
-        (40, 0.5, "fault", "a product of matrices is wrong by 0.5"),
-        (40, float("nan"), "fault", "a product of matrices is wrong by nan"),
+        (40, 1e-15, "ok", "agrees with the CPU"),
+        (1, 1e-15, "warning", "1.0 of 80.0 GB free: others are using it"),
+        (40, 0.5, "fault", "wrong by 0.5"),
+        (40, float("nan"), "fault", "wrong by nan"),
     ],
 )
 def test_a_device_is_judged_by_its_memory_and_a_product(
@@ -108,10 +107,9 @@ def _broken(name: str) -> Any:
 @pytest.mark.parametrize(
     ("cuda", "cupy", "state", "told", "remedy"),
     [
-        (None, None, "ok", "not installed, and no GPU", ""),
         ("13.2", None, "warning", "solved on the CPU", 'pip install "clinit[cuda13]"'),
-        (None, lambda _: FakeCupy(), "ok", "installed, but there is no GPU", ""),
-        ("12.8", lambda _: FakeCupy(), "ok", "agree with NumPy to 0e+00", ""),
+        (None, lambda _: FakeCupy(), "ok", "no GPU", ""),
+        ("12.8", lambda _: FakeCupy(), "ok", "agree with NumPy", ""),
         ("12.8", lambda _: FakeCupy(wrong=0.5), "fault", "is wrong by", "clinit[cuda12]"),
         ("12.8", _broken, "fault", "cannot be used: libcublas.so.12: cannot open", "cuda12"),
     ],
@@ -138,31 +136,31 @@ def test_a_codec_that_fails_or_gives_other_pixels_is_a_fault(
 
     monkeypatch.setattr(doctor, "decoding_error", error_of)
     jpeg, webp, png = doctor.check_codecs()
-    assert "JPEG is decoded to other pixels: 40.0 of 255" in jpeg.told
+    assert "JPEG: pixels are wrong by 40.0" in jpeg.told
     assert webp.told == "WebP cannot be decoded: libwebp.so: cannot open"
     assert png.told == "PNG are decoded as they were written"
 
 
-def test_a_folder_that_cannot_be_looked_at_is_not_the_fault_of_clinit(tmp_path: Path) -> None:
-    place = tmp_path / ("x" * 300)
-    only(check_disk(place, None), "fault", "File name too long", "another folder with `--out`")
-    only(doctor.check_storage(place), "fault", "File name too long", "that you can write to")
-
-
+@pytest.mark.parametrize(
+    ("free", "planned", "state", "told"),
+    [
+        (1e9, 1.5e9, "fault", "the cache takes 1.5 GB"),
+        (2e9, 1.5e9, "ok", "2.0 GB free at"),
+        (1e8, None, "warning", "0.1 GB free at"),
+    ],
+)
 def test_a_planned_cache_is_compared_with_the_free_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free: float,
+    planned: float | None,
+    state: str,
+    told: str,
 ) -> None:
-    def free(size: int) -> None:
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size))
-
-    plan = PlannedCache(rows=1_000_000, dim=500)
-    assert plan.nbytes == 1.05 * 1_016_000_000
-    free(10**9)
-    only(check_disk(tmp_path / "not" / "there", plan), "fault", "1.0 GB free at", "Free 0.1 GB")
-    free(2 * 10**9)
-    only(check_disk(tmp_path, plan), "ok", "a cache of 1,000,000 x 500 takes 1.1 GB")
-    free(10**8)
-    only(check_disk(tmp_path, None), "warning", "0.1 GB free", "Free space")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=int(free)))
+    found = check_disk(tmp_path / "not" / ("x" * 300), planned and int(planned))
+    only(found, state, told, "" if state == "ok" else "--out")
+    assert cache_bytes(1_000_000, 500) == 1.05 * 1_016_000_000
 
 
 def test_storage_is_written_locked_and_left_as_it_was(
@@ -183,40 +181,36 @@ def test_storage_is_written_locked_and_left_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("files", "state", "told"),
-    [(20, "fault", "at most 20"), (256, "warning", "at most 256"), (-1, "ok", "unlimited")],
+    ("files", "state", "memory", "judged"),
+    [(20, "fault", 0.5, "fault"), (256, "warning", 2, "warning"), (-1, "ok", 9, "ok")],
 )
-@pytest.mark.parametrize(("memory", "judged"), [(0.5, "fault"), (2, "warning"), (9, "ok")])
-def test_limits_of_files_cpus_and_memory_are_told(
-    monkeypatch: pytest.MonkeyPatch, files: int, state: str, told: str, memory: float, judged: str
+def test_limits_of_files_cpus_and_memory_are_judged(
+    monkeypatch: pytest.MonkeyPatch, files: int, state: str, memory: float, judged: str
 ) -> None:
     values = {resource.RLIMIT_NOFILE: files, resource.RLIMIT_FSIZE: 10**9}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (values[which], 0))
     monkeypatch.setattr(doctor, "cpu_count", lambda: 2)
-    monkeypatch.setattr(doctor, "visible_cpus", lambda: 64)
     monkeypatch.setattr(doctor, "free_memory", lambda: int(memory * GIGABYTE))
     found = {each.subject: each for each in doctor.check_limits()}
-    only([found["open files"]], state, told, "" if state == "ok" else "ulimit -n 4096")
-    only([found["file size"]], "warning", "no file may be larger than 1,000 MB", "ulimit -f")
-    only([found["CPUs"]], "ok", "2 of the 64 visible ones")
-    assert (found["memory"].state, bool(found["memory"].remedy)) == (judged, judged != "ok")
+    only([found["open files"]], state, "", "" if state == "ok" else "ulimit -n 4096")
+    only([found["file size"]], "warning", "1,000 MB", "ulimit -f")
+    only([found["CPUs"]], "ok", "2 of the ")
+    only([found["memory"]], judged, f"{memory:.1f} GB")
 
 
 @pytest.mark.parametrize(
-    ("environment", "threads", "told", "remedy"),
+    ("policy", "threads", "told", "remedy"),
     [
-        ({"OMP_NUM_THREADS": "16"}, 16, "OMP_NUM_THREADS=16 on 4 CPUs", "export OMP_NUM_THREADS=4"),
-        ({"MKL_NUM_THREADS": "all"}, 4, "MKL_NUM_THREADS is 'all', which is", "unset MKL_NUM"),
-        ({"OMP_NUM_THREADS": "0"}, 4, "OMP_NUM_THREADS is '0'", "unset OMP_NUM_THREADS"),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, 4, "idle threads keep CPUs busy", "unset OMP_WAIT_POLICY"),
-        ({}, 64, "64 of PyTorch on 4 CPUs", "export OMP_NUM_THREADS=4"),
-        ({"OMP_NUM_THREADS": "4,2", "HOME": "/"}, 4, "on 4 CPUs; OMP_NUM_THREADS=4,2", ""),
+        ("ACTIVE", 4, "idle threads keep CPUs busy", "unset OMP_WAIT_POLICY"),
+        ("", 64, "64 of PyTorch on 4 CPUs", "export OMP_NUM_THREADS=4"),
+        ("", 4, "4 of PyTorch on 4 CPUs", ""),
     ],
 )
 def test_more_threads_than_cpus_are_a_warning(
-    environment: dict[str, str], threads: int, told: str, remedy: str
+    monkeypatch: pytest.MonkeyPatch, policy: str, threads: int, told: str, remedy: str
 ) -> None:
-    only(check_threads(environment, threads, 4), "warning" if remedy else "ok", told, remedy)
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    only(check_threads(threads, 4), "warning" if remedy else "ok", told, remedy)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "no-such", None])
@@ -250,8 +244,8 @@ def test_the_command_fails_on_faults_alone(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "80")
     failed = CliRunner().invoke(app, [*words, "--dataset", "places365", "--dim", "2048"])
     assert failed.exit_code == 1
-    assert "a cache of 1,839,960 x 2,048 takes 7.9 GB" in " ".join(failed.stdout.split())
-    assert "1 fault" in failed.stdout.splitlines()[-1]
+    assert "the cache takes 7.9 GB" in " ".join(failed.stdout.split())
+    assert "disk" in failed.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

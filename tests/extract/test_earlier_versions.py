@@ -18,10 +18,8 @@ from clinit.extract.cache.plan import Plan, read_plan
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.shard import Shard, assemble, file_sha256, read_shard
 from clinit.extract.cache.verify import verify
-from clinit.extract.dataset.scan import scan
-from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.work.run import ExtractConfig, extract
 from clinit.headtrain.stream.source import check_same_backbone
+from tests.extract.work.made import extracted, tiny_config
 
 
 def write_shard_as_before(shard: Shard, path: Path, plan: Plan) -> None:
@@ -71,19 +69,15 @@ def write_as_before(cache: Path) -> None:
 
 @pytest.fixture
 def run(make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path) -> Callable[[], Path]:
-    root = make_tree()
+    root, config = make_tree(), tiny_config(tiny_weights, views=1)
     (root / "train" / "b" / "2.png").write_text("no pixels")
-    model_args = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
-    backbone = BackboneConfig(name="convnextv2_atto", weights=tiny_weights, model_args=model_args)
-    config = ExtractConfig(backbone=backbone, input_size=32, batch_size=4, shard_rows=6, views=1)
-    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
 
-    def extracted() -> Path:
-        results = extract(manifests, root, tmp_path / "cache", config)
+    def extract() -> Path:
+        results = extracted(root, tmp_path / "cache", config)
         assert sum(result.computed_rows for result in results) in (0, 15 + 15 + 6)
         return tmp_path / "cache"
 
-    return extracted
+    return extract
 
 
 def problems(cache: Path) -> list[str]:
@@ -108,21 +102,16 @@ def test_an_extracted_cache_opens_verifies_and_is_completed_without_computing(
     assert [part.told for part in verify(cache)][-2] == (
         "head: 3 rows read; an earlier version of clinit stored it without a digest"
     )
+    path = cache / "val" / "plan.json"
+    whole = path.read_text()
+    path.write_text(whole.replace('"timm"', '"Timm"'))
+    assert "belong to different extractions" in problems(cache)[0]
+    path.write_text(whole)
     run()
     after = open_cache(cache)
     assert after.head is not None
     assert after.split("train").summary.head.tensors == tensors_sha256(after.head)
     assert [part.told for part in verify(cache)][-2] == "head: 3 rows read"
-
-
-def test_damage_to_a_cache_of_an_earlier_version_is_found_where_it_can_be(
-    run: Callable[[], Path],
-) -> None:
-    cache = run()
-    write_as_before(cache)
-    path = cache / "train" / "plan.json"
-    path.write_text(path.read_text().replace('"timm"', '"Timm"'))
-    assert "belong to different extractions" in problems(cache)[0]
 
 
 @pytest.fixture
@@ -142,27 +131,19 @@ def imported(tmp_path: Path) -> Callable[[str, str], Path]:
     return make
 
 
-def test_imports_that_name_no_backbone_open_and_are_not_mixed(
+def test_imports_of_one_name_are_mixed_and_others_or_nameless_ones_are_not(
     imported: Callable[[str, str], Path],
 ) -> None:
-    caches = [open_cache(imported(name, "imported")) for name in ("clip", "dino-v2")]
-    one, other = (cache.split("train").fingerprint for cache in caches)
-    assert caches[0].split("train").load().dim == 6
+    names = {"a": "imported", "bb": "imported", "ccc": "clip", "dddd": "clip", "eeeee": "dino"}
+    splits = [open_cache(imported(*each)).split("train") for each in names.items()]
+    assert splits[0].load().dim == 6
+    one, other, clip, same, dino = (split.fingerprint for split in splits)
+    check_same_backbone(clip, same)
     with pytest.raises(CacheError, match="that name no backbone: they need not be of the") as e:
         check_same_backbone(one, other)
     assert "--backbone NAME" in e.value.remedy
-
-
-def test_imports_of_one_name_are_mixed_and_of_two_names_are_not(
-    imported: Callable[[str, str], Path],
-) -> None:
-    one, same, other = (
-        open_cache(imported(name, backbone)).split("train").fingerprint
-        for name, backbone in (("a", "clip"), ("bb", "clip"), ("ccc", "dino"))
-    )
-    check_same_backbone(one, same)
     with pytest.raises(CacheError, match=r"of different backbones: backbone \(clip / dino\)$"):
-        check_same_backbone(one, other)
+        check_same_backbone(clip, dino)
 
 
 def test_an_import_of_an_earlier_version_is_not_gone_on_with_but_begun_anew(

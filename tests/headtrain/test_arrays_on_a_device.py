@@ -34,7 +34,7 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.parts import INITS, SCALES, Start
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.train import rows as labelled_rows
+from clinit.headtrain.train import heads as labelled_rows
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.losses import LOSSES
 

@@ -31,29 +31,28 @@ def drawn(
     return sure * logits, labels
 
 
-def naive_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    total = 0.0
-    for row, label in zip(logits, labels, strict=True):
-        total -= row[label] - np.log(np.exp(row - row.max()).sum()) - row.max()
-    return total / len(labels)
-
-
 def naive_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """C. Guo and others, ICML 2017: bins ((m - 1) / M, m / M] of the largest probability."""
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+    pairs = [(row.max(), row.argmax() == y) for row, y in zip(probabilities, labels, strict=True)]
     total = 0.0
     for m in range(1, bins + 1):
-        inside = [
-            (row.max(), row.argmax() == label)
-            for row, label in zip(probabilities, labels, strict=True)
-            if (m - 1) / bins < row.max() <= m / bins
-        ]
-        if inside:
-            confidence = np.mean([sure for sure, _ in inside])
-            accuracy = np.mean([right for _, right in inside])
+        inside = np.array([pair for pair in pairs if (m - 1) / bins < pair[0] <= m / bins])
+        if len(inside):
+            confidence, accuracy = inside.mean(axis=0)
             total += len(inside) / len(labels) * abs(accuracy - confidence)
     return total
+
+
+def scipy_temperature(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Return the T of the least cross entropy with some targets."""
+
+    def loss(t: float) -> float:
+        return float(-(targets * log_softmax(logits / np.exp(t), axis=1)).sum())
+
+    found = minimize_scalar(loss, bounds=(-7, 7), method="bounded", options={"xatol": 1e-9})
+    return float(np.exp(found.x))
 
 
 @pytest.mark.parametrize("sure", [0.02, 0.5, 1.0, 8.0])
@@ -62,11 +61,8 @@ def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: 
     logits, labels = drawn(rows=500, sure=sure)
     found = fit_temperature(unit * logits, labels)
     assert found is not None
-    reference = minimize_scalar(
-        lambda t: naive_loss(logits / np.exp(t), labels), bounds=(-7, 7), method="bounded",
-        options={"xatol": 1e-9},
-    )  # fmt: skip
-    assert found / unit == pytest.approx(np.exp(reference.x), rel=1e-4)
+    expected = scipy_temperature(logits, np.eye(7)[labels])
+    assert found / unit == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -79,11 +75,7 @@ def test_with_smoothed_labels_there_is_one_although_all_rows_are_right(right: bo
     targets = np.full(logits.shape, 1 / 32 / 6)
     targets[np.arange(30), labels] = 1 - 1 / 32
 
-    def loss(t: float) -> float:
-        return float(-(targets * log_softmax(logits / np.exp(t), axis=1)).sum())
-
-    reference = minimize_scalar(loss, bounds=(-7, 7), method="bounded", options={"xatol": 1e-9})
-    assert found == pytest.approx(np.exp(reference.x), rel=1e-4)
+    assert found == pytest.approx(scipy_temperature(logits, targets), rel=1e-4)
 
 
 @pytest.mark.parametrize("sure", [0.3, 1.0, 4.0])
@@ -119,11 +111,10 @@ def features_of(rows: int) -> tuple[Head, FeatureSet]:
 def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
     head, rows = features_of(600)
     some = rows.labels != 2
+    names, rows_of = tuple("abde"), np.array([0, 1, -1, 2, 3])
     expected = temperature_of(
         Head(head.weight[[0, 1, 3, 4]], head.bias[[0, 1, 3, 4]]),
-        FeatureSet(
-            rows.features[some], np.array([0, 1, -1, 2, 3])[rows.labels[some]], tuple("abde")
-        ),
+        FeatureSet(rows.features[some], rows_of[rows.labels[some]], names),
     )
     weight, bias = head.weight.copy(), head.bias.copy()
     weight[2], bias[2] = 0.0, NEVER
@@ -149,14 +140,7 @@ def test_a_temperature_that_makes_ties_of_all_answers_is_none() -> None:
     assert temperature_of(replace(head, bias=low), rows) is None
 
 
-def test_of_many_rows_some_of_each_class_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clinit.headtrain.temperature.MOST_ROWS", 200)
-    found = temperature_of(*features_of(1001))
-    assert found is not None
-    assert (found.fitted_rows, found.measured_rows) == (100, 100)
-
-
-def test_one_half_fits_and_the_other_measures() -> None:
+def test_one_half_fits_and_the_other_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     head, rows = features_of(1001)
     found = temperature_of(head, rows)
     assert found is not None
@@ -169,6 +153,10 @@ def test_one_half_fits_and_the_other_measures() -> None:
     after = naive_error(logits[judge] / found.value, rows.labels[judge])
     assert found.ece_after == pytest.approx(after)
     assert after < 0.5 * found.ece_before  # type: ignore[operator]
+    monkeypatch.setattr("clinit.headtrain.temperature.MOST_ROWS", 200)
+    of_many = temperature_of(head, rows)
+    assert of_many is not None
+    assert (of_many.fitted_rows, of_many.measured_rows) == (100, 100)
 
 
 def test_a_head_divided_multiplied_and_divided_has_the_same_bits() -> None:

@@ -44,7 +44,7 @@ function matrixChoice(chosen, name) {
 function showMatrices() {
   const table = data.tables.find((each) => each.of === "runs");
   const column = table.columns.findIndex((each) => each.heading === "A_all");
-  const values = table.lines.map((line) => line.cells[column][1] ?? -1);
+  const values = table.lines.map((line) => line.cells[column]?.[1] ?? -1);
   const best = values.indexOf(Math.max(...values));
   const runs = table.lines.map((line) => line.run);
   const chosen = runs.length < 2 ? runs : [runs[best ? 0 : 1], runs[best]];

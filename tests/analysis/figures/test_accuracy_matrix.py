@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,11 +9,10 @@ import pytest
 from clinit.analysis.figures.accuracy_matrix import draw, matrix_of
 from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import is_dark
-from clinit.analysis.report.report import load_report, report_of
+from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
-WriteRuns = Callable[..., Path]
 
 
 def naive(records: list[RunRecord], after: int, on: int) -> float | None:
@@ -34,13 +32,13 @@ def naive(records: list[RunRecord], after: int, on: int) -> float | None:
 
 @pytest.mark.parametrize("untested", [None, 2])
 def test_cells_are_pooled_accuracies_and_means_over_seeds(
-    make_run: MakeRun, write_runs: WriteRuns, untested: int | None
+    make_run: MakeRun, untested: int | None
 ) -> None:
     records = [
         make_run(seed=s, untested_task=untested, accuracy=lambda t, i, s=s: 0.4 + 0.1 * s)
         for s in range(3)
     ]
-    (start,) = starts_of(load_report([write_runs(*records)]).runs)
+    (start,) = starts_of(report_of(records).runs)
     matrix = matrix_of(start)
     assert matrix.tasks == (1, 2, 3)
     for after, row in zip(matrix.tasks, matrix.cells, strict=True):
@@ -51,11 +49,9 @@ def test_cells_are_pooled_accuracies_and_means_over_seeds(
     assert matrix.cells[0][2] is None
 
 
-def test_the_table_begins_with_the_base_head_before_task_1(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
+def test_the_table_begins_with_the_base_head_before_task_1(make_run: MakeRun) -> None:
     records = [make_run(seed=seed) for seed in (0, 1)]
-    report = load_report([write_runs(*records)])
+    report = report_of(records)
     starts = [row["acc_pre_before"] for row in report.rows()]
     assert matrix_of(starts_of(report.runs)[0]).before == pytest.approx(sum(starts) / 2)
     text = draw(report.runs, 80).plain
@@ -66,43 +62,24 @@ def test_the_table_begins_with_the_base_head_before_task_1(
     assert "Before task 1: that of the base head." in " ".join(text.split())
 
 
-def test_a_record_without_the_base_head_begins_after_task_1(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
+def test_a_record_without_the_base_head_begins_after_task_1(make_run: MakeRun) -> None:
     record = make_run()
     unknown = pl.lit(None, pl.Int32).alias("correct_in_task")
     record = replace(record, evaluations=record.evaluations.with_columns(unknown))
     assert "efore task 1" not in draw(report_of([record]).runs, 80).plain
 
 
-def test_a_run_that_stopped_early_has_the_tasks_that_it_learnt(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
-    record = make_run(tasks=2)
-    matrix = matrix_of(starts_of(load_report([write_runs(record)]).runs)[0])
-    assert len(matrix.cells) == 2
-    assert all(len(row) == 3 for row in matrix.cells)
-
-
 @pytest.mark.parametrize(("tasks", "width"), [(1, 80), (30, 80), (30, 120)])
-def test_the_table_is_broken_into_parts_that_fit(
-    make_run: MakeRun, write_runs: WriteRuns, tasks: int, width: int
-) -> None:
-    runs = write_runs(make_run(tasks=tasks, iterations=1))
-    lines = draw(load_report([runs]).runs, width).plain.splitlines()
+def test_the_table_is_broken_into_parts_that_fit(make_run: MakeRun, tasks: int, width: int) -> None:
+    lines = draw(report_of([make_run(tasks=tasks, iterations=1)]).runs, width).plain.splitlines()
     assert max(map(len, lines)) <= width
     heads = [line.split()[3:] for line in lines if line.startswith("on classes of")]
     assert [name for head in heads for name in head] == ["base", *map(str, range(1, tasks + 1))]
     assert sum(line.startswith("after task 1 ") for line in lines) == len(heads)
 
 
-def test_letters_are_black_on_light_cells_and_white_on_dark_ones() -> None:
-    assert is_dark((0.0, 0.1, 0.3, 1.0))
-    assert not is_dark((0.95, 0.9, 0.2, 1.0))
-
-
 def test_every_letter_in_a_cell_has_the_contrast_that_accessibility_asks_for(
-    make_run: MakeRun, write_runs: WriteRuns
+    make_run: MakeRun,
 ) -> None:
     import matplotlib
 

@@ -9,10 +9,12 @@ from matplotlib.text import Text as Letters
 from rich.cells import cell_len
 from rich.text import Text
 
-from clinit.analysis.figures import accuracy_matrix, curves
-from clinit.analysis.figures.gallery import FORMATS, GALLERY, figure_of, paths_of
-from clinit.analysis.figures.names import FigureName
-from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.figures import FigureName, accuracy_matrix, curves
+from clinit.analysis.figures.gallery import FORMATS, figure_of
+from clinit.analysis.figures.line import starts_of
+from clinit.analysis.figures.style import looks_of
+from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -26,13 +28,9 @@ HOSTILE = (
 OBEYED = set("\x1b\x07\x9b\u202e")
 
 
-def all_but(*names: FigureName) -> list[FigureName]:
-    return [name for name in FigureName if name not in names]
-
-
 def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[RunRecord]:
     records = [
-        make_full_run(init, names=HOSTILE, **settings) for init in ("random", "least-square")
+        make_full_run(init, names=HOSTILE[::-1], **settings) for init in ("random", "least-square")
     ]
     records[1].info["config"]["class_mean"] = HOSTILE[2] + HOSTILE[0] + HOSTILE[3]
     return records
@@ -42,10 +40,6 @@ def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[Ru
 def full(make_full_run: MakeRun) -> Report:
     runs = [make_full_run(i, seed=s, tasks=2) for i in ("random", "least-square") for s in (0, 1)]
     return report_of(runs)
-
-
-def test_every_name_has_its_figure() -> None:
-    assert list(GALLERY) == list(FigureName)
 
 
 def test_another_name_is_refused() -> None:
@@ -70,14 +64,6 @@ def test_no_letter_is_smaller_than_7_points(full: Report, name: FigureName) -> N
     assert drawn.get_figwidth() in (3.3, 6.9)
 
 
-@pytest.mark.parametrize("name", FigureName)
-def test_names_are_data(make_full_run: MakeRun, tmp_path: Path, name: FigureName) -> None:
-    report = report_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
-    report.save_figure(tmp_path / "a.svg", name)
-    shown = "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
-    assert not OBEYED & set(shown)
-
-
 @pytest.mark.parametrize("draw", [accuracy_matrix.draw, curves.draw])
 def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
     make_full_run: MakeRun, full: Report, draw: Callable[..., Text]
@@ -92,22 +78,6 @@ def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
             assert "least-square" in drawn
 
 
-CLASS_FIGURES = (FigureName.CLASS_GAINS, FigureName.CONFUSIONS)
-
-
-@pytest.mark.parametrize("name", CLASS_FIGURES)
-def test_class_names_are_drawn_letter_by_letter(
-    make_full_run: MakeRun, tmp_path: Path, name: FigureName
-) -> None:
-    records = [
-        make_full_run(init, names=(*HOSTILE[3:], "$x$_^{2")) for init in ("random", "least-square")
-    ]
-    report = report_of(records)
-    report.save_figure(tmp_path / "a.pdf", name)
-    report.save_figure(tmp_path / "a.svg", name)
-    assert "$x$_^{2" in "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FigureName)
 def test_fifteen_starts_are_drawn(make_full_run: MakeRun, name: FigureName) -> None:
@@ -117,27 +87,52 @@ def test_fifteen_starts_are_drawn(make_full_run: MakeRun, name: FigureName) -> N
     report.figure(name).draw_without_rendering()
 
 
-@pytest.mark.parametrize("name", all_but(FigureName.LOSS_SPIKE, FigureName.EFFICIENCY))
-def test_without_a_step_all_that_needs_none_is_drawn(
-    make_full_run: MakeRun, tmp_path: Path, name: FigureName
-) -> None:
-    runs = [make_full_run(init, iterations=0, tasks=1) for init in ("random", "least-square")]
-    report = report_of(runs)
+@pytest.mark.parametrize("name", FigureName)
+def test_names_are_data(make_full_run: MakeRun, tmp_path: Path, name: FigureName) -> None:
+    report = report_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
     report.save_figure(tmp_path / "a.svg", name)
+    shown = "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
+    assert not OBEYED & set(shown)
+    if name in (FigureName.CLASS_GAINS, FigureName.CONFUSIONS):
+        assert "_a$\\frac{$ %_^" in shown
 
 
-@pytest.mark.parametrize("name", all_but(FigureName.CLASS_GAINS, FigureName.EFFICIENCY))
-def test_a_task_without_test_images_and_a_single_run_are_drawn(
-    make_full_run: MakeRun, tmp_path: Path, name: FigureName
+SMALL = {
+    "without a step": {"iterations": 0, "tasks": 1},
+    "without a test image": {"untested_task": 1},
+}
+NEEDS_STEPS = {FigureName.LOSS_SPIKE, FigureName.EFFICIENCY}
+
+
+@pytest.mark.parametrize("name", sorted({*FigureName} - NEEDS_STEPS))
+@pytest.mark.parametrize("settings", SMALL.values(), ids=SMALL)
+def test_runs_that_lack_much_are_drawn(
+    make_full_run: MakeRun, name: FigureName, settings: dict[str, int]
 ) -> None:
-    report = report_of([make_full_run("least-square", untested_task=1)])
-    report.save_figure(tmp_path / "a.svg", name)
+    runs = [make_full_run(init, **settings) for init in ("random", "least-square")]
+    report_of(runs).figure(name).draw_without_rendering()
 
 
-def test_several_figures_get_their_names_before_the_ending(tmp_path: Path) -> None:
-    path = tmp_path / "paper.v2.pdf"
-    assert paths_of(path, ["cost"]) == [path]
-    assert [each.name for each in paths_of(path, ["cost", "curves"])] == [
-        "paper.v2-cost.pdf",
-        "paper.v2-curves.pdf",
-    ]
+def test_starts_look_different(make_run: MakeRun) -> None:
+    scales = ("none", "norm", "calibrated")
+    few = report_of([make_run(), *(make_run("least-square", scale) for scale in scales)])
+    looks = looks_of(starts_of(few.runs))
+    assert len({look.colour for look in looks}) == 4
+    assert [look.line for look in looks] == ["-", "-", "--", "-."]
+    inits = ("random", "class-mean", "least-square")
+    many = report_of([make_run(init, lr=lr) for init in inits for lr in (0.1, 0.2, 0.3)])
+    looks = looks_of(starts_of(many.runs))
+    assert len({look.colour for look in looks}) == 3
+    assert len({(look.colour, look.line) for look in looks}) == 9
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_file_is_whole_or_not_there(three_inits: Path, tmp_path: Path, suffix: str) -> None:
+    report, path = load_report([three_inits]), tmp_path / "figures" / f"a [new]{suffix}"
+    report.save_figure(path)
+    starts = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+    assert path.read_bytes().startswith(starts[suffix])
+    assert [*path.parent.iterdir()] == [path]
+    with pytest.raises(RecordError, match=r"its ending is '\.jpg'") as caught:
+        report.save_figure(tmp_path / "a.jpg")
+    assert ".png, .pdf, .svg" in caught.value.remedy

@@ -1,12 +1,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
 import pytest
+from rich.cells import cell_len
 
-from clinit.analysis.figures.line import Line, finite_values, lines_of, log_floor
+from clinit.analysis.figures.line import (
+    Line,
+    finite_values,
+    lines_of,
+    log_floor,
+    round_ticks,
+    shortened,
+    spans_decades,
+    starts_of,
+)
+from clinit.analysis.report.report import report_of
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
 
 
 def noisy(points: int, seeds: int = 3) -> Line:
@@ -43,12 +58,6 @@ def test_a_single_spike_in_a_million_steps_is_not_lost() -> None:
     values = np.ones(1_000_000)
     values[765_432] = 50.0
     assert Line.of(np.arange(len(values)), [values]).thinned(0, 1e6, 70).mean.max() == 50.0
-
-
-def test_few_points_are_not_thinned() -> None:
-    line = noisy(10)
-    assert line.thinned(0, 10, 5) is line
-    assert line.thinned(0, 0, 1) is line
 
 
 def test_a_line_is_broken_where_the_value_of_a_seed_is_not_finite() -> None:
@@ -106,3 +115,46 @@ def test_lines_over_seeds_agree_with_loops_over_rows() -> None:
         columns = (line.at, line.mean, line.low, line.high)
         got = np.column_stack(columns)
         assert got == pytest.approx(np.array(expected[task]))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "expected"),
+    [
+        (0.0, 100.0, False, [0, 20, 40, 60, 80, 100]),
+        (0.0, 3.1, False, [0, 1, 2, 3]),
+        (0.39, 9.3, True, [0.5, 1, 2, 5]),
+        (1e-4, 50.0, True, [1e-4, 1e-3, 1e-2, 0.1, 1, 10]),
+        (2.0, 2.0, False, [2.0]),
+    ],
+)
+def test_ticks_are_round_numbers(low: float, high: float, log: bool, expected: list[float]) -> None:
+    assert round_ticks(low, high, log=log) == pytest.approx(expected)
+
+
+def test_values_span_decades_from_a_factor_of_20_on_and_only_above_0() -> None:
+    assert spans_decades([1.0, 21.0])
+    assert not spans_decades([1.0, 19.0])
+    assert not spans_decades([0.0, 100.0])
+    assert not spans_decades([])
+
+
+@pytest.mark.parametrize("name", ["", "kitchen", "a" * 10_000, "写" * 50, "\u05d0\u05d1" * 9])
+@pytest.mark.parametrize("width", [1, 2, 30])
+def test_a_name_never_takes_more_than_its_columns(name: str, width: int) -> None:
+    short = shortened(name, width)
+    assert cell_len(short) <= width
+    assert short == name if cell_len(name) <= width else short.endswith("…")
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_start(make_run: MakeRun) -> None:
+    """A run that was recorded twice is not taken for two seeds; other settings are in the name."""
+    runs = [make_run(init, seed=seed) for seed in range(3) for init in ("random", "least-square")]
+    starts = starts_of(report_of([*runs, make_run("class-mean"), make_run("class-mean")]).runs)
+    assert [(start.name, len(start.runs)) for start in starts] == [
+        *(("random", 3), ("class-mean (run 1)", 1), ("class-mean (run 2)", 1), ("least-square", 3))
+    ]
+    assert [run.config["seed"] for run in starts[0].runs] == [0, 1, 2]
+    ridges = [make_run("least-square", lam=lam, seed=s) for lam in (0.1, 1.0) for s in (0, 1)]
+    assert [start.name for start in starts_of(report_of(ridges).runs)] == [
+        *("least-square (λ 0.1)", "least-square (λ 1)")
+    ]

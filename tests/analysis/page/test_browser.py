@@ -164,14 +164,6 @@ def test_switching_off_an_initialisation_removes_its_curves(
     assert amount(page, 1, BLUE) > 50
 
 
-def test_switching_off_a_seed_leaves_the_others(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records)
-    page.get_by_label("1", exact=True).uncheck()
-    words = hover(page, 1, 0.5, 0.2)
-    assert "(seed 0)" in words
-    assert "(seed 1)" not in words
-
-
 def test_a_click_sorts_the_better_first_and_another_one_turns_it_round(
     open_page: Open, records: list[RunRecord]
 ) -> None:
@@ -203,19 +195,6 @@ def test_a_task_can_be_zoomed_into_and_out_of(open_page: Open, records: list[Run
     assert page.evaluate(seen) == [[200, 400]] * 4
     page.get_by_role("button", name="Zoom out").click()
     assert page.evaluate(seen) == [[0, 600]] * 4
-
-
-def test_dragging_zooms_all_charts(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records)
-    hover(page, 0, 0.25, 0.5)
-    page.mouse.down()
-    box = page.locator(".plot .u-over").first.bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.5, steps=4)
-    page.mouse.up()
-    page.wait_for_timeout(50)
-    for low, high in page.evaluate("charts.map((c) => [c.scales.x.min, c.scales.x.max])"):
-        assert low == pytest.approx(150, abs=5)
-        assert high == pytest.approx(450, abs=5)
 
 
 def test_the_loss_and_its_scale_can_be_chosen(open_page: Open, records: list[RunRecord]) -> None:

@@ -43,14 +43,6 @@ def test_thinning_keeps_the_extremes_and_both_ends(values: list[float], most: in
         assert finite.max() in array[kept]
 
 
-def test_thinning_keeps_the_lowest_and_the_highest_of_each_span() -> None:
-    values = np.random.default_rng(0).normal(size=1_000)
-    kept = set(thin(values, 22).tolist())
-    for start in range(0, 1_000, 100):  # ten spans of two values each
-        span = values[start : start + 100]
-        assert {start + int(span.argmin()), start + int(span.argmax())} <= kept
-
-
 def test_few_points_are_kept_as_they_are(three_inits: Path) -> None:
     runs = load_report([three_inits]).runs
     found = curves(runs)

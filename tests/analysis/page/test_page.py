@@ -21,7 +21,7 @@ import pytest
 from clinit.analysis.page.data import page_data
 from clinit.analysis.page.page import escaped_json, svg
 from clinit.analysis.report.report import load_report, report_of
-from clinit.errors import ClinitError, RecordError
+from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -44,15 +44,12 @@ class Elements(HTMLParser):
             self.raw.append(data)
 
 
-def test_the_same_records_give_the_same_bytes(three_inits: Path, tmp_path: Path) -> None:
-    for name in ("one.html", "two.html"):
-        load_report([three_inits]).save_html(tmp_path / name)
-    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
-    assert (tmp_path / "one.html").read_text(encoding="utf-8") == load_report([three_inits]).html()
-
-
-def test_the_page_holds_the_data_of_the_report(three_inits: Path) -> None:
+def test_the_page_holds_the_data_of_the_report(three_inits: Path, tmp_path: Path) -> None:
     report = load_report([three_inits])
+    report.save_html(tmp_path / "page.html")
+    again = load_report([three_inits]).html()
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == again, "the same bytes"
+    assert "Copyright (c) 2022 Leon Sorokin" in again
     (found,) = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', report.html()
     )
@@ -105,12 +102,6 @@ def test_nothing_is_loaded(three_inits: Path) -> None:
     assert not re.search(r"url\(|@import", page.raw[0])
 
 
-def test_the_licence_of_the_library_is_in_the_page(three_inits: Path) -> None:
-    page = load_report([three_inits]).html()
-    assert "Copyright (c) 2022 Leon Sorokin" in page
-    assert "THE SOFTWARE IS PROVIDED" in page
-
-
 def test_the_picture_is_an_svg_whose_letters_are_text(hostile_runs: list[RunRecord]) -> None:
     page = Elements(report_of(hostile_runs).html())
     (source,) = (attributes["src"] for tag, attributes in page.tags if tag == "img")
@@ -121,12 +112,6 @@ def test_the_picture_is_an_svg_whose_letters_are_text(hostile_runs: list[RunReco
     assert not [name for each in drawn.iter() for name in each.attrib if name.startswith("on")]
     assert any("<script>document.title" in text for text in drawn.itertext())
     assert "<svg" not in html.unescape(str(source))
-
-
-def test_the_picture_names_runs_of_one_look_once(make_run: MakeRun) -> None:
-    drawn = svg(report_of([make_run(seed=seed) for seed in range(9)]).runs)
-    texts = [text for text in ElementTree.fromstring(drawn).itertext() if text.strip()]
-    assert texts.count("random") == 1
 
 
 def test_letters_that_the_fonts_lack_are_no_warning(make_run: MakeRun) -> None:
@@ -166,21 +151,8 @@ def test_another_ending_is_refused(three_inits: Path, tmp_path: Path, name: str)
     ending = Path(name).suffix or "missing"
     with pytest.raises(RecordError, match=f"its ending is '{re.escape(ending)}'") as caught:
         load_report([three_inits]).save_html(tmp_path / name)
-    assert caught.value.remedy == "Give a file name that ends in .html."
+    assert ".html" in caught.value.remedy
     assert not (tmp_path / name).exists()
-
-
-def test_a_page_that_cannot_be_written_is_reported(three_inits: Path, tmp_path: Path) -> None:
-    (tmp_path / "page.html").mkdir()
-    with pytest.raises(ClinitError, match=r"cannot write .*page\.html: it is a folder"):
-        load_report([three_inits]).save_html(tmp_path / "page.html")
-    assert [path.name for path in tmp_path.glob("*page*")] == ["page.html"]
-
-
-def test_a_page_that_is_there_is_replaced(three_inits: Path, tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text("old")
-    load_report([three_inits]).save_html(tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_report_without_a_page_loads_no_matplotlib() -> None:

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import timm
 import torch
@@ -24,18 +22,13 @@ def test_model_arguments_are_python_literals_or_strings() -> None:
     [
         ("swinv2_tiny_window8_256", "pretrained_window_sizes=(8, 8, 8, 4)"),
         ("dpn68", "b=True"),
-        ("dpn68", "small=False"),
-        ("tresnet_m", "v2=True"),
         ("visformer_tiny", "embed_norm=None"),
         ("coat_lite_tiny", "crpe_window={3: 4, 5: 2, 7: 2}"),
-        ("densenet121", "memory_efficient=True"),
     ],
 )
 def test_arguments_of_one_family_of_networks_are_taken(model: str, argument: str) -> None:
-    arguments = parse_model_args([argument])
-    check_model_args(arguments)
     with torch.device("meta"):
-        assert isinstance(timm.create_model(model, **arguments), nn.Module)
+        assert isinstance(timm.create_model(model, **parse_model_args([argument])), nn.Module)
 
 
 @pytest.mark.parametrize(
@@ -52,36 +45,22 @@ def test_what_is_no_architecture_is_refused_by_its_name(name: str) -> None:
         check_model_args({"depths": (1, 2), name: "x"})
 
 
-def refusal(arguments: dict[str, Any]) -> str | None:
-    try:
-        check_model_args(arguments)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         (10**9, "= 1000000000 lies beyond 65,536"),
-        (-(10**9), "lies beyond 65,536"),
         ((4, 8, (10**6,)), "lies beyond 65,536"),
         pytest.param(16**4100, "= a number of thousands of digits lies beyond 65,536", id="huge"),
         (1e7, "lies beyond 1,000,000"),
         (float("nan"), "= nan lies beyond 1,000,000"),
-        (float("inf"), "lies beyond 1,000,000"),
         ("/etc/passwd", "= '/etc/passwd' is not a word of letters, digits, _, + and -"),
         ("hf-hub:timm/resnet18", "is not a word of letters"),
         ("a\n", "is not a word of letters"),
-        ("x" * 10**6, "is not a word of letters"),
         ((1,) * 129, "has more than 128 entries or more than 3 levels"),
         ([[[[1]]]], "has more than 128 entries or more than 3 levels"),
         ({3: 10**9}, "lies beyond 65,536"),
-        ({10**9: 3}, "lies beyond 65,536"),
-        ({3: "/etc/passwd"}, "is not a word of letters"),
         ({True: 1}, "is of type dict, expected numbers, words or lists of them"),
         ({"file": "x"}, "is of type dict, expected numbers, words or lists of them"),
-        (b"x", "is of type bytes"),
         (nn.Linear, "is of type type"),
     ],
 )
@@ -113,25 +92,14 @@ def test_hostile_text_is_an_error_and_no_crash(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "model_args is of type NoneType, expected a text"),
         ({"depths": 1}, "model_args is of type dict, expected a text"),
         ("5", "model_args is '5', expected names with values"),
-        ("[1, 2]", "expected names with values"),
         ("{1: 2}", "expected names with values"),
-        (
-            "{'checkpoint_path': 'evil.pth'}",
-            "the model argument 'checkpoint_path' is none of those",
-        ),
+        ("{'checkpoint_path': 'evil.pth'}", "the model argument 'checkpoint_path' is none of"),
     ],
 )
 def test_stored_arguments_of_another_form_are_refused(text: object, message: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    for good in ("{'depths': (1, 2)}", "[('depths', (1, 2))]"):
+        assert read_model_args(good) == {"depths": (1, 2)}
+    with pytest.raises(ValueError, match=message):
         read_model_args(text)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text", ["{'depths': (1, 2)}", "[('depths', (1, 2))]", "(('depths', (1, 2)),)"]
-)
-def test_stored_arguments_come_back_as_they_were(text: str) -> None:
-    assert read_model_args(text) == {"depths": (1, 2)}

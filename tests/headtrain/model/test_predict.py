@@ -161,7 +161,7 @@ def test_images_that_the_network_does_not_take_are_refused(
 ) -> None:
     transform = replace(model.facts.transform, crop=(3, 32))
     small = Classifier(replace(model.facts, transform=transform), model.backbone)
-    with pytest.raises(ModelError, match="does not take the images of 3 x 32 pixels"):
+    with pytest.raises(ModelError, match="does not compute on images of 3 x 32 pixels"):
         small.predict(images[:1])
 
 

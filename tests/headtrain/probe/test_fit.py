@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from clinit.headtrain.probe import fit as module
 from clinit.headtrain.probe.fit import LogisticRegression, Standard, fit
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import LabelledRows
 from tests.headtrain.probe.digits import digits, trained
 
 TRAIN = digits().train

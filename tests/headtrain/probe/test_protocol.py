@@ -19,7 +19,7 @@ from clinit.headtrain.record.format import finite
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.heads import LabelledRows
 from tests.headtrain.probe.digits import NAMES, digits
 
 SMALL: dict[str, Any] = {"lr": (1e-3, 0.03), "weight_decay": (0.0, 0.5), "epochs": 6}

@@ -135,5 +135,5 @@ def test_a_precision_that_a_device_lacks_is_refused_before_any_bank_is_trained(
     data: RunData, tmp_path: Path
 ) -> None:
     folder = open_folder(tmp_path, data, {"ce"})
-    with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices"):
+    with pytest.raises(DeviceError, match="tf32 needs a CUDA device"):
         plan_sweep(runs("precision=float32,tf32"), folder, data)

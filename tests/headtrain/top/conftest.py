@@ -1,23 +1,24 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.top.activations import Batch
-from clinit.headtrain.top.method import TopModel
+from clinit.headtrain.top.activations import Batch, TaskReader
+from clinit.headtrain.top.network import PlasticModel
 
-SHAPE, HIDDEN, DIM = (2, 3), 5, 4
+HIDDEN, DIM = 5, 4
 
 
-class TinyTop(nn.Module):
+class TinyTop(nn.Module, PlasticModel):
     """Two linear layers on flattened activations, and a classifier."""
 
     def __init__(self, classes: int, blocks: nn.Module, dim: int) -> None:
         super().__init__()
+        self.device = torch.device("cpu")
         self.blocks = blocks
         self.mixed = False
         self.classifier = nn.Linear(dim, classes)
@@ -53,60 +54,49 @@ class TinyTop(nn.Module):
     def trainable(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
-    def grow(self, classes: int) -> None:
+    def widen(self, classes: int) -> None:
         """Append random rows to the classifier."""
         old = self.classifier
-        new = nn.Linear(old.in_features, old.out_features + classes).to(old.weight)
+        self.classifier = nn.Linear(old.in_features, old.out_features + classes).to(old.weight)
         with torch.no_grad():
-            new.weight[: old.out_features] = old.weight
-            new.bias[: old.out_features] = old.bias
-        self.classifier = new
+            self.classifier.weight[: old.out_features] = old.weight
+            self.classifier.bias[: old.out_features] = old.bias
 
 
-@dataclass
-class Images:
+class Images(TaskReader):
     """Rows 0, 1, ...: activations and labels; a reader of some of them."""
 
-    activations: Tensor
-    labels: Tensor
-    new: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    old: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    kept: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    def __init__(self, values: Tensor, labels: Tensor) -> None:
+        self.values, self.labels = values, labels
+        self.new = self.old = self.kept = np.empty(0, dtype=np.int64)
 
     def batch(self, rows: np.ndarray, num_new: int = 0) -> Batch:
         index = torch.from_numpy(rows)
-        return Batch(self.activations[index], self.labels[index], rows, num_new)
+        return Batch(self.values[index], self.labels[index], rows, num_new)
 
-    def batches(self, rows: np.ndarray, size: int) -> Iterator[Batch]:
+    def batches(self, rows: np.ndarray, size: int) -> Any:
         for start in range(0, len(rows), size):
             yield self.batch(rows[start : start + size])
 
 
 @pytest.fixture
-def make_top() -> Callable[..., TopModel]:
+def make_top() -> Callable[..., TinyTop]:
     def make(
         classes: int = 6, *, seed: int = 0, blocks: nn.Module | None = None, dim: int = DIM
     ) -> TinyTop:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if blocks is None:
-                blocks = nn.Sequential(
-                    nn.Flatten(), nn.Linear(6, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, dim)
-                )
-            return TinyTop(classes, blocks, dim).eval()
+            layers = (nn.Flatten(), nn.Linear(6, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, dim))
+            return TinyTop(classes, blocks or nn.Sequential(*layers), dim).eval()
 
     return make
 
 
 @pytest.fixture
 def make_images() -> Callable[..., Images]:
-    def make(
-        rows: int = 30, *, classes: int = 6, shape: tuple[int, ...] = SHAPE, seed: int = 1
-    ) -> Images:
-        random = torch.Generator().manual_seed(seed)
-        return Images(
-            torch.randn(rows, *shape, generator=random),
-            torch.randint(classes, (rows,), generator=random),
-        )
+    def make(rows: int = 30, *, classes: int = 6, shape: tuple[int, ...] = (2, 3)) -> Images:
+        random = torch.Generator().manual_seed(1)
+        values = torch.randn(rows, *shape, generator=random)
+        return Images(values, torch.randint(classes, (rows,), generator=random))
 
     return make

@@ -1,8 +1,5 @@
-""""""
-
-from __future__ import annotations
-
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -12,18 +9,19 @@ from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.methods import DerppConfig
-from clinit.headtrain.top.derpp import Derpp, StoredLogits
-from clinit.headtrain.top.method import Rehearsal
+from clinit.headtrain.top.derpp import Derpp
+from clinit.headtrain.top.training import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]
 BASE, STEP, EACH = 4, 2, 20
 TASKS = [Task(n, np.arange(STEP), BASE + STEP * (n - 1)) for n in (1, 2, 3)]
 TEACHERS: list[Literal["snapshot", "stored"]] = ["snapshot", "stored"]
-DISTANCES: list[Literal["mean", "sum"]] = ["mean", "sum"]
+FORMS = [(distance, name) for distance in ("mean", "sum") for name in ("ce", "mse", "sqen")]
 
 
-def images_of(make_images: Make) -> Any:
+@pytest.fixture
+def images(make_images: Make) -> Any:
     """20 base rows, then 20 rows of each of three tasks."""
     images = make_images(EACH * 4, classes=BASE)
     for task in TASKS:
@@ -37,14 +35,14 @@ def rows_of(number: int) -> np.ndarray:
 
 def kept_of(number: int, task: int) -> np.ndarray:
     """Return what the buffer still holds of a task's rows (0: the base) at a later task."""
-    return rows_of(number)[: 12 - 3 * task]
+    return rows_of(number)[::-1][: 12 - 3 * task].copy()
 
 
 def enter(model: Any, images: Any, task: Task) -> None:
     """Let the classes of a task arrive."""
     if model.num_classes < task.stop:
         torch.manual_seed(task.number)
-        model.grow(STEP)
+        model.widen(STEP)
     images.new = rows_of(task.number)
     images.old = np.concatenate([kept_of(n, task.number) for n in range(task.number)])
     images.kept = kept_of(task.number, task.number)
@@ -58,107 +56,101 @@ def draw(images: Any, task: Task, step: int, *, twice: bool) -> tuple[Any, Any]:
     return batch, images.batch(old[-6:]) if twice else None
 
 
-def learn(method: Any, model: Any, images: Any, task: Task, steps: int = 4) -> list[Tensor]:
-    """Learn a task as the learner does; return the losses of its steps."""
+def learn(method: Any, model: Any, images: Any, task: Task, again: int | None = None) -> Any:
+    """Learn a task as the learner does; return the losses of its steps and the state.
+
+    At step `again`, a new method takes over the state of this one.
+    """
     enter(model, images, task)
     method.begin(model, task, images)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
     losses = []
-    for step in range(steps):
+    for step in range(4):
+        if step == again:
+            state = {name: values.clone() for name, values in method.state().items()}
+            method = type(method)(method._config, "ce")
+            method.restore(state)
         loss, _ = method.loss(model, *draw(images, task, step, twice=method.draws == 2))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
     method.end(model, task, images)
-    return losses
+    return torch.stack(losses), method.state()
 
 
 def outputs(model: Any, images: Any, row: int) -> Tensor:
-    logits: Tensor = model.classifier(model.blocks(images.activations[row : row + 1]))[0]
+    logits: Tensor = model.classifier(model.blocks(images.values[row : row + 1]))[0]
     return logits
 
 
+@torch.no_grad()
 def former_logits(model: Any, images: Any, rows: np.ndarray, width: int) -> dict[int, Tensor]:
-    with torch.no_grad():
-        return {int(row): outputs(model, images, int(row))[:width].clone() for row in rows}
+    return {int(row): outputs(model, images, int(row))[:width].clone() for row in rows}
 
 
-def equation_6(
-    model: Any,
-    images: Any,
-    batch: Any,
-    dark: Any,
-    former: dict[int, Tensor],
+def assert_is_equation_6(
     config: DerppConfig,
     name: str,
-) -> Tensor:
+    model: Any,
+    images: Any,
+    found: tuple[Tensor, Tensor],
+    batch: Any,
+    dark: np.ndarray,
+    former: dict[int, Tensor],
+) -> None:
     """L_new + alpha E |z' - h(x')|^2 + beta E l(y'', f(x'')), one sample after the other."""
 
     def loss(row: int) -> Tensor:
         return LOSSES[name].value(outputs(model, images, row)[None], images.labels[[row]])[0]
 
-    new, old = batch.rows[: batch.num_new].tolist(), batch.rows[batch.num_new :].tolist()
-    total = torch.stack([loss(row) for row in new]).mean()
-    total = total + config.beta * torch.stack([loss(row) for row in old]).mean()
-    squares = []
-    for row in dark:
-        known = former[int(row)]
-        square = ((outputs(model, images, int(row))[: len(known)] - known) ** 2).sum()
-        squares.append(square / len(known) if config.distance == "mean" else square)
-    return total + config.alpha * torch.stack(squares).mean()
+    def distance(row: int) -> Tensor:
+        squares = (outputs(model, images, row)[: len(former[row])] - former[row]) ** 2
+        return squares.mean() if config.distance == "mean" else squares.sum()
 
-
-def assert_same_step(model: Any, loss: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    losses = torch.stack([loss(row) for row in batch.rows.tolist()])
+    new, old = losses[: batch.num_new].mean(), losses[batch.num_new :].mean()
+    dark_loss = torch.stack([distance(row) for row in dark.tolist()]).mean()
+    expected = new + config.alpha * dark_loss + config.beta * old
+    torch.testing.assert_close(found[1], losses.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-5)
     parameters = list(model.parameters())
-    for mine, theirs in zip(
-        torch.autograd.grad(loss, parameters),
+    torch.testing.assert_close(
+        torch.autograd.grad(found[0], parameters),
         torch.autograd.grad(expected, parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
-@pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize(("distance", "name"), FORMS)
 def test_with_stored_logits_it_is_equation_6_while_the_head_grows(
-    make_top: Make, make_images: Make, distance: Literal["mean", "sum"], name: str
+    make_top: Make, images: Any, distance: Literal["mean", "sum"], name: str
 ) -> None:
     config = DerppConfig(alpha=0.3, beta=0.7, teacher="stored", distance=distance)
-    model, images = make_top(BASE), images_of(make_images)
-    method = Derpp(config, loss_name=name)
+    model, method = make_top(BASE), Derpp.of(config, name)
     former = former_logits(model, images, rows_of(0), BASE)
-    for task in TASKS:
+    for task, following in pairwise(TASKS):
         learn(method, model, images, task)
         former |= former_logits(model, images, rows_of(task.number), task.stop)
-        if task.number == len(TASKS):
-            break
-        following = TASKS[task.number]
         enter(model, images, following)
-        again = Derpp(config, loss_name=name)
-        again.restore(method.state())
-        again.begin(model, following, images)
+        method.begin(model, following, images)
+        assert len({len(former[int(row)]) for row in images.old}) == task.number + 1, "widths"
         batch, second = draw(images, following, step=7, twice=True)
-        widths = {len(former[int(row)]) for row in images.old}
-        assert len(widths) == task.number + 1, "old rows were stored in several widths"
         with torch.no_grad():
             model.blocks[1].weight += 0.1
-        loss, _ = again.loss(model, batch, second)
-        expected = equation_6(model, images, batch, second.rows, former, config, name)
-        assert_same_step(model, loss, expected)
+        found = method.loss(model, batch, second)
+        assert_is_equation_6(config, name, model, images, found, batch, second.rows, former)
         with torch.no_grad():
             model.blocks[1].weight -= 0.1
 
 
-@pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize(("distance", "name"), FORMS)
 def test_with_a_snapshot_the_former_logits_are_those_of_the_start_of_the_task(
-    make_top: Make, make_images: Make, distance: Literal["mean", "sum"], name: str
+    make_top: Make, images: Any, distance: Literal["mean", "sum"], name: str
 ) -> None:
     config = DerppConfig(alpha=0.3, beta=0.7, distance=distance)
-    model, images = make_top(BASE), images_of(make_images)
-    method = Derpp(config, loss_name=name)
+    model, method = make_top(BASE), Derpp.of(config, name)
     for task in TASKS[:2]:
         enter(model, images, task)
         method.begin(model, task, images)
@@ -167,42 +159,34 @@ def test_with_a_snapshot_the_former_logits_are_those_of_the_start_of_the_task(
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
         batch, _ = draw(images, task, step=0, twice=False)
-        loss, losses = method.loss(model, batch, None)
+        found = method.loss(model, batch, None)
         dark = batch.rows[batch.num_new :]
-        assert_same_step(model, loss, equation_6(model, images, batch, dark, former, config, name))
-        logits = model.classifier(model.blocks(batch.activations))
-        torch.testing.assert_close(losses, LOSSES[name].value(logits, batch.labels).detach())
+        assert_is_equation_6(config, name, model, images, found, batch, dark, former)
         method.end(model, task, images)
         assert method.state() == {}
 
 
 @pytest.mark.parametrize("teacher", TEACHERS)
 def test_without_old_rows_it_is_the_mean_loss_of_new_rows(
-    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
+    make_top: Make, images: Any, teacher: Literal["snapshot", "stored"]
 ) -> None:
-    model, images = make_top(BASE), images_of(make_images)
+    model, method = make_top(BASE), Derpp.of(DerppConfig(teacher=teacher))
     enter(model, images, TASKS[0])
     images.old = np.empty(0, dtype=np.int64)
-    method = Derpp(DerppConfig(teacher=teacher))
     method.begin(model, TASKS[0], images)
     batch = images.batch(images.new, num_new=EACH)
-    loss, _ = method.loss(model, batch, None)
-    assert loss == Rehearsal().loss(model, batch, None)[0]
+    assert method.loss(model, batch, None)[0] == Rehearsal().loss(model, batch, None)[0]
     method.end(model, TASKS[0], images)
     images.old = images.kept
-    following = TASKS[1]
-    model.grow(STEP)
-    method.begin(model, following, images)
+    model.widen(STEP)
+    method.begin(model, TASKS[1], images)
     loss, _ = method.loss(model, images.batch(images.old), images.batch(images.old))
     assert loss.isfinite()
 
 
-def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(
-    make_top: Make, make_images: Make
-) -> None:
-    model, images = make_top(BASE), images_of(make_images)
+def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(make_top: Make, images: Any) -> None:
+    model, method = make_top(BASE), Derpp.of(DerppConfig(alpha=0.0, beta=1.0, teacher="stored"))
     enter(model, images, TASKS[0])
-    method = Derpp(DerppConfig(alpha=0.0, beta=1.0, teacher="stored"))
     method.begin(model, TASKS[0], images)
     assert method.draws == 1, "no logits, no second draw"
     assert method.state() == {}
@@ -213,94 +197,16 @@ def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(
 
 
 @pytest.mark.parametrize("teacher", TEACHERS)
-@pytest.mark.parametrize("at", [0, 2, 4])
 def test_a_method_restored_within_a_task_goes_on_as_before(
-    make_top: Make, make_images: Make, at: int, teacher: Literal["snapshot", "stored"]
+    make_top: Make, images: Any, teacher: Literal["snapshot", "stored"]
 ) -> None:
-    def run(stop: int | None) -> tuple[list[Tensor], dict[str, Tensor]]:
-        model, images = make_top(BASE), images_of(make_images)
-        method = Derpp(DerppConfig(alpha=0.5, teacher=teacher))
+    def run(again: int | None) -> tuple[Tensor, dict[str, Tensor]]:
+        model, method = make_top(BASE), Derpp.of(DerppConfig(alpha=0.5, teacher=teacher))
         learn(method, model, images, TASKS[0])
-        enter(model, images, TASKS[1])
-        method.begin(model, TASKS[1], images)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses = []
-        for step in range(5):
-            if step == stop:
-                state = {name: values.clone() for name, values in method.state().items()}
-                method = Derpp(DerppConfig(alpha=0.5, teacher=teacher))
-                method.restore(state)
-            batch, second = draw(images, TASKS[1], step, twice=method.draws == 2)
-            loss, _ = method.loss(model, batch, second)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        method.end(model, TASKS[1], images)
-        return losses, method.state()
+        found: tuple[Tensor, dict[str, Tensor]] = learn(method, model, images, TASKS[1], again)
+        return found
 
-    (expected, whole), (found, restored) = run(None), run(at)
-    assert torch.equal(torch.stack(found), torch.stack(expected))
+    (expected, whole), (found, restored) = run(None), run(2)
+    assert torch.equal(found, expected)
     assert whole.keys() == restored.keys()
-    for name, values in whole.items():
-        assert torch.equal(restored[name], values)
-
-
-def test_stored_logits_without_a_second_draw_are_refused(make_top: Make, make_images: Make) -> None:
-    model, images = make_top(BASE), images_of(make_images)
-    enter(model, images, TASKS[0])
-    method = Derpp(DerppConfig(teacher="stored"))
-    method.begin(model, TASKS[0], images)
-    batch, _ = draw(images, TASKS[0], step=0, twice=False)
-    with pytest.raises(ValueError, match=r"6 old rows without the second draw of eq. 6"):
-        method.loss(model, batch, None)
-
-
-def stored() -> StoredLogits:
-    """Rows 5, 2, 9 with two logits, rows 7, 1 with three; each logit is row + column / 10."""
-    found = StoredLogits()
-    for rows, width in (([5, 2, 9], 2), ([7, 1], 3)):
-        values = np.array(rows)[:, None] + np.arange(width) / 10
-        found.add(np.array(rows), torch.from_numpy(values).float())
-    return found
-
-
-def test_rows_are_found_with_the_logits_of_their_own_width() -> None:
-    rows = np.array([1, 9, 7, 2, 9])
-    found = stored().find(rows)
-    widths = {}
-    for places, logits in found:
-        for place, values in zip(places.tolist(), logits, strict=True):
-            widths[place] = len(values)
-            expected = torch.from_numpy(rows[place] + np.arange(len(values)) / 10).float()
-            torch.testing.assert_close(values, expected)
-    assert widths == {0: 3, 1: 2, 2: 3, 3: 2, 4: 2}
-
-
-def test_rows_that_are_not_kept_are_forgotten() -> None:
-    found = stored()
-    found.keep(np.array([2, 5]))
-    assert sorted(found.rows.tolist()) == [2, 5]
-    assert len(found.state()) == 2, "a block without rows is gone"
-    with pytest.raises(ValueError, match="1 rows have no stored logits, for example row 7"):
-        found.find(np.array([5, 7]))
-
-
-def test_a_state_is_the_whole_memory() -> None:
-    again = StoredLogits()
-    again.restore(stored().state())
-    for (places, logits), (expected_places, expected) in zip(
-        again.find(np.array([7, 2])), stored().find(np.array([7, 2])), strict=True
-    ):
-        assert torch.equal(places, expected_places)
-        assert torch.equal(logits, expected)
-
-
-def test_rows_that_are_not_there_cannot_be_kept() -> None:
-    with pytest.raises(ValueError, match="2 rows have no stored logits, for example row 3"):
-        stored().keep(np.array([2, 3, 4]))
-
-
-def test_a_row_is_stored_once() -> None:
-    with pytest.raises(ValueError, match="1 rows have logits already, for example row 9"):
-        stored().add(np.array([9, 10]), torch.zeros(2, 3))
+    assert all(torch.equal(restored[name], values) for name, values in whole.items())

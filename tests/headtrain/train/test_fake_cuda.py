@@ -18,29 +18,23 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train import loop as task_steps
-from clinit.headtrain.train import rows as labelled_rows
+from clinit.headtrain.train import heads as heads_module
+from clinit.headtrain.train import loop as loop_module
 from clinit.headtrain.train.evaluate import best_rivals, blocks_of, compared, logits_of, mean_losses
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.loop import TaskSteps
-from clinit.headtrain.train.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
+from clinit.headtrain.train.heads import Bank, LabelledRows
+from clinit.headtrain.train.loop import ResidentFeed, StreamedFeed, TaskSteps
 from clinit.headtrain.train.step import Updates
 
 CUDA = torch.device("cuda")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
-HEADS = [
-    Training(lr=1e-3),
-    Training(lr=1e-2),
-    Training(loss="mse", lr=1e-3),
-    Training(loss="sqen", lr=1e-3),
-]
+HEADS = [*(Training(lr=lr) for lr in (1e-3, 1e-2)), Training(loss="sqen", lr=1e-3)]
 
 
 @pytest.fixture(autouse=True)
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A device whose memory is large, whose steps are not captured, and which computes in all."""
-    monkeypatch.setattr(task_steps, "Replayed", lambda: lambda step: step())
-    monkeypatch.setattr(labelled_rows, "is_resident", lambda size, device: True)
+    monkeypatch.setattr(loop_module, "Replayed", lambda: lambda step: step())
+    monkeypatch.setattr(heads_module, "is_resident", lambda size, device: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         yield
@@ -77,16 +71,14 @@ def test_rows_are_written_and_a_step_is_done_on_the_device(precision: str) -> No
     losses = training.step(rows.features[:BATCH], rows.labels[:BATCH])
     assert on_cuda(losses, bank.weight, bank.bias, training.features)
     assert losses.shape == (BATCH, len(HEADS))
-    states = [each.state for each in training.optimizers]
-    assert all(states)
-    assert on_cuda(*(value for state in states for value in state))
+    assert on_cuda(*(value for each in training.optimizers for value in each.state))
 
 
 @pytest.mark.parametrize("resident", [True, False])
 def test_the_steps_of_a_task_wait_for_nothing(
     monkeypatch: pytest.MonkeyPatch, resident: bool
 ) -> None:
-    monkeypatch.setattr(labelled_rows, "is_resident", lambda size, device: resident)
+    monkeypatch.setattr(heads_module, "is_resident", lambda size, device: resident)
     # Pinning needs the runtime of CUDA.
     empty: Any = torch.empty
     monkeypatch.setattr(
@@ -94,8 +86,8 @@ def test_the_steps_of_a_task_wait_for_nothing(
     )
     rows, schedule = make_rows(), make_schedule()
     assert rows.features.device.type == ("cuda" if resident else "cpu")
-    feed = feed_of(rows, torch.from_numpy(schedule.batches), most_steps=5)
-    assert isinstance(feed, ResidentFeed if resident else StreamedFeed)
+    batches = torch.from_numpy(schedule.batches)
+    feed = ResidentFeed(rows, batches) if resident else StreamedFeed(rows, batches, most_steps=5)
     steps = TaskSteps(Updates(make_bank(), BATCH), feed, schedule)
     steps.run(0, 5)
     steps.run(5, STEPS - 2)
@@ -115,10 +107,6 @@ def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision:
         for heads in blocks:
             logits = logits_of(bank, test.widened(part), heads)
             assert on_cuda(*compared(logits, test.labels[part], groups))
-    few = torch.arange(4)
-    assert on_cuda(
-        best_rivals(bank, 0, test, few),
-        logits_of(bank, test.take(few).features.float(), slice(0, 1)),
-    )
+    assert on_cuda(best_rivals(bank, 0, test, torch.arange(4)))
     with pytest.raises(RuntimeError, match=r"numpy\(\)|FakeTensor"):
         mean_losses(bank, test)  # all but the numbers themselves, which a fake does not have

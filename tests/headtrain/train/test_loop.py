@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,10 +12,17 @@ import torch
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study.parts import Training
-from clinit.headtrain.train import loop as cuda_graph
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
-from clinit.headtrain.train.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed
+from clinit.headtrain.train import loop as loop_module
+from clinit.headtrain.train.heads import Bank, LabelledRows
+from clinit.headtrain.train.loop import (
+    WARM_UP_STEPS,
+    CaptureWarning,
+    Feed,
+    Replayed,
+    ResidentFeed,
+    StreamedFeed,
+    TaskSteps,
+)
 from clinit.headtrain.train.step import Updates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -81,50 +89,28 @@ def test_rows_copied_block_by_block_are_those_that_lie_on_the_device() -> None:
     np.testing.assert_array_equal(steps.losses, others.losses)
 
 
-class Device:
-    """Stands in for a CUDA device: counts what is launched, captured and replayed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
-        self.launched = self.captures = self.replayed = 0
-        self._error = error
-        monkeypatch.setattr(Replayed, "_warm_up", lambda replayed, step: step())
-        monkeypatch.setattr(cuda_graph, "_capture", self._capture)
-
-    def launch(self) -> None:
-        self.launched += 1
-
-    def steps(self, count: int) -> None:
-        replayed = Replayed()
-        for _ in range(count):
-            replayed(self.launch)
-
-    def _capture(self, step: Callable[[], None]) -> Callable[[], None]:
-        self.captures += 1
-        if self._error is not None:
-            raise self._error
-        return self._replay
-
-    def _replay(self) -> None:
-        self.replayed += 1
-
-
-def test_a_step_is_captured_once_and_each_call_is_one_step(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [None, RuntimeError("not permitted when stream is capturing")])
+def test_a_step_is_captured_once_and_a_failed_capture_is_said(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = Device(monkeypatch)
-    device.steps(20)
-    assert (device.launched, device.captures, device.replayed) == (
-        WARM_UP_STEPS,
-        1,
-        20 - WARM_UP_STEPS,
-    )
+    did: list[str] = []
 
+    def capture(step: Callable[[], None]) -> Callable[[], None]:
+        did.append("captured")
+        if error is not None:
+            raise error
+        return lambda: did.append("replayed")
 
-def test_a_failed_capture_is_said_and_the_steps_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch, RuntimeError("operation not permitted when stream is capturing"))
-    with pytest.warns(CaptureWarning, match=r"launched call by call, .* operation not permitted"):
-        device.steps(20)
-    assert (device.launched, device.captures, device.replayed) == (20, 1, 0)
+    monkeypatch.setattr(Replayed, "_warm_up", lambda replayed, step: step())
+    monkeypatch.setattr(loop_module, "_capture", capture)
+    replayed = Replayed()
+    said = nullcontext() if error is None else pytest.warns(CaptureWarning, match="not permitted")
+    with said:
+        for _ in range(20):
+            replayed(lambda: did.append("launched"))
+    after = "replayed" if error is None else "launched"
+    expected = ["launched"] * WARM_UP_STEPS + ["captured"] + [after] * (20 - WARM_UP_STEPS)
+    assert did == expected
 
 
 @pytest.mark.gpu

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clinit.analysis.figures.efficiency import races
+from clinit.analysis.report.report import load_report, report_of
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+
+
+def naive(curve: dict[int, float], random: dict[int, float]) -> tuple[int | None, float, float]:
+    """I_d and both gains from accuracies by iteration, transcribed from docs/metrics.md."""
+    best = max(random.values())
+    level = 0.95 * best - 1e-9
+    first = min(iteration for iteration in random if iteration > 0)
+    reached = min((it for it, acc in curve.items() if acc >= level), default=None)
+    equal = min(it for it, acc in random.items() if acc >= level)
+    top = min(it for it, acc in random.items() if acc >= best - 1e-9)
+    if reached is None:
+        return None, float("nan"), float("nan")
+    return reached, max(equal, first) / max(reached, first), max(top, first) / max(reached, first)
+
+
+def test_a_race_has_the_iterations_and_gains_of_the_definition(three_inits: Path) -> None:
+    (race,) = races(load_report([three_inits]).runs)
+    curves = {
+        runner.start.name: dict(
+            zip(runner.line.at.astype(int).tolist(), runner.line.mean.tolist(), strict=True)
+        )
+        for runner in race.runners
+    }
+    assert (race.task, race.words) == (1, "task 1, seed 0")
+    assert race.best == pytest.approx(max(curves["random"].values()))
+    for runner in race.runners:
+        reached, equal, best = naive(curves[runner.start.name], curves["random"])
+        assert runner.gain.reached == reached
+        assert runner.result == f"{reached}, ×{equal:.3g}, ×{best:.3g}"
+    assert race.of_random.random_best == 200
+
+
+def test_one_seed_races_and_each_setting_by_itself(make_run: MakeRun) -> None:
+    runs = [
+        make_run(init, seed=seed, lr=lr, tasks=1)
+        for init in ("random", "class-mean")
+        for seed in (0, 1)
+        for lr in (0.001, 0.01)
+    ]
+    found = races(report_of(runs).runs)
+    assert len(found) == 2
+    for race in found:
+        assert [runner.start.first.init for runner in race.runners] == ["random", "class-mean"]
+        assert len(race.runners[0].start.runs) == 2
+
+
+def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun) -> None:
+    poor = make_run("class-mean", accuracy=lambda task, iteration: 0.1)
+    (race,) = races(report_of([make_run(), poor]).runs)
+    assert [runner.result for runner in race.runners][1] == "never"
+
+
+def test_a_first_task_without_a_level_gives_way_to_the_next(make_run: MakeRun) -> None:
+    runs = [make_run(init, untested_task=1) for init in ("random", "least-square")]
+    (race,) = races(report_of(runs).runs)
+    assert race.task == 2
+
+
+def test_without_random_rows_there_is_no_race(make_run: MakeRun) -> None:
+    with pytest.raises(RecordError, match="no random run of the same stream") as caught:
+        races(report_of([make_run("least-square")]).runs)
+    assert "--init random" in caught.value.remedy
+
+
+def test_without_a_step_there_is_no_level(make_run: MakeRun) -> None:
+    runs = [make_run(iterations=0), make_run("least-square", iterations=0)]
+    with pytest.raises(RecordError, match="there is no evaluation after the start") as caught:
+        races(report_of(runs).runs)
+    assert "--iterations above 0" in caught.value.remedy

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clinit.analysis.figures.line import starts_of
+from clinit.analysis.figures.tasks import (
+    COLLAPSE,
+    STEPS,
+    collapse_line,
+    first_steps,
+    floor_of,
+    lambda_lines,
+)
+from clinit.analysis.report.report import report_of
+from clinit.analysis.report.run import RunSummary
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+LAMS = [1e-3, 1e-2, 0.1, 1.0]
+VALUES = {name: 0.5 + number for number, name in enumerate(COLLAPSE)}
+
+
+@pytest.mark.parametrize("iterations", [3, 100, 250])
+def test_the_first_steps_of_each_task_are_those_of_the_table(
+    make_run: MakeRun, iterations: int
+) -> None:
+    def curve(task: int, step: int) -> float:
+        return task + 1.0 / (1 + step)
+
+    (start,) = starts_of(report_of([make_run(iterations=iterations, loss_curve=curve)]).runs)
+    lines = first_steps(start)
+    assert list(lines) == [1, 2, 3]
+    for task, line in lines.items():
+        assert line.at.tolist() == list(range(min(iterations, STEPS)))
+        expected = [curve(task, step) for step in range(min(iterations, STEPS))]
+        assert line.mean == pytest.approx(expected, rel=1e-6)
+
+
+def judged(record: RunRecord, **curve: Any) -> RunRecord:
+    for task in record.info["tasks"]:
+        losses = [0.4 * task["task"], 0.2, None, 3.0]
+        task["lambda_curve"] = {"lam": LAMS, "leave_one_out_loss": losses} | curve  # type: ignore[typeddict-item]
+        task["initialisation"]["lam"] = 1e-2  # type: ignore[index]
+    return record
+
+
+def test_a_line_holds_what_each_lambda_was_judged_by(make_run: MakeRun) -> None:
+    found = lambda_lines(RunSummary.of(judged(make_run("least-square"))))
+    assert [*found] == [1, 2, 3]
+    measure, line, chosen = found[2]
+    assert (measure, chosen) == ("leave-one-out loss", -2.0)
+    assert line.at.tolist() == [math.log10(lam) for lam in LAMS]
+    assert line.mean.tolist()[:2] == [0.8, 0.2]
+    assert math.isnan(line.mean[2])
+
+
+def test_a_lambda_of_zero_has_no_place_and_one_off_the_grid_no_mark(make_run: MakeRun) -> None:
+    record = judged(make_run("least-square"), lam=[0.0, 1e-2, 0.1, 1.0])
+    record.info["tasks"][1]["initialisation"]["lam"] = 0.5  # type: ignore[index]
+    record.info["tasks"][2]["initialisation"]["lam"] = None  # type: ignore[index]
+    report = report_of([record])
+    found = lambda_lines(report.runs[0])
+    assert [chosen for _, _, chosen in found.values()] == [-2.0, math.log10(0.5), None]
+    assert len(found[1][1].at) == 3
+    marks = [
+        line for line in report.figure("lambda-path").axes[0].lines if len(line.get_data()[0]) == 1
+    ]
+    assert len([line for line in marks if line.get_markersize() == 5]) == 1
+
+
+def diagnosed(record: RunRecord, **changes: Any) -> RunRecord:
+    for task in record.info["tasks"]:
+        values = {name: value * task["task"] for name, value in VALUES.items()}
+        floors = {"nc2_floor": 0.1 * task["task"], "nc3_floor": 0.1 * task["task"]}
+        task["diagnosis"] = values | floors | changes  # type: ignore[typeddict-item]
+    return record
+
+
+def test_collapse_is_a_mean_over_seeds_task_by_task(make_run: MakeRun) -> None:
+    runs = report_of([diagnosed(make_run()), diagnosed(make_run(seed=1), nc4=1.0)]).runs
+    line = collapse_line(starts_of(runs)[0], "nc4")
+    assert line.at.tolist() == [1, 2, 3]
+    assert line.mean.tolist() == [(VALUES["nc4"] * task + 1.0) / 2 for task in (1, 2, 3)]
+    floor = floor_of(runs, "nc2")
+    assert floor is not None
+    assert floor.mean == pytest.approx([0.1, 0.2, 0.3])
+    assert floor_of(runs, "nc1") is None
+
+
+def test_what_was_not_measured_at_a_task_or_is_not_finite_is_left_out(make_run: MakeRun) -> None:
+    record = diagnosed(make_run(), nc2_floor=0.0)
+    record.info["tasks"][0]["diagnosis"] = None
+    record.info["tasks"][1]["diagnosis"]["d_ls_relative"] = None  # type: ignore[index]
+    runs = report_of([record]).runs
+    assert collapse_line(starts_of(runs)[0], "d_ls_relative").at.tolist() == [3]
+    assert collapse_line(starts_of(runs)[0], "nc1").at.tolist() == [2, 3]
+    assert floor_of(runs, "nc2") is None
+
+
+@pytest.mark.parametrize("name", ["loss-spike", "collapse"])
+def test_runs_without_the_facts_of_a_figure_are_left_out(make_run: MakeRun, name: str) -> None:
+    without = make_run("least-square", iterations=0 if name == "loss-spike" else 200)
+    (box,) = report_of([diagnosed(make_run()), without]).figure(name).legends
+    assert [text.get_text() for text in box.get_texts()] == ["random"]
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("collapse", "--diagnose"),
+        ("lambda-path", "--lambda auto"),
+        ("loss-spike", "--iterations N"),
+    ],
+)
+def test_records_without_the_facts_say_how_to_get_them(
+    make_run: MakeRun, name: str, option: str
+) -> None:
+    with pytest.raises(RecordError) as caught:
+        report_of([make_run(iterations=0)]).figure(name)
+    assert option in caught.value.remedy

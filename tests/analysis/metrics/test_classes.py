@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from clinit.analysis.metrics.classes import class_gains, confusions, mistakes_of
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+SCHEMA: Any = {"task": pl.Int16, "row": pl.Int32, "image": pl.Int32, "predicted": pl.Int32}
+CLASSES = pl.DataFrame(
+    {
+        "row": pl.Series(range(7), dtype=pl.Int32),
+        "name": ["cat", "dog", "cow", "oak", "elm", "car", "bus"],
+        "task": pl.Series([0, 0, 0, 1, 1, 2, 2], dtype=pl.Int16),
+        "train_rows": pl.Series([9] * 7, dtype=pl.Int64),
+        "val_rows": pl.Series([10, 20, 30, 40, 10, 20, 5], dtype=pl.Int64),
+    }
+)
+
+
+def random_mistakes(seed: int, count: int = 400) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        task = int(rng.integers(1, 3))
+        seen = 5 if task == 1 else 7
+        row, predicted = (int(each) for each in rng.choice(seen, 2, replace=False))
+        rows.append((task, row, int(rng.integers(5)), predicted))
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def naive(mistakes: pl.DataFrame, last: int) -> list[tuple[Any, ...]]:
+    """Each pair counted by itself."""
+    known = {row: (name, task, total) for row, name, task, _, total in CLASSES.iter_rows()}
+    found = []
+    for true in known:
+        for predicted in known:
+            count = sum(
+                1
+                for task, row, _, other in mistakes.iter_rows()
+                if task == last and row == true and other == predicted
+            )
+            (name, task, total), (other, came, _) = known[true], known[predicted]
+            if count and task != came:
+                share = 100 * count / total
+                line = (name, other, task, came, task > came, came > task, count, total, share)
+                found.append((-count, -share, true, predicted, line))
+    return [line for *_, line in sorted(found)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_agree_with_counting_each_by_itself(seed: int) -> None:
+    mistakes = random_mistakes(seed)
+    found = confusions(mistakes, CLASSES)
+    assert found.columns[:2] == ["true_class", "predicted_class"]
+    assert found.rows() == [pytest.approx(line) for line in naive(mistakes, 2)]
+    assert confusions(mistakes, CLASSES, 3).rows() == found.rows()[:3]
+
+
+def test_only_the_last_task_counts_and_pairs_of_one_task_are_left_out() -> None:
+    rows = [(1, 0, 0, 3), (2, 0, 0, 1), (2, 3, 0, 4), (2, 5, 0, 6), (2, 6, 1, 0)]
+    found = confusions(pl.DataFrame(rows, schema=SCHEMA, orient="row"), CLASSES)
+    assert found.select("true_class", "predicted_class", "true_is_new", "share").rows() == [
+        ("bus", "cat", True, 20.0)
+    ]
+
+
+def test_a_head_without_mistakes_confuses_nothing() -> None:
+    assert confusions(pl.DataFrame(schema=SCHEMA), CLASSES).is_empty()
+
+
+def test_a_record_of_an_earlier_version_says_how_to_get_them(make_run: MakeRun) -> None:
+    with pytest.raises(RecordError, match="which image was labelled as what") as caught:
+        mistakes_of(replace(make_run(), mistakes=None))
+    assert "`clinit rerun random --out FOLDER`" in caught.value.remedy
+
+
+def accuracies_of(records: Sequence[RunRecord]) -> dict[str, float]:
+    """Means over seeds at the last evaluation of each class's own task, found row by row."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for row, name, origin, *_ in record.classes.iter_rows():
+            best, value = -1, None
+            for task, iteration, other, correct, total, *_ in record.evaluations.iter_rows():
+                if other == row and task == origin and iteration >= best and total:
+                    best, value = iteration, 100 * correct / total
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    return {name: sum(each) / len(each) for name, each in values.items()}
+
+
+@pytest.mark.parametrize("untested", [None, 2])
+def test_gains_are_differences_of_means_over_seeds_sorted(
+    make_run: MakeRun, untested: int | None
+) -> None:
+    ours, theirs = (
+        [
+            make_run(seed=s, untested_task=untested, accuracy=lambda t, i, h=h: h + 0.1 * (t == 2))
+            for s, h in enumerate(heights)
+        ]
+        for heights in ((0.9, 0.6), (0.5, 0.7))
+    )
+    found = class_gains(ours, theirs)
+    first, second = accuracies_of(ours), accuracies_of(theirs)
+    expected = {name: first[name] - second[name] for name in first}
+    assert not expected.keys() & {f"class {row}" for row in range(4)}  # those of the base
+    assert dict(found.select("name", "gain").iter_rows()) == pytest.approx(expected)
+    assert found["gain"].to_list() == sorted(found["gain"], reverse=True)
+    assert set(class_gains(ours, ours)["gain"]) == {0.0}

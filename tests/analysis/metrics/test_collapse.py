@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from clinit.analysis.metrics.collapse import class_nc1, deviation, etf_floor, neural_collapse
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.solve import least_squares_head
+
+Sample = tuple[np.ndarray, np.ndarray]
+
+
+def sample(classes: int = 6, dim: int = 9, rows: int = 200, dtype: type = np.float64) -> Sample:
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.arange(classes), rng.integers(0, classes, size=rows)]
+    centres = 2 * rng.normal(size=(classes, dim)) + 1
+    features: np.ndarray = centres[labels] + 0.5 * rng.normal(size=(len(labels), dim))
+    return features.astype(dtype), labels
+
+
+def head(classes: int, dim: int, seed: int = 1) -> Sample:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(classes, dim)), rng.normal(size=classes)
+
+
+def transcribed(
+    features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray
+) -> np.ndarray:
+    """The appendix of the paper, with explicit outer products."""
+    classes = len(w)
+    groups = [features[labels == c].astype(np.float64) for c in range(classes)]
+    means = [group.mean(axis=0) for group in groups]
+    mu = sum(means) / classes
+    within = (
+        sum(
+            sum(np.outer(z - m, z - m) for z in group) / len(group)
+            for group, m in zip(groups, means, strict=True)
+        )
+        / classes
+    )
+    between = sum(np.outer(m - mu, m - mu) for m in means) / classes
+    etf = (np.eye(classes) - np.ones((classes, classes)) / classes) / math.sqrt(classes - 1)
+    z = np.stack([m - mu for m in means], axis=1)
+    return np.array(
+        [
+            np.trace(within @ np.linalg.pinv(between, rcond=1e-9)) / classes,
+            np.linalg.norm(w @ w.T / np.linalg.norm(w @ w.T) - etf),
+            np.linalg.norm(w @ z / np.linalg.norm(w @ z) - etf),
+            np.linalg.norm(b + w @ mu),
+        ]
+    )
+
+
+def metrics(features: np.ndarray, labels: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    found = neural_collapse(ClassStatistics.of(features, labels, num_classes=len(w)), w, b)
+    return np.array([found.nc1, found.nc2, found.nc3, found.nc4])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("classes", "dim"), [(6, 9), (10, 9), (30, 9), (2, 9), (9, 9)])
+def test_the_metrics_are_those_of_the_transcription(classes: int, dim: int, dtype: type) -> None:
+    features, labels = sample(classes, dim, dtype=dtype)
+    expected = transcribed(features, labels, *head(classes, dim))
+    np.testing.assert_allclose(metrics(features, labels, *head(classes, dim)), expected, rtol=1e-7)
+
+
+def simplex(classes: int, dim: int) -> np.ndarray:
+    """Rows of a simplex ETF, in `dim` dimensions by a random rotation."""
+    basis, _ = np.linalg.qr(np.random.default_rng(2).normal(size=(dim, classes)))
+    return np.asarray((np.eye(classes) - 1 / classes) @ basis.T)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 20])
+def test_on_a_simplex_etf_all_four_are_zero(classes: int) -> None:
+    etf = simplex(classes, 25)
+    mean = np.random.default_rng(3).normal(size=25)
+    labels = np.repeat(np.arange(classes), np.arange(1, classes + 1))
+    weight = 3 * etf
+    found = metrics(etf[labels] + mean, labels, weight, -weight @ mean)
+    np.testing.assert_allclose(found, 0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_null_direction_changes_nothing(dtype: type) -> None:
+    features, labels = sample(12, 9)
+    w, b = head(12, 9)
+    expected = metrics(features, labels, w, b)
+    # A tenth coordinate that is determined by the others, as behind a LayerNorm.
+    dependent = np.c_[features, -features.sum(axis=1)]
+    rotation, _ = np.linalg.qr(np.random.default_rng(4).normal(size=(10, 10)))
+    narrow = (dependent @ rotation).astype(dtype)
+    statistics = ClassStatistics.of(narrow, labels)
+    found = neural_collapse(statistics, np.c_[w, np.zeros(12)] @ rotation, b)
+    assert found.rank == 9
+    tolerance = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-9}[np.dtype(dtype).name]
+    # NC1 does not depend on the coordinates of the space that the means span.
+    assert found.nc1 == pytest.approx(expected[0], rel=tolerance)
+    assert found.nc1 > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("classes", "dim"), [(40, 8), (9, 8), (8, 8), (3, 8)])
+def test_every_shape_gives_finite_values_that_do_not_depend_on_the_precision(
+    classes: int, dim: int, dtype: type
+) -> None:
+    features, labels = sample(classes, dim, rows=4 * classes)
+    features = features[: 3 * classes].astype(np.float32)  # classes of one row among them
+    labels = labels[: 3 * classes]
+    found = metrics(features.astype(dtype), labels, *head(classes, dim))
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+    wide = metrics(features.astype(np.float64), labels, *head(classes, dim))
+    np.testing.assert_allclose(found, wide, rtol=1e-10)
+
+
+def test_a_class_without_rows_is_left_out() -> None:
+    features, labels = sample(6, 9)
+    w, b = head(6, 9)
+    apart = np.where(labels >= 3, labels + 1, labels)
+    wider = metrics(features, apart, np.insert(w, 3, 7.0, axis=0), np.insert(b, 3, 7.0))
+    np.testing.assert_allclose(wider, metrics(features, labels, w, b), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(20, 6), (20, 18), (20, 19), (20, 30)])
+def test_no_head_is_below_the_floor_and_a_projected_etf_reaches_it(classes: int, dim: int) -> None:
+    projector, _ = np.linalg.qr(simplex(classes, classes)[:, : min(dim, classes - 1)])
+    weight = np.c_[projector, np.zeros((classes, max(0, dim - classes + 1)))]
+    features, labels = sample(classes, dim)
+    statistics = ClassStatistics.of(features, labels)
+    found = neural_collapse(statistics, weight, np.zeros(classes))
+    assert found.nc2 == pytest.approx(found.nc2_floor, abs=1e-12)
+    other = neural_collapse(statistics, *head(classes, dim))
+    assert other.nc2 > other.nc2_floor
+    assert other.nc3 > other.nc3_floor
+
+
+def test_the_floor_of_a_thousand_classes_in_384_dimensions() -> None:
+    assert etf_floor(1000, 384) == pytest.approx(0.872, abs=5e-4)
+    assert etf_floor(100, 384) == 0
+
+
+def test_nc1_of_the_classes_has_nc1_as_its_mean() -> None:
+    features, labels = sample(6, 9)
+    statistics = ClassStatistics.of(features, labels, num_classes=7)
+    blocks = [(features[i : i + 50], labels[i : i + 50]) for i in range(0, len(labels), 50)]
+    each = class_nc1(statistics, blocks)
+    assert np.isnan(each[6])
+    found = neural_collapse(statistics, *head(7, 9))
+    assert np.nanmean(each) == pytest.approx(found.nc1, rel=1e-10)
+
+
+def test_one_class_or_sample_weights_are_refused() -> None:
+    features, labels = sample(6, 9)
+    with pytest.raises(ValueError, match="needs two classes with rows, got 1"):
+        metrics(features, np.zeros_like(labels), *head(3, 9))
+    by_sample = ClassStatistics.of(features, labels, weighting="sample")
+    with pytest.raises(ValueError, match="class-balanced"):
+        neural_collapse(by_sample, *head(6, 9))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e200])
+@pytest.mark.parametrize("where", ["everywhere", "one weight", "one bias"])
+def test_a_head_that_is_not_finite_has_no_metrics(value: float, where: str) -> None:
+    features, labels = sample(6, 9)
+    w, b = head(6, 9)
+    if where == "one bias":
+        b[2] = value
+    else:
+        w[slice(None) if where == "everywhere" else 3] = value
+    found = metrics(features, labels, w, b)
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1:]).all()
+
+
+def test_nc1_of_classes_whose_means_are_the_same_is_not_zero() -> None:
+    features, labels = np.full((23, 3), 0.1), np.arange(23) % 4
+    each = class_nc1(ClassStatistics.of(features, labels), [(features, labels)])
+    assert np.isnan(each).all()
+    assert np.isnan(metrics(features, labels, *head(4, 3))[0])
+
+
+CLASSES, DIM = 5, 7
+
+
+def skewed(mean: float = 1.0) -> Sample:
+    rng = np.random.default_rng(0)
+    labels = rng.choice(CLASSES, size=300, p=np.arange(1, 6) / 15)
+    return rng.normal(size=(CLASSES, DIM))[labels] + rng.normal(size=(300, DIM)) + mean, labels
+
+
+def loss(
+    weight: np.ndarray, bias: np.ndarray, data: Sample, lam: float, weighting: Weighting
+) -> float:
+    """Eq. 1, a class and a sample at a time."""
+    features, labels = data
+    parts = []
+    for c in range(CLASSES):
+        for h in features[labels == c]:
+            share = CLASSES * int((labels == c).sum()) if weighting == "class" else len(labels)
+            parts.append(((weight @ h + bias - np.eye(CLASSES)[c]) ** 2).sum() / share)
+    return 0.5 * float(sum(parts)) + 0.5 * lam * float((weight**2).sum() + (bias**2).sum())
+
+
+@pytest.mark.parametrize("weighting", ["class", "sample"])
+@pytest.mark.parametrize("lam", [0.0, 0.05])
+@pytest.mark.parametrize("mean", [1.0, 100.0])
+def test_the_deviation_is_the_excess_loss(weighting: Weighting, lam: float, mean: float) -> None:
+    data = skewed(mean)
+    statistics = ClassStatistics.of(*data, weighting=weighting)
+    best = least_squares_head(statistics, lam)
+    least = loss(best.weight, best.bias, data, lam, weighting)
+    for seed in range(3):
+        weight, bias = head(CLASSES, DIM, seed)
+        found = deviation(statistics, weight, bias, lam=lam)
+        excess = loss(weight, bias, data, lam, weighting) - least
+        assert found.d_ls == pytest.approx(excess, rel=1e-10)
+
+
+def test_the_least_square_head_does_not_deviate() -> None:
+    statistics = ClassStatistics.of(*skewed())
+    best = least_squares_head(statistics, 0.05)
+    assert deviation(statistics, best.weight, best.bias, lam=0.05).d_ls < 1e-25
+
+
+def test_the_size_is_that_of_the_extended_second_moment() -> None:
+    features, labels = skewed()
+    weight, bias = head(CLASSES, DIM, 0)
+    z = np.c_[features, np.ones(len(features))]
+    second = z.T @ z / len(z) + 0.05 * np.eye(DIM + 1)
+    extended = np.c_[weight, bias]
+    found = deviation(
+        ClassStatistics.of(features, labels, weighting="sample"), weight, bias, lam=0.05
+    )
+    assert found.size == pytest.approx(0.5 * np.trace(extended @ second @ extended.T))
+    assert found.relative == found.d_ls / found.size
+
+
+def test_a_class_without_rows_does_not_deviate() -> None:
+    features, labels = skewed()
+    weight, bias = head(CLASSES, DIM, 0)
+    wider = ClassStatistics.of(features, labels, num_classes=CLASSES + 1)
+    found = deviation(wider, np.r_[weight, np.ones((1, DIM))], np.r_[bias, 1.0], lam=0.05)
+    expected = deviation(ClassStatistics.of(features, labels), weight, bias, lam=0.05)
+    assert found.d_ls == pytest.approx(expected.d_ls)
+    assert found.size == pytest.approx(expected.size)
+    assert np.isnan(found.per_class[CLASSES])

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from clinit.analysis.metrics import diagnosis
+from clinit.analysis.metrics.collapse import neural_collapse
+from clinit.analysis.metrics.diagnosis import diagnose_split
+from clinit.cli.diagnose import diagnose
+from clinit.errors import HeadError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache.head import Head, write_head
+from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+
+NAMES = ("ant", "bee", "cat", "dog", "eel")
+DIM = 8
+
+app = typer.Typer()
+app.command()(diagnose)
+
+
+def sample() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.sort(rng.choice(5, size=200, p=[0.4, 0.3, 0.1, 0.1, 0.1]))
+    centres = rng.normal(size=(5, DIM))
+    return (centres[labels] + 0.3 * rng.normal(size=(200, DIM))).astype(np.float32), labels
+
+
+def make_head(names: tuple[str, ...] | None = NAMES, rows: int = 5, dim: int = DIM) -> Head:
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(rows, dim)).astype(np.float32)
+    return Head(weight, rng.normal(size=rows).astype(np.float32), names)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    features, labels = sample()
+    np.save(tmp_path / "features.npy", features)
+    np.save(tmp_path / "labels.npy", np.array(NAMES)[labels])
+    write_head(make_head(), tmp_path / "head.safetensors")
+    config = ImportConfig(backbone="clip", head=tmp_path / "head.safetensors")
+    import_features(tmp_path / "features.npy", tmp_path / "labels.npy", tmp_path / "c", config)
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def split(cache: Path) -> CacheSplit:
+    return open_cache(cache).split("train")
+
+
+def test_rows_of_the_head_are_found_by_class_name(split: CacheSplit) -> None:
+    head = make_head()
+    order = [3, 0, 4, 2, 1]
+    shuffled = Head(head.weight[order], head.bias[order], tuple(NAMES[i] for i in order))
+    found, expected = (diagnose_split(split, h, lam=0.1) for h in (shuffled, head))
+    assert found.library == expected.library == "numpy"
+    values = [each.content() for each in (found, expected)]
+    assert [each.pop("library") for each in values] == ["numpy", "numpy"]
+    assert values[0] == pytest.approx(values[1], rel=1e-9)
+
+
+def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> None:
+    head = make_head()
+    kept = [0, 1, 3]
+    names = (*(NAMES[i] for i in kept), "fox")
+    weight = np.r_[head.weight[kept], np.ones((1, DIM), dtype=np.float32)]
+    found = diagnose_split(split, Head(weight, np.r_[head.bias[kept], 1], names), lam=0.1)
+    features, labels = sample()
+    known = np.isin(labels, kept)
+    renumbered = np.searchsorted(kept, labels[known])
+    statistics = ClassStatistics.of(features[known], renumbered)
+    expected = neural_collapse(statistics, head.weight[kept], head.bias[kept])
+    assert found.collapse.classes == 3
+    assert found.collapse.nc1 == pytest.approx(expected.nc1, rel=1e-9)
+    assert found.collapse.nc2 == pytest.approx(expected.nc2, rel=1e-9)
+
+
+def test_the_classes_add_up(split: CacheSplit) -> None:
+    found = diagnose_split(split, make_head(), lam=0.1, per_class=True)
+    assert found.per_class is not None
+    assert found.per_class["class"].to_list() == list(NAMES)
+    assert found.per_class["rows"].sum() == 200
+    assert found.per_class["nc1"].mean() == pytest.approx(found.collapse.nc1)
+    assert found.per_class["d_ls"].sum() == pytest.approx(found.deviation.d_ls)
+    assert found.per_class["cosine"].is_between(-1, 1).all()
+
+
+def test_a_head_without_names_has_the_classes_of_the_cache(split: CacheSplit) -> None:
+    found = diagnose_split(split, make_head(None), lam=0.1)
+    assert found.content() == diagnose_split(split, make_head(), lam=0.1).content()
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (make_head(dim=7), "width 7 of the backbone unknown, .* holds width 8"),
+        (replace(make_head(), fingerprint="0" * 64), "of the backbone 000000000000"),
+        (make_head(None, rows=6), "6 rows without class names, .* has 5 classes"),
+        (make_head(("x", "y", "z", "u", "v")), "fewer than two classes of .* are among the 5"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused(split: CacheSplit, head: Head, message: str) -> None:
+    with pytest.raises(HeadError, match=message):
+        diagnose_split(split, head, lam=0.1)
+
+
+def test_the_command_prints_what_each_number_means(cache: Path) -> None:
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(
+        app, [str(cache), "--per-class"], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    for text in ("NC1", "D_LS rel.", "simplex ETF", "200 rows of 5 classes"):
+        assert text in result.output
+    assert all(name in result.output for name in NAMES)
+
+
+def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    write_head(make_head(), other)
+    arguments = [str(cache), "--head", str(other), "--format", "json"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    content = json.loads(result.stdout)
+    names = ["nc1", "nc2", "nc3", "nc4", "nc2_floor", "nc3_floor", "d_ls", "d_ls_relative"]
+    assert all(isinstance(content[name], float) for name in names)
+    assert content["lambda"] == 0.05
+    assert "per_class" not in content
+
+
+def test_a_cache_without_a_head_needs_one(cache: Path) -> None:
+    (cache / "head.safetensors").unlink()
+    with pytest.raises(HeadError, match="holds no pretrained head") as caught:
+        CliRunner().invoke(app, [str(cache)], catch_exceptions=False)
+    assert "--head FILE" in caught.value.remedy
+
+
+def test_classes_that_the_head_does_not_know_are_said(cache: Path, tmp_path: Path) -> None:
+    write_head(make_head(NAMES[:3], rows=3), tmp_path / "three.safetensors")
+    command = [str(cache), "--head", str(tmp_path / "three.safetensors")]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "left out: 2 classes of the cache without a row in the head" in shown.output
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_device_gives_what_the_cpu_gives(split: CacheSplit, name: str) -> None:
+    """On the CPU this is a rehearsal."""
+    if name == "cuda":
+        pytest.importorskip("cupy")
+    head = make_head()
+    near = diagnose_split(split, head, lam=0.1, per_class=True)
+    far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device(name))
+    assert far.library == ("cupy" if name == "cuda" else "numpy")
+    ours, theirs = near.content(), far.content()
+    for metric in ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative"):
+        assert theirs[metric] == pytest.approx(ours[metric], rel=1e-9)
+    for one, other in zip(theirs["per_class"], ours["per_class"], strict=True):
+        assert one.pop("class") == other.pop("class")
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_the_split_is_streamed_to_the_device_block_by_block(
+    split: CacheSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, there = make_head(), array_api_strict.Device("device1")
+    near = diagnose_split(split, head, lam=0.1, per_class=True)
+    sent: list[int] = []
+
+    def send(features: np.ndarray, device: torch.device) -> Any:
+        assert device.type == "cuda"
+        sent.append(len(features))
+        return array_api_strict.asarray(features.astype(np.float32), device=there)
+
+    monkeypatch.setattr(diagnosis, "placed", send)
+    monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
+    far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device("cuda"))
+    assert sum(sent) == 2 * near.rows
+    assert near.per_class is not None
+    assert far.per_class is not None
+    assert far.collapse.nc1 == pytest.approx(near.collapse.nc1)
+    assert far.deviation.d_ls == pytest.approx(near.deviation.d_ls)
+    np.testing.assert_allclose(far.per_class["nc1"], near.per_class["nc1"])
+    np.testing.assert_allclose(far.per_class["cosine"], near.per_class["cosine"])

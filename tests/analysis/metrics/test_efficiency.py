@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clinit.analysis.metrics.efficiency import (
+    LEVELS,
+    READINGS,
+    NoLevel,
+    Reading,
+    comparison_key,
+    gain,
+    times_to_levels,
+)
+from clinit.analysis.report.run import time_row
+from clinit.headtrain.record.format import RunRecord
+
+
+def curve(*accuracies: float | None, task: int = 1) -> pl.DataFrame:
+    """A curve with an evaluation every 50 iterations, from the start."""
+    iterations = [50 * index for index in range(len(accuracies))]
+    return pl.DataFrame(
+        {"task": [task] * len(iterations), "iteration": iterations, "acc_new": accuracies},
+        schema={"task": pl.Int16, "iteration": pl.Int32, "acc_new": pl.Float64},
+    )
+
+
+RANDOM = curve(0, 40, 70, 77, 80, 79)
+
+
+def naive(run: Sequence[float], random: Sequence[float], reading: Reading) -> float | None:
+    """I_r / I_d as written in docs/metrics.md, for evaluations every 50 iterations."""
+    best = max(random)
+    of_run = [50 * i for i, accuracy in enumerate(run) if accuracy >= 0.95 * best - 1e-9]
+    bar = 0.95 * best - 1e-9 if reading == "equal-level" else best
+    of_random = [50 * i for i, accuracy in enumerate(random) if accuracy >= bar]
+    return max(of_random[0], 50) / max(of_run[0], 50) if of_run else None
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_the_gain_of_any_curves_is_the_formula(reading: Reading) -> None:
+    draw = np.random.default_rng(0)
+    found = []
+    for _ in range(200):
+        counts = np.sort(draw.integers(1, 60, (2, 8))) + draw.integers(0, 8, (2, 8))
+        run, random = (100 * counts / 67).tolist()
+        found.append(gain(curve(*run), curve(*random)).mean(reading))
+        assert found[-1] == naive(run, random, reading)
+    assert len(set(found)) > 10
+    assert None in found
+
+
+def test_random_against_itself_is_one_at_equal_level_and_not_to_its_best() -> None:
+    # At 76 % at 150, at its best of 80 % at 200.
+    assert gain(RANDOM, RANDOM).mean("equal-level") == 1.0
+    assert gain(RANDOM, RANDOM).mean("random-best") == 4 / 3
+    early = curve(0, 96, 97, 98, 99, 100)
+    assert gain(early, early).mean("equal-level") == 1.0
+    assert gain(early, early).mean("random-best") == 5.0
+
+
+def test_a_level_never_reached_has_no_gain_and_is_counted() -> None:
+    random = pl.concat([RANDOM, curve(0, 40, 70, 77, 80, 79, task=2)])
+    run = pl.concat([curve(0, 10, 20, 30, 40, 50), curve(0, 76, 0, 0, 0, 0, task=2)])
+    found = gain(run, random)
+    assert [task.value("random-best") for task in found.tasks] == [None, 4.0]
+    assert (found.mean("random-best"), found.reached) == (4.0, 1)
+    assert gain(curve(0, 0, 0), RANDOM).mean("random-best") is None
+
+
+def test_a_value_equal_to_the_level_is_not_missed_by_rounding() -> None:
+    third = 100 * 57 / 60  # 0.95 * 100 in another order of operations
+    assert gain(curve(0, third), curve(0, 0, 100)).tasks[0].reached == 50
+
+
+@pytest.mark.parametrize(
+    ("random", "reason"),
+    [
+        (curve(None, None), NoLevel.NO_TEST_IMAGE),
+        (curve(None), NoLevel.NO_TEST_IMAGE),
+        (curve(0, 0), NoLevel.NOTHING_LEARNT),
+        (curve(80), NoLevel.NO_STEP),
+        (curve(0), NoLevel.NO_STEP),
+    ],
+)
+def test_a_task_in_which_random_shows_nothing_is_left_out_with_its_reason(
+    random: pl.DataFrame, reason: NoLevel
+) -> None:
+    found = gain(RANDOM, random)
+    assert found.tasks == ()
+    assert found.left_out == ((1, reason),)
+    assert found.mean("equal-level") is None
+    later = gain(
+        pl.concat([RANDOM, curve(0, 76, task=2)]), pl.concat([random, curve(0, 80, task=2)])
+    )
+    assert (later.mean("equal-level"), later.left_out) == (1.0, ((1, reason),))
+
+
+def test_runs_are_compared_across_initialisations_and_places_only(
+    make_run: Callable[..., RunRecord],
+) -> None:
+    key = comparison_key(make_run("random").info)
+    alike = make_run("least-square", "norm", lam=5.0, bias="keep", class_mean="unit", device="cuda")
+    assert comparison_key(alike.info) == key
+    explicit = make_run("least-square", precision="float32")
+    assert comparison_key(explicit.info) == key, "earlier records do not name a precision"
+    later = make_run("least-square", weighting="sample", init_rows="buffer")
+    assert comparison_key(later.info) == key, "settings of the initialisation"
+    for other in ({"seed": 1}, {"loss": "mse"}, {"lr": 0.1}, {"buffer": 1}, {"head_width": "full"}):
+        assert comparison_key(make_run("least-square", **other).info) != key
+    moved = make_run("least-square")
+    moved.info["base"]["path"] = "elsewhere/imagenet_mini"
+    assert comparison_key(moved.info) == key
+    moved.info["new"]["fingerprint"] = {"weights": "b"}
+    assert comparison_key(moved.info) != key
+
+
+def test_a_buffer_that_only_initialisation_sees_does_not_set_runs_apart(
+    make_run: Callable[..., RunRecord],
+) -> None:
+    key = comparison_key(make_run("random", method="ewc", buffer=None).info)
+    kept = make_run("least-square", method="ewc", buffer=600, init_rows="buffer")
+    assert comparison_key(kept.info) == key
+    rehearsed = [make_run("random", method="derpp", buffer=size) for size in (600, 700)]
+    assert comparison_key(rehearsed[0].info) != comparison_key(rehearsed[1].info)
+
+
+BOUNDING = curve(0, 50, 96, 100)
+"""At 95 % of its best at 100, at its best at 150."""
+
+
+@pytest.mark.parametrize(
+    ("run", "random", "equal", "best"),
+    [
+        ((95, 96, 96, 96), BOUNDING, True, True),
+        ((94, 96, 96, 96), BOUNDING, False, False),
+        ((0, 0, 0, 0), BOUNDING, False, False),
+        # Random is at the level before its first step too: only its best is later.
+        ((95, 95, 95, 95), curve(96, 97, 98, 100), False, True),
+        ((95, 95, 95, 95), curve(100, 97, 98, 100), False, False),
+    ],
+)
+def test_a_gain_is_bounded_where_the_run_is_there_at_its_start_and_random_is_not(
+    run: Sequence[float], random: pl.DataFrame, equal: bool, best: bool
+) -> None:
+    found = gain(curve(*run), random)
+    assert (found.bounded("equal-level"), found.bounded("random-best")) == (equal, best)
+
+
+Curve = Sequence[float | None]
+TIMED = {"task": pl.Int16, "iteration": pl.Int32, "acc_new": pl.Float64, "elapsed_s": pl.Float64}
+
+
+def frame(*tasks: Curve, pace: float = 1.0) -> pl.DataFrame:
+    """Tasks with an evaluation every 50 iterations, `pace` seconds after the one before."""
+    rows, elapsed = [], 0.0
+    for number, curve in enumerate(tasks, 1):
+        for index, accuracy in enumerate(curve):
+            elapsed += pace
+            rows.append((number, 50 * index, accuracy, elapsed))
+    return pl.DataFrame(rows, schema=TIMED, orient="row")
+
+
+def naive_time(run: Curve, random: Curve, level: int, pace: float) -> tuple[int, float] | None:
+    """Iterations and seconds, evaluation by evaluation."""
+    target = level / 100 * max(value for value in random if value is not None)
+    for index, value in enumerate(run):
+        if value is not None and value >= target - 1e-9:
+            return 50 * index, pace * (index + 1)
+    return None
+
+
+curves = st.lists(st.integers(0, 60).map(lambda n: 100 * n / 60), min_size=2, max_size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(curves, curves), min_size=1, max_size=3))
+def test_times_are_those_of_looking_at_one_evaluation_after_the_other(
+    tasks: list[tuple[list[float], list[float]]],
+) -> None:
+    run, random = zip(*tasks, strict=True)
+    found = times_to_levels(frame(*run, pace=0.5), frame(*random))
+    assert [*found] == [task for task, curve in enumerate(random, 1) if max(curve) > 0]
+    for task, times in found.items():
+        for level in LEVELS:
+            reached = times[level]
+            expected = naive_time(run[task - 1], random[task - 1], level, 0.5)
+            assert reached == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_level_above_the_start_is_reached_after_no_iteration_but_some_seconds() -> None:
+    found = times_to_levels(frame([80.0, 80.0], [10.0, 80.0]), frame([0.0, 80.0], [0.0, 80.0]))
+    assert found[1][95] == (0, 1.0)
+    # Counted from the last evaluation of the first task, at 2 seconds.
+    assert found[2][95] == (50, 2.0)
+
+
+def test_means_are_over_the_tasks_that_reach_a_level_and_their_share_is_counted() -> None:
+    random = frame([0.0, 100.0], [0.0, 100.0], [0.0, 100.0])
+    found = times_to_levels(frame([0.0, 92.0], [0.0, 96.0], [0.0, 50.0]), random)
+    assert found[3] == dict.fromkeys(LEVELS)
+    row = time_row([*found.values()])
+    for level, expected in ((90, (50, 2, 2 / 3)), (95, (50, 2, 1 / 3)), (99, (None, None, 0))):
+        names = ("iterations_to", "seconds_to", "share_reaching")
+        assert tuple(row[f"{name}_{level}"] for name in names) == expected
+    assert time_row([])["share_reaching_90"] is None
+    for silent in ([None, None], [0.0, 0.0], [80.0]):
+        assert times_to_levels(frame([90.0, 90.0]), frame(silent)) == {}

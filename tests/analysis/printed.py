@@ -1,0 +1,41 @@
+"""What a renderable prints."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+from typer import Typer
+from typer.testing import CliRunner, Result
+
+from clinit.cli.report import report
+
+app = Typer()
+app.command()(report)
+
+
+def printed(what: Any, width: int = 80, *, bold: bool = False) -> str:
+    """Return what a file gets, or with `bold` a terminal."""
+    system: Any = "standard" if bold else None
+    console = Console(file=io.StringIO(), width=width, force_terminal=bold, color_system=system)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def unbroken(what: Any, width: int = 80) -> str:
+    """Return the same with all lines in one."""
+    return " ".join(printed(what, width).split())
+
+
+def call(*words: object) -> Result:
+    """Call `clinit report`."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def shown(*words: object) -> str:
+    """Return what `clinit report` prints on standard output."""
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clinit.analysis.figures import FigureName
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+from tests.analysis.printed import call, shown
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+
+
+def test_tables_curves_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:
+    whole, words = shown(three_inits), ("--no-curves", "--metrics", "--per-task", "--matrix")
+    assert "task switch" in whole
+    assert "task switch" not in shown(three_inits, "--no-curves")
+    asked = shown(three_inits, *words, "--skip-start", "--gain", "random-best")
+    places = [asked.index(each) for each in ("A_last", "BWT", "on classes of", "Task 3:")]
+    assert places == sorted(places)
+    text = " ".join(asked.split())
+    assert "The points before the first step are left out." in text
+    assert "gain: random-best." in text
+    assert text.count("Before the first step of a task, random rows recognise") == 1
+    assert text.endswith("(mean over 3 tasks).")
+
+
+def test_several_seeds_and_trials_of_a_search_are_ranked(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    seeds = write_runs(*(make_run(seed=seed) for seed in (0, 1)))
+    assert "time" not in shown(seeds, "--no-curves")
+    both = shown(seeds, "--no-curves", "--by-seed")
+    assert both.index("Ranked by A_all") < both.index("time")
+    assert "Ranked by A_all" in shown(seeds / "random", "--no-curves", "--means")
+
+
+def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: Path) -> None:
+    page, plot = tmp_path / "out" / "page.html", tmp_path / "a.svg"
+    words = ("--html", page, "--plot", plot, "--skip-start", "--gain", "random-best")
+    text = shown(three_inits, "--format", "json", *words)
+    assert [row["init"] for row in json.loads(text)] == ["random", "class-mean", "least-square"]
+    assert shown(three_inits, "--json", "--skip-start") == text
+    assert plot.is_file()
+    written = page.read_text("utf-8")
+    assert "the one before the first step of a task does not count" in written
+    assert "Random-best: iterations of random" in written
+    assert len(shown(three_inits, "--format", "csv").splitlines()) == 1 + 3
+    assert len(shown(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gain", "peak"], "is not one of 'equal-level'"),
+        (["--json", "-f", "csv"], "--json does not go with --format csv"),
+        (["--figure", "pie"], ", ".join(f"'{name}'" for name in FigureName)),
+        (["--figure", "cost"], "add --plot FILE"),
+        (["--figure", "curves", "-f", "csv"], "add --plot FILE"),
+        (["--figure", "curves", "--no-curves"], "add --plot FILE"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    three_inits: Path, words: list[str], message: str
+) -> None:
+    refused = call(three_inits, *words)
+    assert refused.exit_code == 2
+    assert message in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_names_are_data(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    hostile = "\x1b]0;EVIL\x07\x9b31m\u202e [bold]x[/bold]"
+    records = [make_run("random"), make_run("least-square", notes=[hostile])]
+    for record in records:
+        record.info["config"]["loss"] = hostile
+        record.info["base"]["path"] = f"caches/{hostile}"
+        record.info["config"]["head_width"] = hostile + record.info["id"]
+    runs = write_runs(*records)
+    for words in ([], ["--per-task"], ["--by-seed"], ["--format", "json"]):
+        text = call(runs, *words).output
+        assert r"\x1b]0;EVIL\x07\x9b31m\u202e" in text or "\\u001b]0;" in text
+        assert not set("\x1b\x07\x9b\u202e") & set(text)
+        assert "[bold]x[/bold]" in text
+    assert hostile in call(runs, "--format", "csv").output  # data, as it is, into a pipe
+
+
+def test_several_figures_are_files_and_those_without_facts_are_left_out(
+    three_inits: Path, tmp_path: Path
+) -> None:
+    words = [f"--figure={name}" for name in FigureName]
+    result = call(three_inits, *words, f"--plot={tmp_path / 'a.svg'}", "--json")
+    assert len(json.loads(result.stdout)) == 3
+    drawn = {path.stem.removeprefix("a-") for path in tmp_path.glob("*.svg")}
+    assert {*FigureName} - drawn == {"collapse", "lambda-path"}
+    said = " ".join(result.stderr.split())
+    assert "the curves are drawn in" in said
+    assert "collapse is not drawn" in said
+    assert "--diagnose" in said
+
+
+def test_each_data_has_a_figure_file_of_its_own(
+    make_run: MakeRun, write_runs: WriteRuns, tmp_path: Path
+) -> None:
+    """In one of two data nothing can be compared with random rows."""
+    lonely = make_run("least-square")
+    lonely.info["new"] |= {"path": "caches/birds", "manifest_digest": "b" * 64}
+    runs = write_runs(make_run("random"), make_run("least-square"), lonely)
+    found = call(runs, "--figure", "efficiency", "--plot", tmp_path / "a.svg")
+    assert found.exit_code == 0
+    text = " ".join(found.output.split())
+    assert "A_all" in text
+    assert "efficiency is not drawn for Data 2 of 2: imagenet_mini → birds, on test" in text
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["a-data1.svg"]
+    found = call(runs, "--figure", "collapse", f"--plot={tmp_path / 'a.svg'}")
+    assert isinstance(found.exception, RecordError)
+    assert "--diagnose" in found.exception.remedy
+    assert found.stdout == ""

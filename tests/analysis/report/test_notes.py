@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from clinit.analysis.report.notes import conclusion, conclusions, rises
+from clinit.analysis.report.report import Report, report_of
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+START = {"random": 0.0, "class-mean": 0.5, "least-square": 0.7}
+
+
+def test_notes_of_the_runs_are_said_once(make_run: MakeRun) -> None:
+    note = "990 of 1,000 base classes have no validation image: [left out]"
+    notes = report_of([make_run(init, notes=[note]) for init in START]).notes
+    assert notes.count(note) == 1
+    assert len(set(notes)) == len(notes)
+
+
+def nothing(task: int, iteration: int) -> float:
+    return -0.05
+
+
+def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:
+    def reason(random: RunRecord, **settings: object) -> str:
+        return report_of([random, make_run("least-square", **settings)]).notes[0]
+
+    alone = report_of([make_run("random"), make_run("least-square", seed=1)]).notes
+    assert any("`--init random`" in note for note in alone)
+    # Random rows recognise nothing before the first step: that is not the reason.
+    unstepped = make_run("random", iterations=0, accuracy=nothing)
+    assert reason(unstepped, iterations=0) == (
+        "No gain over random in tasks 1, 2, 3: there is no evaluation after the start."
+    )
+    assert "in task 2: there is no test image" in reason(make_run(untested_task=2), untested_task=2)
+    some = make_run("random", accuracy=lambda task, i: 0.8 if task == 1 else -0.05)
+    assert "in tasks 2, 3: random's best accuracy on the new classes is 0 %" in reason(some)
+
+
+@pytest.mark.parametrize(
+    ("every", "height", "is_said"), [(50, 0.9, True), (1, 0.9, False), (50, 0.1, False)]
+)
+def test_finer_evaluations_are_named_where_they_would_show_more(
+    make_run: MakeRun, every: int, height: float, is_said: bool
+) -> None:
+    def slowly(task: int, iteration: int) -> float:
+        return 0.9 * min(1.0, iteration / 150)
+
+    fast = make_run("least-square", every=every, accuracy=lambda task, iteration: height)
+    notes = report_of([make_run("random", every=every, accuracy=slowly), fast]).notes
+    assert any(f"`--eval-every` than {every}" in note for note in notes) == is_said
+
+
+def test_a_loss_that_is_not_finite_is_counted(make_run: MakeRun) -> None:
+    nan = make_run("random", loss_curve=lambda task, iteration: float("nan"))
+    assert "random: the loss" in report_of([nan]).notes[0]
+    assert "15 of 15" in report_of([nan]).notes[0]
+
+
+def began_at(record: RunRecord, share: float) -> RunRecord:
+    """Let the base head alone begin at a share of right images."""
+    base = pl.col("row") < 4
+    start = (pl.col("task") == 1) & (pl.col("iteration") == 0) & base
+    right = (share * pl.col("total")).round().cast(pl.Int32)
+    column = pl.when(start).then(right).otherwise("correct_in_task")
+    return replace(record, evaluations=record.evaluations.with_columns(correct_in_task=column))
+
+
+def test_a_rise_of_base_accuracy_is_said_with_its_largest_numbers(make_run: MakeRun) -> None:
+    report = report_of([began_at(make_run(init), 0.6) for init in ("random", "least-square")])
+    assert [row["acc_pre_before"] for row in report.rows()] == [60.0, 60.0]
+    ends = [row["final"]["acc_pre"] for row in report.rows()]
+    (note,) = rises(report.runs)
+    assert f"from 60.0 % before task 1 to {max(ends):.1f} %" in note
+    assert note in report.notes
+    assert not [*rises(report_of([began_at(make_run(), 0.85)]).runs)]
+
+
+def record(make_run: MakeRun, init: str, *, add: float = 0.0, **settings: object) -> RunRecord:
+    def learnt(task: int, iteration: int) -> float:
+        return START[init] + add + (0.1 if iteration else 0.0)
+
+    return make_run(init, accuracy=learnt, **settings)
+
+
+def test_a_conclusion_has_the_start_and_the_mean_of_random_rows_and_others(
+    make_run: MakeRun,
+) -> None:
+    report = report_of([record(make_run, init) for init in START])
+    rows = {row["init"]: row for row in report.rows()}
+    start = {init: f"{row['acc_new_start']:.1f} %" for init, row in rows.items()}
+    mean = {init: f"{row['acc_new']:.1f}" for init, row in rows.items()}
+    assert conclusion(report.runs) == (
+        f"Before the first step of a task, random rows recognise {start['random']} of its new"
+        f" classes, least-square rows {start['least-square']} and class-mean rows"
+        f" {start['class-mean']}; over all its evaluations {mean['random']}, {mean['least-square']}"
+        f" and {mean['class-mean']} % (mean over 3 tasks)."
+    )
+    unstepped = report_of([record(make_run, init, iterations=0) for init in START])
+    assert "evaluations" not in conclusion(unstepped.runs)
+    scales = ("none", "norm", "row-norm", "calibrated")
+    many = report_of([make_run(), *(make_run("least-square", scale) for scale in scales)])
+    assert conclusion(many.runs).count("least-square (") == 3
+
+
+def test_it_is_about_means_over_seeds_of_the_best_training(make_run: MakeRun) -> None:
+    runs = [
+        record(make_run, init, lr=lr, seed=seed, add=lr + 0.05 * seed)
+        for init in ("random", "least-square")
+        for lr in (0.01, 0.1)
+        for seed in range(3)
+    ]
+    report = report_of(runs)
+    (words,) = report.conclusions
+    assert words.startswith("lr 0.1: before the first step of a task, random rows recognise ")
+    assert words.endswith("(mean over 3 tasks and 3 seeds).")
+    own = [run for run in report.runs if run.config["lr"] == 0.1 and run.init == "least-square"]
+    starts = [run.row()["acc_new_start"] for run in own]
+    assert f"least-square rows {statistics.fmean(starts):.1f} %" in words
+
+
+def test_nothing_is_said_where_there_is_nothing_to_compare(make_run: MakeRun) -> None:
+    apart = [make_run("random", lr=0.1), make_run("least-square", lr=0.2)]
+    for runs in ([make_run()], [make_run("class-mean"), make_run("least-square")], apart):
+        assert report_of(runs).conclusions == []
+
+
+def test_each_data_has_a_sentence_under_its_name(make_run: MakeRun) -> None:
+    def report(count: int) -> Report:
+        runs = [make_run(init) for init in ("random", "least-square") * 2]
+        for run in runs[2:]:
+            run.info["new"] = {"path": "caches/birds", "fingerprint": {"weights": "a"}, "rows": 2}  # type: ignore[typeddict-unknown-key]
+        return report_of(runs[:count])
+
+    said = conclusions(report(4).runs)
+    assert len(said) == 2
+    assert all(words.startswith("Data ") and ": Before the first step" in words for words in said)
+    (words,) = conclusions(report(3).runs)
+    assert "places50" in words

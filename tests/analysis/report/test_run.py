@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from clinit.analysis.metrics.efficiency import LEVELS
+from clinit.analysis.report.measures import FURTHER_MEASURES, MEANS
+from clinit.analysis.report.report import load_report, load_runs, report_of, runs_of
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.settings import common
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+from tests.analysis.printed import printed
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+INITS = ("random", "class-mean", "least-square")
+
+
+def test_a_row_is_the_mean_over_all_evaluation_points(make_run: MakeRun) -> None:
+    record = make_run(loss_curve=lambda task, iteration: task + iteration / 100)
+    row, skipped = (RunSummary.of(record, skip_start=skip).row() for skip in (False, True))
+    assert row["loss_new"] == pytest.approx(2 + 1)
+    assert skipped["loss_new"] == pytest.approx(2 + 1.25)
+    assert (row["evaluation_points"], row["start_included"]) == (15, True)
+    assert (skipped["evaluation_points"], skipped["start_included"]) == (12, False)
+    for name in ("acc_pre", "acc_new", "acc_old", "acc_all", "acc_in_task"):
+        assert row[name] == pytest.approx(sum(task[name] for task in row["tasks"]) / 3)
+
+
+def test_rows_hold_the_metrics_of_the_run_and_of_its_tasks(make_run: MakeRun) -> None:
+    record = make_run("least-square")
+    told: list[Any] = record.info["tasks"]
+    told[0]["forward_transfer"] = {"top1": 0.5, "task": 2}
+    told[1]["diagnosis"] = {"d_ls": 9.0, "d_ls_relative": 0.9}
+    told[2]["diagnosis"] = {"d_ls": 3.0, "d_ls_relative": 0.5}
+    row = RunSummary.of(record).row()
+    assert row["initialisation_seconds"] == pytest.approx(3 * 0.02)
+    assert row["initialisation_share"] == pytest.approx(0.06 / 4.5)
+    assert (row["d_ls"], row["d_ls_relative"], row["forward_transfer"]) == (3.0, 0.5, 50.0)
+    assert row["last_accuracy"] == row["final"]["acc_all"]
+    matrix = row["accuracy_matrix"]
+    shape = [[value is not None for value in line] for line in matrix]
+    assert shape == [[on <= after for on in range(4)] for after in (1, 2, 3)]
+    drops = [matrix[2][task] - matrix[task - 1][task] for task in (1, 2)]
+    assert row["backward_transfer"] == pytest.approx(sum(drops) / 2)
+    assert [task["forward_transfer"] for task in row["tasks"]] == [50.0, None, None]
+    assert [task["forward_transfer_into"] for task in row["tasks"]] == [None, 50.0, None]
+    assert [task["task"] for task in row["tasks"]] == [1, 2, 3]
+    assert {task["initialisation"]["factor"] for task in row["tasks"]} == {21.5}
+    bare = RunSummary.of(make_run(iterations=0)).row()
+    assert [bare[name] for name in ("d_ls", "spike_area", "forward_transfer")] == [None] * 3
+
+
+def test_the_start_is_the_mean_of_tasks_before_their_first_step(make_run: MakeRun) -> None:
+    shares = {1: 0.1, 2: 0.35, 3: 0.6}
+    record = make_run(
+        accuracy=lambda task, i: 0.9 if i else shares[task],
+        loss_curve=lambda task, i: 0.5 if i else float(task),
+    )
+    images = {row: task for row, _, task, *_ in record.classes.iter_rows()}
+    starts = []
+    for task in shares:
+        correct = total = 0
+        for at, iteration, row, right, every, *_ in record.evaluations.iter_rows():
+            if (at, iteration, images[row]) == (task, 0, task):
+                correct, total = correct + right, total + every
+        starts.append(100 * correct / total)
+    for skip_start in (False, True):
+        row = RunSummary.of(record, skip_start=skip_start).row()
+        assert row["acc_new_start"] == pytest.approx(sum(starts) / 3)
+        assert [task["acc_new_start"] for task in row["tasks"]] == pytest.approx(starts)
+        assert row["loss_new_start"] == 2.0
+
+
+def test_gains_and_times_are_those_over_the_random_run(three_inits: Path) -> None:
+    rows = load_report([three_inits]).rows()
+    assert [row["init"] for row in rows] == [*INITS]
+    assert {part["gain_equal_level"] for part in (rows[0], *rows[0]["tasks"])} == {1.0}
+    assert [row["gain_random_best"] for row in rows] == [1.0, 2.0, 4.0]
+    assert (rows[2]["gain_tasks_reached"], rows[2]["gain_tasks"]) == (3, 3)
+    for row in rows:
+        for level in LEVELS:
+            name = f"iterations_to_{level}"
+            reached = [task[name] for task in row["tasks"] if task[name] is not None]
+            assert row[name] == pytest.approx(sum(reached) / len(reached))
+            assert row[f"share_reaching_{level}"] == len(reached) / 3
+        # The record of the test: 0.02 s before the first update, 0.01 s per iteration.
+        for task in row["tasks"]:
+            expected = 0.02 + 0.01 * task["iterations_to_95"]
+            assert task["seconds_to_95"] == pytest.approx(expected)
+            assert task["iterations_to_95"] == task["reached_at"]
+
+
+def test_runs_of_another_seed_are_not_compared(make_run: MakeRun) -> None:
+    first, second = report_of([make_run("random"), make_run("least-square", seed=1)]).rows()
+    assert (first["gain_equal_level"], second["gain_equal_level"]) == (1.0, None)
+    names = [f"{name}_95" for name in ("iterations_to", "seconds_to", "share_reaching")]
+    assert [second[name] for name in names] == [None] * 3
+    assert second["tasks"][0]["iterations_to_95"] is None
+
+
+def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(
+    make_run: MakeRun,
+) -> None:
+    """As of `--stop-after`: the classes of all tasks stay in the list."""
+    stopped = []
+    for record in map(make_run, INITS[::2]):
+        info: Any = record.info
+        early = {**info, "config": {**info["config"], "stop_after": 2}, "tasks": info["tasks"][:2]}
+        names = ("steps", "evaluations", "points", "mistakes")
+        tables = {name: getattr(record, name).filter(pl.col("task") <= 2) for name in names}
+        stopped.append(replace(record, info=early, **tables))
+    early = report_of(stopped)
+    whole = report_of([make_run(init) for init in INITS[::2]])
+    for row, other in zip(early.rows(), whole.rows(), strict=True):
+        matrix = other["accuracy_matrix"]
+        assert row["last_accuracy"] == other["tasks"][1]["acc_all_end"]
+        assert row["accuracy_matrix"] == [line[:3] for line in matrix[:2]]
+        assert row["backward_transfer"] == pytest.approx(matrix[1][1] - matrix[0][1])
+        reached = [task["iterations_to_95"] for task in other["tasks"][:2]]
+        assert row["iterations_to_95"] == sum(reached) / 2
+    assert "3 tasks, the first 2 learnt, 200 iterations" in common(early.runs, ())
+
+
+def test_a_row_holds_the_pairs_that_are_confused_most_often(make_run: MakeRun) -> None:
+    record = make_run("random", tasks=5)
+    found = RunSummary.of(record).row()["confusions"]
+    assert len(found) == 10
+    assert [each["count"] for each in found] == sorted((e["count"] for e in found), reverse=True)
+    assert RunSummary.of(replace(record, mistakes=None)).row()["confusions"] is None
+
+
+def test_a_head_that_is_solved_as_a_whole_has_no_start(make_run: MakeRun) -> None:
+    record = make_run()
+    config: Any = record.info["config"]
+    del config["init"], config["scale"]
+    config["method"] = "ridge"
+    row = RunSummary.of(record).row()
+    assert (row["acc_pre_before"], row["init"], row["scale"]) == (None, "ridge", "none")
+
+
+def test_json_and_csv_hold_the_rows(make_run: MakeRun) -> None:
+    nan = make_run("least-square", loss_curve=lambda task, iteration: float("nan"))
+    report = report_of([make_run("random"), nan])
+    rows = json.loads(report.json())
+    assert rows[0] == report.rows()[0]
+    assert rows[1]["loss_new"] is None
+    lines = list(csv.DictReader(io.StringIO(report.csv())))
+    assert [line["init"] for line in lines] == ["random", "least-square"]
+    assert float(lines[1]["acc_new"]) == pytest.approx(report.rows()[1]["acc_new"])
+    tasks = list(csv.DictReader(io.StringIO(report.csv(per_task=True))))
+    assert [line["task"] for line in tasks] == ["1", "2", "3"] * 2
+    assert {line["init_factor"] for line in tasks} == {"21.5"}
+    names = {"spike_area", "iterations_to_90", "share_reaching_99", "d_ls", "final_acc_all"}
+    assert names <= {*lines[0]}
+    assert names - {"final_acc_all"} <= {*runs_of([nan]).table().columns}
+    assert {"spike_area", "seconds_to_99", "forward_transfer_into"} <= {*tasks[0]}
+
+
+def test_every_number_is_defined_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    names = {re.sub(r"_9[059]$", "_90", name) for name in MEANS}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+    for measure in FURTHER_MEASURES:
+        assert measure.heading in page or measure.name.startswith("iterations_to"), measure
+
+
+def test_a_record_is_read_once_and_an_incomplete_one_is_refused(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    odd = write_runs(make_run("random"), folder=os.fsdecode(b"odd\xff"))
+    report = load_report([odd, odd / "random"])
+    assert len(report.runs) == 1
+    assert r"odd\xff/random" in report.csv()
+    assert r"odd\xff/random" in load_runs(odd).table()["path"].to_list()[0]
+    assert "random" in printed(report.table())
+    (odd / "random" / "evaluations.parquet").unlink()
+    with pytest.raises(RecordError, match=r"evaluations\.parquet"):
+        load_report([odd])
+
+
+@pytest.mark.parametrize("place", ["none", ""])
+def test_a_place_without_records_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(RecordError, match=str(tmp_path / place)) as caught:
+        load_report([tmp_path / place])
+    assert "clinit train-head --base" in caught.value.remedy

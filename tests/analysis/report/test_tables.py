@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from clinit.analysis.figures.line import starts_of
+from clinit.analysis.report.measures import FURTHER_MEASURES, duration
+from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.analysis.report.seeds import Spread, seed_groups
+from clinit.analysis.report.settings import by_data, headings, labels
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.info import held_out_manifest, held_out_share
+from tests.analysis.printed import printed, unbroken
+
+MakeRun = Callable[..., RunRecord]
+INITS = ("random", "class-mean", "least-square")
+FURTHER = [measure.heading for measure in FURTHER_MEASURES]
+
+
+def seeded(make_run: MakeRun, seeds: int = 3) -> Report:
+    """Three initialisations; a later seed learns a little more."""
+    height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
+    return report_of(
+        [
+            make_run(init, seed=seed, accuracy=lambda t, i, h=height[init], s=seed: h + 0.05 * s)
+            for seed in range(seeds)
+            for init in height
+        ]
+    )
+
+
+def line_of(init: str, text: str) -> list[str]:
+    """The words of the line of an initialisation, its place in the ranking left out."""
+    (line,) = (line for line in text.splitlines() if re.match(rf"(\d )? *{init}\b", line))
+    return re.sub(r"^\d ", "", line).split()
+
+
+def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits: Path) -> None:
+    report = load_report([three_inits])
+    text = printed(report.table())
+    assert max(map(len, text.splitlines())) <= 80
+    title = unbroken(report.table())
+    assert title.startswith("imagenet_mini → places50, on test images, loss ce, head grow, 3 tasks")
+    assert "scale calibrated" in title, "what is the same in all lines has no column"
+    row = report.rows()[-1]
+    names = ("last_accuracy", "average_incremental_accuracy", "forgetting")
+    standard = [f"{row[name]:.2f}" for name in names]
+    assert line_of("least-square", text) == [
+        *("least-square", "86.99", *standard, "77.22", "83.22", "89.05", "89.17", "0.733"),
+        *("≥4.00", "4.5s"),
+    ]
+    bold = printed(report.table(), bold=True)
+    for best in ("83.22", "0.733", "4.0s"):
+        assert f"\x1b[1;32m{best}" in bold
+    assert "\x1b[1;32m72.22" not in bold
+
+
+def test_the_gain_is_printed_by_the_reading_that_is_asked_for(make_run: MakeRun) -> None:
+    # Random is at 95 % of its best at 100, at its best at 200.
+    random = make_run("random", accuracy=lambda task, i: {0: 0.0, 50: 0.4, 200: 1.0}.get(i, 0.95))
+    report = report_of([random, make_run("least-square", accuracy=lambda task, i: 1.0)])
+    for reading, expected in (
+        ("equal-level", ("1.00", "≥2.00")),
+        ("random-best", ("2.00", "≥4.00")),
+    ):
+        text = printed(report.table(reading=reading))
+        assert tuple(line_of(init, text)[-2] for init in ("random", "least-square")) == expected
+        assert ("gain: random-best." in text) == (reading == "random-best")
+
+
+@pytest.mark.parametrize("table", ["table", "ranking", "metrics_table", "diagnosis_table"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_column_is_squeezed_however_many_settings_differ(
+    make_run: MakeRun, table: str, width: int
+) -> None:
+    records = [
+        make_run(init, seed=seed, lr=lr, batch_size=256 + round(10 * lr), lam=lam)
+        for init in ("random", "least-square")
+        for lr in (0.1, 0.2)
+        for seed in (0, 1)
+        for lam in ((0.5, 0.05) if init == "least-square" else (0.05,))
+    ]
+    for record in records:
+        for task in record.info["tasks"]:
+            task["diagnosis"] = {"nc1": 0.00867, "nc4": 2047.0, "d_ls": 4_010_000.0}
+    text = printed(getattr(report_of(records), table)(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    words = " ".join(text.split())
+    if width == 60:
+        assert ", lr 0.1" in words, "settings in words"
+
+
+def test_what_does_not_fit_is_left_out_from_the_right_and_named(make_run: MakeRun) -> None:
+    report = seeded(make_run, 1)
+    for width in (60, 80, 120):
+        text = printed(report.metrics_table(), width)
+        shown = [heading for heading in FURTHER if heading in text.splitlines()[0]]
+        assert shown == FURTHER[: len(shown)]
+        missing = ", ".join(FURTHER[len(shown) :])
+        told = f"Not shown in this width: {missing} (a wider terminal, or COLUMNS=120)."
+        assert (told in " ".join(text.split())) == bool(missing)
+
+
+def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
+    inits = [make_run(init, lam=lam) for init in ("least-square", "random") for lam in (0.05, 5.0)]
+    lines = [line.split()[:2] for line in printed(report_of(inits[:3]).table()).splitlines()]
+    assert [line for line in lines if line[:1] in (["random"], ["least-square"])] == [
+        ["random", "-"],
+        ["least-square", "0.05"],
+        ["least-square", "5"],
+    ]
+    top = [make_run(init, top_blocks=2, rank=48) for init in ("random", "least-square")]
+    whole = make_run("random", top_blocks=2, full_rank=True, method="ewc")
+    assert "2 top blocks, rank 48, " in unbroken(report_of(top).table())
+    shown = unbroken(report_of([*top, whole]).table())
+    assert "2 top blocks, " in shown
+    assert "; rehearsal: rank 48, " in shown
+    text = printed(report_of([*top, make_run("random"), make_run("least-square")]).table())
+    assert sorted(line.split()[1] for line in text.splitlines() if line.startswith("random")) == [
+        *("0", "2")
+    ]
+
+
+def test_a_setting_that_one_run_leaves_open_tells_it_apart(make_run: MakeRun) -> None:
+    report = report_of([make_run(shots=None), make_run(shots=5)])
+    assert labels(report.runs) == ["random", "random (5 shots)"]
+
+
+def test_only_runs_that_were_recorded_twice_have_a_number(make_run: MakeRun) -> None:
+    records = [make_run(init) for init in ("random", "random", "least-square")]
+    records = [replace(each, path=Path(f"/runs [b]/{n}")) for n, each in enumerate(records)]
+    report = report_of(records)
+    assert report.legend == ["run 1: /runs [b]/0", "run 2: /runs [b]/1"]
+    assert labels(report.runs) == ["random (run 1)", "random (run 2)", "least-square"]
+    assert report_of(records[1:]).legend == []
+
+
+def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) -> None:
+    """Three seeds of two starts, the first seed recorded twice; random rows learn nothing."""
+    low: dict[str, Any] = {"random": {"accuracy": lambda task, iteration: -1.0}}
+    pairs = [(init, seed) for seed in (0, 1, 2) for init in ("random", "least-square")]
+    records = [make_run(i, seed=s, **low.get(i, {})) for i, s in [*pairs, *pairs[:2]]]
+    report = report_of([replace(r, path=Path(f"/runs/{n}")) for n, r in enumerate(records)])
+    names = {start.name for start in starts_of(report.runs)}
+    for table in (report.ranking(), report.metrics_table()):
+        lines = [line.split() for line in printed(table, 120).splitlines()]
+        (at,) = (words.index("init") for words in lines if words[:2].count("init"))
+        told = {f"{w[at]} (run {w[at + 1]})" for w in lines if w[at : at + 1] and w[at] in INITS}
+        assert told == names
+    seeds = {str(run.number): run.config["seed"] for run in report.runs if run.init == "random"}
+    found = re.findall(r"random \(seed (\d), run (\d)\)", " ".join(report.notes))
+    assert {(number, int(seed)) for seed, number in found} == {*seeds.items()}
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_group(make_run: MakeRun) -> None:
+    report = seeded(make_run)
+    groups = seed_groups(report.runs)
+    assert [group.runs[0].init for group in groups] == [*reversed(INITS)]
+    for group in groups:
+        rows = [row for row in report.rows() if row["init"] == group.runs[0].init]
+        for name in ("acc_all", "acc_new", "loss_new"):
+            values = [row[name] for row in rows]
+            found = group.spread(name)
+            assert found == Spread(
+                pytest.approx(statistics.mean(values)), pytest.approx(statistics.stdev(values)), 3
+            )
+    assert Spread.of([]) is None
+    assert Spread.of([2.0]) == Spread(2.0, None)
+
+
+def test_the_ranking_has_deviations_beside_or_below_the_means(make_run: MakeRun) -> None:
+    report = seeded(make_run)
+    lines = printed(report.ranking()).splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("1 ")]
+    assert lines[place].split()[:3] == ["1", "least-square", "3"]
+    assert lines[place + 1].split()[0].startswith("±"), "below, as there is no room beside it"
+    wide = printed(report.ranking(), 160)
+    (line,) = [line for line in wide.splitlines() if line.startswith("1 ")]
+    assert line.count("±") == 10
+    unequal = report_of([make_run(seed=0), make_run(seed=1), make_run("class-mean")])
+    assert "over seeds (1 to 2)" in unbroken(unequal.ranking())
+    metrics = printed(report.metrics_table(), 120).splitlines()
+    assert any(line.split()[0].startswith("±") for line in metrics if line.strip())
+
+
+def test_means_over_some_tasks_only_are_starred(make_run: MakeRun) -> None:
+    slow = [
+        make_run("least-square", seed=s, accuracy=lambda task, i, s=s: 0.9 * (task == 2 or s == 1))
+        for s in (0, 1)
+    ]
+    report = report_of([*slow, *(make_run("random", seed=s) for s in (0, 1))])
+    ranked, metrics = printed(report.ranking(), 160), printed(report.metrics_table(), 160)
+    assert line_of("least-square", ranked)[-1].endswith("*")
+    assert not line_of("random", ranked)[-1].endswith("*")
+    assert " ".join(line_of("least-square", metrics)).count("*") == 3
+    assert "*: not in every task of every run." in " ".join(ranked.split())
+
+
+def test_metrics_that_no_record_holds_are_named_and_take_no_room(make_run: MakeRun) -> None:
+    record = make_run("random")
+    within = pl.lit(None, pl.Int32).alias("correct_in_task")
+    older = replace(record, evaluations=record.evaluations.with_columns(within), mistakes=None)
+    text = printed(report_of([older]).metrics_table(), 120)
+    assert "In no run: A_task, A_base." in " ".join(text.split())
+    assert "A_task" not in text.splitlines()[0]
+
+
+def test_lines_are_in_the_order_of_the_table_above(make_run: MakeRun) -> None:
+    report = report_of([make_run("random"), make_run("least-square")])
+
+    def order(table: object) -> list[str]:
+        words = (line.split(None, 1)[0] for line in printed(table).splitlines() if line.strip())
+        return [word for word in words if word in INITS]
+
+    assert order(report.table()) == order(report.metrics_table(ranked=False))
+    assert order(report.metrics_table()) == ["least-square", "random"]
+
+
+def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: MakeRun) -> None:
+    runs = [make_run(init) for init in ("random", "least-square")]
+    for run in runs:
+        for task in run.info["tasks"][:2]:
+            probed = task["task"] + 1
+            task["forward_transfer"] = {"top1": 0.9 + probed / 1000, "task": probed}
+    report = report_of(runs)
+    text = printed(report.task_table(), 120)
+    first, second, third = text.split("Task ")[1:]
+    assert first.startswith("1: 3 classes, 90 training images, 60 test images")
+    assert [part.count("90.20") for part in (first, second, third)] == [0, 2, 0]
+    assert third.count("90.30") == 2
+    assert all(heading in text for heading in ("A_0", "end", "A_new", "L_new", "gain", "factor"))
+    narrow = unbroken(report.task_table(), 60)
+    assert "FWT" in narrow.split("Not shown in this width: ")[1]
+    assert "FWT" not in printed(report_of([make_run()]).task_table(), 120)
+    assert "90.25" in printed(report.table(), 120)
+    assert "FWT" not in printed(report_of([make_run()]).table(), 120)
+
+
+def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) -> None:
+    values = {"nc1": 0.00867, "nc2": 1.361, "nc3": 1.301, "nc2_floor": 1.0691, "nc4": 2047.0}
+    records = [make_run(init) for init in INITS]
+    for task in (task for record in records for task in record.info["tasks"]):
+        task["diagnosis"] = {**values, "d_ls": 4_010_000.0, "d_ls_relative": None}
+    report = report_of(records)
+    assert line_of("least-square", printed(report.diagnosis_table())) == [
+        *("least-square", "3", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6", "-")
+    ]
+    assert printed(report.diagnosis_table(per_task=True)).count("4.01e6") == 9
+    assert report_of([make_run()]).diagnosis_table() is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.042, "0.04s"), (4.5, "4.5s"), (99.94, "99.9s"), (99.96, "1.7m"), (7200.0, "2.0h")],
+)
+def test_times_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+TRIAL = "on held-out training images (10 %)"
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.25, 0.9, 1e-5])
+def test_the_share_that_was_held_out_is_read_back(share: float) -> None:
+    assert held_out_share({"base": {"val_manifest_digest": held_out_manifest(share, 3)}}) == share
+
+
+@pytest.mark.parametrize("digest", [None, "", "a" * 64, "held-out", "held-out:x:0", 3])
+def test_any_other_digest_is_that_of_test_images(digest: object) -> None:
+    assert held_out_share({"base": {"val_manifest_digest": digest}, "new": {}}) is None
+
+
+@pytest.fixture
+def searched(make_run: MakeRun) -> Report:
+    """Trials that look better than the tested run, as they do on images like those trained on."""
+    records = [make_run("least-square", lr=lr, accuracy=lambda t, i: 0.9) for lr in (0.1, 0.2)]
+    for record in records:
+        for info in (record.info["base"], record.info["new"]):
+            info["val_manifest_digest"] = held_out_manifest(0.1, 0)
+    return report_of([*records, make_run("least-square", lr=0.1, accuracy=lambda t, i: 0.6)])
+
+
+def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
+    assert searched.is_ranked
+    for table in (
+        *(searched.ranking(), searched.table(), searched.metrics_table(), searched.task_table()),
+        searched.matrix(),
+    ):
+        tested, trials = printed(table).split("Data 2 of 2: ")
+        assert tested.startswith("Data 1 of 2: imagenet_mini → places50, on test images")
+        assert TRIAL in trials.splitlines()[0]
+        assert TRIAL not in tested
+    assert searched.latex().count(r"\begin{tabular}") == 2
+    first, second = searched.markdown().replace("\\", "").split("\n\n**")
+    assert (TRIAL in first, TRIAL in second) == (False, True)
+    measured = [row["measured_on"] for row in searched.rows()]
+    assert sorted(measured) == [*2 * [TRIAL.removeprefix("on ")], "test images"]
+    for text in (searched.csv(), searched.means_csv(), searched.means_json()):
+        assert text.count(TRIAL.removeprefix("on ")) == 2
+
+
+def test_runs_on_other_classes_have_a_table_of_their_own(make_run: MakeRun) -> None:
+    records = [make_run(init, seed=seed) for init in ("random", "least-square") for seed in (0, 1)]
+    for record in records[2:]:
+        record.info["new"] |= {"path": "other/places50", "manifest_digest": "b" * 64}
+    report = report_of(records)
+    assert [len(part) for part in by_data(report.runs)] == [2, 2]
+    first, second = printed(report.ranking()).split("Data 2 of 2")
+    assert "caches/imagenet_mini → caches/places50" in first, "names alike: where they lie"
+    assert "caches/imagenet_mini → other/places50" in second
+
+
+def test_a_copy_of_a_cache_holds_the_same_data(make_run: MakeRun) -> None:
+    copied = make_run("least-square")
+    copied.info["new"]["path"] = "copies/places50"
+    parts = by_data(report_of([make_run("random"), copied]).runs)
+    assert ([len(part) for part in parts], headings(parts)) == ([2], [""])

@@ -1,0 +1,235 @@
+"""Markdown and LaTeX: what is written is parsed again and compared with the means."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clinit.analysis.report.measures import MEANS
+from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.report.table import _LATEX, Cell, latex_text
+from clinit.headtrain.record.format import RunRecord
+from clinit.words import escaped as escaped_markdown
+from clinit.words import visible
+from tests.analysis.printed import call, shown
+
+MakeRun = Callable[..., RunRecord]
+HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''
+INITS = ("random", "class-mean", "least-square")
+
+
+@pytest.fixture
+def seeded(make_run: MakeRun) -> Report:
+    """Three initialisations of three seeds, two of which are hostile in a setting."""
+    height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
+    return report_of(
+        [
+            make_run(i, seed=s, note=note, accuracy=lambda t, _, h=height[i], s=s: h + 0.03 * s)
+            for i in INITS
+            for s in range(3)
+            for note in ("plain", HOSTILE)
+        ]
+    )
+
+
+@pytest.mark.parametrize("sign", ["≥2.00", "−2.00", "-2.00", "1 → 2", "50 % of a_b & c"])
+def test_no_number_of_a_latex_table_has_a_sign_that_latex_lacks(sign: str) -> None:
+    cell = Cell(sign, "0.10", is_best=True).in_latex
+    assert cell.isascii()
+    assert not re.search(r"(?<!\\)[%&_]", cell)
+    assert cell.endswith(r" $\pm$ 0.10")
+
+
+def markdown_cells(text: str) -> list[list[str]]:
+    """The cells of the lines of a table, their escapes undone."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    parts = [re.split(r"(?<!\\)(?:\\\\)*\|", row)[1:-1] for row in rows]
+    return [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells] for cells in parts]
+
+
+_UNDONE = {escape: letter for letter, escape in _LATEX.items()}
+_TOKEN = re.compile("|".join(map(re.escape, sorted(_UNDONE, key=len, reverse=True))))
+
+
+def latex_plain(cell: str) -> str:
+    return _TOKEN.sub(lambda found: _UNDONE[found[0]], re.sub(r"-\{\}(?=-)", "-", cell))
+
+
+def latex_rows(text: str) -> list[list[str]]:
+    """The cells of the lines of a tabular, as they are written."""
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    return [re.split(r"(?<!\\)&", line.removesuffix(r"\\")) for line in body]
+
+
+def spread_of(cell: str) -> tuple[float, float]:
+    mean, deviation = re.findall(r"[-\d.,]+", cell)
+    return float(mean.replace(",", "")), float(deviation.replace(",", ""))
+
+
+def expected(report: Report, init: str, note: str, name: str) -> tuple[float, float]:
+    rows = [
+        row[name]
+        for row in report.rows()
+        if row["init"] == init and row["config"]["note"] == note and row[name] is not None
+    ]
+    return statistics.mean(rows), statistics.stdev(rows)
+
+
+def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
+    head, rule, *lines = markdown_cells(seeded.markdown())
+    assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
+    assert head[4:7] == ["A_last (%) ↑", "A_inc (%) ↑", "forg. (%) ↓"]
+    assert head[7] == "A_0 (%) ↑"
+    assert head[-2:] == ["L_new ↓", "gain (×) ↑"]
+    assert rule == ["---"] * 2 + ["---:"] * 11
+    assert len(lines) == 6
+    assert {len(cells) for cells in (head, rule, *lines)} == {13}
+    for init, note, seeds, *numbers in lines:
+        assert seeds == "3"
+        told = HOSTILE if note == visible(HOSTILE) else note
+        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[8])):
+            assert spread_of(cell) == pytest.approx(
+                expected(seeded, init, told, name), abs=0.51 * 10**-digits
+            )
+
+
+def test_latex_holds_the_cells_of_markdown(seeded: Report) -> None:
+    head, *lines = latex_rows(seeded.latex())
+    _, _, *others = markdown_cells(seeded.markdown())
+    assert head[3].strip() == r"$A_\mathrm{all}$ (\%) $\uparrow$"
+    for cells, other in zip(lines, others, strict=True):
+        assert latex_plain(cells[1].strip()) == other[1]
+        numbers = (re.findall(r"\d[\d.,]*", cell) for cell in cells[3:])
+        assert [*numbers] == [re.findall(r"\d[\d.,]*", cell) for cell in other[3:]]
+
+
+def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
+    for line in markdown_cells(seeded.markdown())[2:]:
+        assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
+        assert line[10].startswith("**"), "equal in all runs"
+    for cells in latex_rows(seeded.latex())[1:]:
+        bold = [cell.strip().startswith(r"\textbf{") for cell in cells[3:6]]
+        assert bold == [cells[0].strip() == "least-square"] * 3
+
+
+def test_negative_numbers_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
+    slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
+    report = report_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
+    latex, markdown = report.latex(metrics=True), report.markdown(metrics=True)
+    assert r"\textsuperscript{*}" in latex
+    assert r"\*" in markdown
+    assert "gain" not in report_of([make_run("least-square")]).latex(), "no random run"
+    alone = report_of([make_run("random"), make_run("least-square", lr=0.5)])
+    (line,) = [line for line in latex_rows(alone.latex()) if line[0].strip() == "least-square"]
+    assert line[-1].strip() == "--", "no gain without a random run of its own"
+    assert "$-$" in report_of([make_run(accuracy=lambda t, i: 0.3 * t)]).latex()
+
+
+def balanced(text: str) -> bool:
+    depth = 0
+    for token in re.findall(r"\\.|[{}]", text):
+        depth += {"{": 1, "}": -1}.get(token, 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
+    latex, markdown = latex_text(name), escaped_markdown(name)
+    assert balanced(latex)
+    assert latex_plain(latex) == visible(name)
+    assert not re.search(r"(?<!\\)[&%#_]", latex)
+    assert re.sub(r"\\(.)", r"\1", markdown) == visible(name)
+    assert len(markdown_cells(f"| {markdown} | end |")[0]) == 2
+    for text in (latex, markdown):
+        assert "\n" not in text
+
+
+def test_latex_is_balanced_and_compiles(seeded: Report, tmp_path: Path) -> None:
+    tables = [seeded.latex(), seeded.latex(metrics=True)]
+    assert all(map(balanced, tables))
+    compiler = shutil.which("pdflatex")
+    if compiler is None:
+        pytest.skip("pdflatex is not installed: braces are balanced, nothing is compiled")
+    lines = [r"\documentclass{article}\usepackage{booktabs}\usepackage[T1]{fontenc}"]
+    lines += [r"\begin{document}", *tables, r"\end{document}"]
+    (tmp_path / "paper.tex").write_text("\n".join(lines), encoding="utf-8")
+    words = [compiler, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def folder(make_run: MakeRun, write_runs: Callable[..., Path]) -> Path:
+    return write_runs(*(make_run(init, seed=seed) for init in INITS for seed in (4, 7)))
+
+
+def test_the_command_prints_the_formats(folder: Path) -> None:
+    assert len(markdown_cells(shown(folder, "-f", "markdown"))) == 2 + 3
+    assert "BWT" in shown(folder, "-f", "markdown", "--metrics")
+    assert shown(folder, "-f", "latex").endswith("\\end{tabular}\n")
+    assert "gain, random-best" in shown(folder, "-f", "latex", "--gain", "random-best")
+
+
+def test_json_of_means_has_one_entry_per_group_and_that_of_runs_stays_a_list(folder: Path) -> None:
+    rows = json.loads(shown(folder, "-f", "json"))
+    assert len(rows) == 6
+    groups = json.loads(shown(folder, "-f", "json", "--means"))
+    assert [group["init"] for group in groups] == ["least-square", "class-mean", "random"]
+    for group in groups:
+        assert (group["seeds"], group["runs"]) == ([4, 7], 2)
+        assert "seed" not in group["config"]
+        assert {*group["values"]} == {*MEANS}
+        own = [row for row in rows if row["init"] == group["init"]]
+        for name, found in group["values"].items():
+            values = [row[name] for row in own if row[name] is not None]
+            if not values:
+                assert found is None
+                continue
+            assert found["count"] == len(values)
+            assert found["mean"] == pytest.approx(statistics.mean(values))
+            assert found["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-12)
+
+
+def read_csv(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_of_means_is_that_of_json(folder: Path) -> None:
+    groups = json.loads(shown(folder, "-f", "json", "--means"))
+    lines = read_csv(shown(folder, "-f", "csv", "--means"))
+    assert len(lines) == len(groups) == 3
+    for line, group in zip(lines, groups, strict=True):
+        assert line["seeds"] == "4 7"
+        for name in MEANS:
+            found = group["values"][name] or {"mean": None, "deviation": None, "count": 0}
+            for key, suffix in (("mean", ""), ("deviation", "_deviation"), ("count", "_count")):
+                text = line[f"{name}{suffix}"]
+                assert (float(text) if text else None) == found[key]
+
+
+def test_settings_that_differ_are_columns_of_the_means(make_run: MakeRun) -> None:
+    report = report_of([make_run(seed=s, lr=lr, note=HOSTILE) for s in (0, 1) for lr in (0.1, 0.2)])
+    assert [line["lr"] for line in read_csv(report.means_csv())] == ["0.1", "0.2"]
+    assert json.loads(report.means_json())[0]["config"]["note"] == HOSTILE
+
+
+@pytest.mark.parametrize("words", [("-f", "latex"), ("-f", "markdown"), ("-f", "csv", "--means")])
+def test_means_by_task_are_refused(three_inits: Path, words: Sequence[str]) -> None:
+    result = call(three_inits, "--per-task", *words)
+    assert result.exit_code == 2
+    assert "leave out --per-task" in " ".join(result.output.split())
