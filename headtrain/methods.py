@@ -204,7 +204,7 @@ class ClosedForm(_OnFeatures):
         self._watch = Stopwatch(self.device)
         if run.task.number == 1:
             with run.watch.phase("prepare"):
-                rows = self._plan.base_rows()
+                rows = self._scenario.train.rows_between(0, self._scenario.num_base)
                 data = self._training_rows(rows)
             with run.watch.phase("initialise"), torch_stream(self.device):
                 labels = self._scenario.train.labels[rows]
