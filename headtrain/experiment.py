@@ -182,7 +182,7 @@ def records_of(
             info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
-        tables = {
+        tables: dict[str, Any] = {
             "steps": [entry.steps(index) for entry in entries],
             "evaluations": [
                 entry.evaluations(index, tested)
