@@ -159,7 +159,7 @@ def reproduce(
         views=views,
         epochs=SMALL_EPOCHS if scale_down else None,
     )
-    plan = Plan(context, tuple(settings or ()), seeds, scale_down)
+    plan = Plan(tuple(settings or ()), seeds, scale_down)
     plans = {table.name: plan.studies(table) for table in chosen}
     if dry_run:
         show_commands(chosen, replace(where, counts=count_images(where.caches, where.roots)), plan)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, out, say
-from clinit.cli.context import Context
 from clinit.cli.reproduce_steps import (
     Places,
     Step,
@@ -80,7 +79,6 @@ def overlay(
 class Plan:
     """What a user asks of all tables."""
 
-    context: Context
     settings: tuple[str, ...]
     """Words, `field=values`."""
     seeds: int | None
@@ -99,12 +97,11 @@ class Plan:
         Raises:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
-        from clinit.cli.config import commands_with_files, grids_of
+        from clinit.cli.config import grids_of
         from clinit.headtrain.sweep.grid import distinct, runs_of
 
         if table.runs and table.name not in self.found:
-            commands = commands_with_files(self.context.find_root().command)
-            grids = grids_of(Path(table.recipe), self.words(table), commands, top=table.is_top)
+            grids = grids_of(Path(table.recipe), self.words(table), top=table.is_top)
             runs = (run for grid in grids for run in runs_of(grid, top=table.is_top))
             self.found[table.name] = distinct(runs)
             _check_places(table, self.found[table.name])
