@@ -19,8 +19,8 @@ from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
-from clinit.headtrain.top.images import Storage
-from clinit.headtrain.top.inputs import TopInputs, open_side, prepare_inputs, reload_backbone
+from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs, reload_backbone
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 from clinit.headtrain.train.evaluate import count_correct
@@ -46,18 +46,17 @@ class DecodedRows:
 def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
     """Build the stream of one task, its rows stored, decoded or in files."""
     caches, source = work.folder / "caches", work.options["rows"]
-    base, new = (
-        open_side(caches / side, None, option=f"--{side}-root") for side in ("base", "new")
-    )
-    weights, device = work.folder / "weights.safetensors", work.options["device"]
-    backbone, transform = reload_backbone(base, weights, device)
-    head = base.source.head
-    assert head is not None
     budget = 10**12 if source == "stored" else 0
     storage = Storage(folder=work.folder / "trunk", budget=budget, workers=work.options["workers"])
-    inputs = prepare_inputs(base, new, head, backbone, transform, study, storage)
+    weights, device = work.folder / "weights.safetensors", work.options["device"]
+    images = Images(base=caches / "base", new=caches / "new", storage=storage, weights=weights)
+    sides = open_sides(images)
+    head = sides[0].source.head
+    assert head is not None
+    inputs = prepare_runs(images, sides, head, [study])
     if source != "decoded":
         return inputs
+    backbone, transform = reload_backbone(sides[0], weights, device)
     trunk = Trunk(backbone.config, cut_network(backbone.network, inputs.top.top_blocks), transform)
     train, val = (
         PoolActivations(

@@ -167,7 +167,8 @@ def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
 
 def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
     from clinit.headtrain.runs import check_data
-    from clinit.headtrain.top.experiment import prepare_runs, run_top
+    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.top.inputs import prepare_runs
 
     assert data.images is not None
     assert data.sides is not None

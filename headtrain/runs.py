@@ -27,8 +27,7 @@ from clinit.headtrain.record.format import (
     write_records,
 )
 from clinit.headtrain.record.info import settings_of, study_of_run
-from clinit.headtrain.stream.base_head import head_digest, starting_head
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import Source, head_digest, starting_head
 from clinit.headtrain.study.rules import PLACES
 from clinit.headtrain.study.study import Study, by_stream, identity_of, names_of
 
@@ -333,7 +332,8 @@ def train_top(
         CheckpointError: If a checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable, or a record cannot be written.
     """
-    from clinit.headtrain.top.experiment import prepare_runs, run_top  # slow: it imports timm
+    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.top.inputs import prepare_runs
 
     assert data.images is not None
     assert data.sides is not None

@@ -148,13 +148,6 @@ class TopBlocks(Method):
         self.model.open(torch.Generator().manual_seed(int(seed)))
         if self.shares is None:
             self.shares = shares(self.model.network, self.model.cut.blocks)
-            plastic, total = self.shares.plastic, self.shares.total
-            run.learner.observe(
-                Noted(
-                    f"{run.learner.ids[0]}: {plastic:,} of {total:,} parameters"
-                    f" ({plastic / total:.1%}) can change"
-                )
-            )
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows, from statistics of the features as the network gives them now."""

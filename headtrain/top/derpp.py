@@ -54,24 +54,27 @@ from clinit.headtrain.top.network import (
 from clinit.headtrain.top.training import TopMethod, sample_losses
 from clinit.headtrain.train.losses import loss_named
 
+FormerLogits = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
+"""Places in a batch, and the former logits (places, classes seen by then) of these rows."""
+
 
 class Derpp(TopMethod):
-    """Train on new and old rows, and hold on to the former logits of the old ones."""
+    """Train on new and old rows, with weights; without `alpha`, there is no more to it."""
 
-    def __init__(self, config: DerppConfig, *, loss_name: str = "ce") -> None:
+    def __init__(self, config: DerppConfig, loss_name: str) -> None:
         loss_named(loss_name)
         self._config = config
         self._loss_name = loss_name
-        self._teacher: SnapshotTeacher | StoredTeacher | None = None
-        if config.alpha:
-            self._teacher = StoredTeacher() if config.teacher == "stored" else SnapshotTeacher()
-        if isinstance(self._teacher, StoredTeacher):
-            self.draws = 2  # Eq. 6 has a draw of old rows for each of its terms
 
-    def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Let the teacher look at the network before the first step."""
-        if self._teacher is not None:
-            self._teacher.begin(model, task, rows)
+    @classmethod
+    def of(cls, config: DerppConfig, loss_name: str = "ce") -> Derpp:
+        """Return the method with the source of former logits that is configured."""
+        kind = StoredTeacher if config.teacher == "stored" else SnapshotTeacher
+        return (kind if config.alpha else cls)(config, loss_name)
+
+    def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
+        """Return the former logits of old rows."""
+        return []
 
     def loss(
         self, model: PlasticModel, batch: Batch, second: Batch | None
@@ -85,51 +88,29 @@ class Derpp(TopMethod):
             total = total + losses[: batch.num_new].mean()
         if batch.num_old:
             total = total + self._config.beta * losses[batch.num_new :].mean()
-            if self._teacher is not None:
-                old = second or batch.old()
-                found = self._teacher.logits(model, old)
-                total = total + self._config.alpha * self._distance(logits[-len(old) :], found)
+            old = second or batch.old()
+            distances = []
+            for places, former in self.former(model, old):
+                squares = (logits[-len(old) :][places, : former.shape[1]] - former).square()
+                mean = self._config.distance == "mean"
+                distances.append(squares.mean(1) if mean else squares.sum(1))
+            if distances:
+                total = total + self._config.alpha * torch.cat(distances).mean()
         return total, losses.detach()
-
-    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Let the teacher look at the network after the last step."""
-        if self._teacher is not None:
-            self._teacher.end(model, task, rows)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what the teacher remembers."""
-        return {} if self._teacher is None else self._teacher.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what the teacher remembers."""
-        if self._teacher is not None:
-            self._teacher.restore(state)
-
-    def _distance(
-        self, logits: Float[Tensor, "old classes"], found: FormerLogits
-    ) -> Float[Tensor, ""]:
-        """Return the mean of d over old rows."""
-        parts = []
-        for places, former in found:
-            squares = (logits[places, : former.shape[1]] - former).square()
-            parts.append(squares.mean(1) if self._config.distance == "mean" else squares.sum(1))
-        return torch.cat(parts).mean()
 
 
 READ_ROWS = 256
 """Rows whose logits are computed at a time when they are stored."""
 
-FormerLogits = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
-"""Places in a batch, and the former logits (places, classes seen by then) of these rows."""
 
-
-class SnapshotTeacher:
+class SnapshotTeacher(Derpp):
     """The network as it was when the task began, over the classes before the task.
 
     Only what is trained is copied: everything else is the same until the task is over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: DerppConfig, loss_name: str) -> None:
+        super().__init__(config, loss_name)
         self._parameters: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
@@ -145,7 +126,7 @@ class SnapshotTeacher:
         self._parameters = {}
 
     @torch.no_grad()
-    def logits(self, model: PlasticModel, old: Batch) -> FormerLogits:
+    def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
         """Return the logits of the copy."""
         assert self._parameters, "the task began without old rows"
         blocks = {name: v for name, v in self._parameters.items() if name not in CLASSIFIER}
@@ -162,14 +143,17 @@ class SnapshotTeacher:
         self._parameters = dict(state)
 
 
-class StoredTeacher:
+class StoredTeacher(Derpp):
     """The logits of each row at the end of the task in which its class was learnt.
 
     Those of base rows are computed before the first step. In float32, 24,000 rows and 1,365
     classes take 131 MB on the device of the model.
     """
 
-    def __init__(self) -> None:
+    draws = 2  # Eq. 6 has a draw of old rows for each of its terms
+
+    def __init__(self, config: DerppConfig, loss_name: str) -> None:
+        super().__init__(config, loss_name)
         self._blocks: list[tuple[np.ndarray, Tensor]] = []
         """Pool rows that were stored together, sorted, and their logits (rows, width)."""
 
@@ -201,7 +185,7 @@ class StoredTeacher:
             logits, order = torch.cat(parts).float(), np.argsort(chosen)
             self._blocks.append((chosen[order], logits[_index(order, logits)]))
 
-    def logits(self, model: PlasticModel, old: Batch) -> FormerLogits:
+    def former(self, model: PlasticModel, old: Batch) -> FormerLogits:
         """Return the stored logits of the rows."""
         found: FormerLogits = []
         for rows, logits in self._blocks:

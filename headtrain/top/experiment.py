@@ -15,75 +15,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from clinit.extract.cache.head import Head
-from clinit.headtrain.events import Noted, Observer, Progressed, ignore
+from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
-from clinit.headtrain.top.images import Images
-from clinit.headtrain.top.inputs import Side, TopInputs, prepare_inputs, reload_backbone
+from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.training import Rehearsal, TopMethod
-
-
-def top_notes(
-    inputs: TopInputs,
-    studies: Sequence[Study],
-    head_facts: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return what the user should know about the data, each once."""
-    notes = data_notes(inputs.scenario, inputs.base, inputs.new, studies, head_facts)
-    counts = inputs.scenario.train_counts[: inputs.scenario.num_base]
-    if inputs.study.stream.method == "ewc" and inputs.top.ewc.lam and not counts.any():
-        notes.append("no base class has a training image: EWC anchors nothing of the base")
-    return notes
-
-
-def prepare_runs(
-    images: Images,
-    sides: tuple[Side, Side],
-    head: Head,
-    studies: Sequence[Study],
-    *,
-    observer: Observer = ignore,
-    head_facts: Mapping[str, Any] | None = None,
-) -> TopInputs:
-    """Load the backbone, and compute and store the activations that runs of one stream look at.
-
-    Args:
-        images: Where everything is.
-        sides: The two data sets, opened.
-        head: The pretrained head.
-        studies: The runs.
-        observer: Called with the progress, and with notes on data, sizes and costs.
-        head_facts: Where the head is from.
-
-    Raises:
-        ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
-            fails.
-    """
-    observer(Progressed("reading the weights", 0, 1))
-    device = studies[0].training.device
-    backbone, transform = reload_backbone(sides[0], images.weights, device)
-    inputs = prepare_inputs(
-        *sides,
-        head,
-        backbone,
-        transform,
-        studies[0],
-        images.storage,
-        random_only=all(each.start.init == "random" for each in studies),
-        observer=observer,
-    )
-    for text in top_notes(inputs, studies, head_facts):
-        observer(Noted(text))
-    return inputs
 
 
 def run_top(
@@ -130,7 +73,7 @@ def run_top(
     (record,) = records_of(
         learner,
         origin,
-        top_notes(inputs, [study], head_facts),
+        inputs.notes([study], head_facts),
         {"trunk": math.fsum(paid), **{phase: learner.watch.seconds[phase] for phase in PHASES}},
         {
             "name": "AdamW",
@@ -159,4 +102,4 @@ def top_method(study: Study) -> TopMethod:
     if name == "ewc":
         return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
     assert name == "derpp"
-    return Derpp(top.derpp, loss_name=loss)
+    return Derpp.of(top.derpp, loss)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +19,15 @@ from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
-from clinit.headtrain.events import Noted, Observer, ignore
-from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.events import Noted, Observer, Progressed, ignore
+from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, head_digest, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
-from clinit.headtrain.top.images import Images, Storage
+from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.network import check_cut, cut_network
 from clinit.headtrain.top.trunk_cache import Part, StoredPart, TrunkCache
 
@@ -72,6 +74,16 @@ class TopInputs:
         """Return the inputs as every later run finds them: all that is stored was there before."""
         return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
+    def notes(
+        self, studies: Sequence[Study], head_facts: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Return what the user should know about the data, each once."""
+        notes = data_notes(self.scenario, self.base, self.new, studies, head_facts)
+        counts = self.scenario.train_counts[: self.scenario.num_base]
+        if self.study.stream.method == "ewc" and self.top.ewc.lam and not counts.any():
+            notes.append("no base class has a training image: EWC anchors nothing of the base")
+        return notes
+
     def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
@@ -87,36 +99,32 @@ class TopInputs:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def prepare_inputs(
-    base: Side,
-    new: Side,
+def prepare_runs(
+    images: Images,
+    sides: tuple[Side, Side],
     head: Head,
-    backbone: Backbone,
-    transform: Transform,
-    study: Study,
-    storage: Storage,
+    studies: Sequence[Study],
     *,
-    random_only: bool = False,
     observer: Observer = ignore,
+    head_facts: Mapping[str, Any] | None = None,
 ) -> TopInputs:
-    """Build the stream, and compute and store the activations that its runs look at.
+    """Load the backbone, and compute and store the activations that runs of one stream look at.
 
     Args:
-        base: The data set of the classes of the head.
-        new: The data set of the classes that arrive.
+        images: Where weights are, and where activations go.
+        sides: The two data sets, opened.
         head: The pretrained head.
-        backbone: The network of the features; it is not changed.
-        transform: The transform of its images.
-        study: The study of one of the runs, which differ at most in `study.PER_HEAD`.
-        storage: Where activations go.
-        random_only: Whether all runs start from random rows, which look at no row.
-        observer: Called with the sizes before anything is computed, and with the progress.
+        studies: The runs, which differ at most in `study.PER_HEAD`.
+        observer: Called with the sizes before anything is computed, the progress, and notes.
+        head_facts: Where the head is from.
 
     Raises:
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
             fails.
     """
-    study = study.resolved()
+    observer(Progressed("reading the weights", 0, 1))
+    (base, new), study, storage = sides, studies[0].resolved(), images.storage
+    backbone, transform = reload_backbone(base, images.weights, study.training.device)
     assert study.top is not None
     scenario = build_scenario(base.source, new.source, head, study.stream)
     plan = TaskPlan(scenario, study)
@@ -125,7 +133,8 @@ def prepare_inputs(
     with backbone.config.arithmetic():
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
     cache = TrunkCache(storage, Trunk(backbone.config, halves, transform))
-    wanted = _parts((base, new), scenario, plan, study, random_only=random_only)
+    random_only = all(each.start.init == "random" for each in studies)
+    wanted = _parts(sides, scenario, plan, study, random_only=random_only)
     keep = cache.chosen(wanted)
     for kept, where in (
         (True, f"Activations in {storage.folder}, float16"),
@@ -150,7 +159,7 @@ def prepare_inputs(
         )
         for split in ("train", "val")
     }
-    return TopInputs(
+    inputs = TopInputs(
         base=base.source,
         new=new.source,
         initial_head=head,
@@ -161,6 +170,9 @@ def prepare_inputs(
         **pools,
         parts=tuple(facts),
     )
+    for text in inputs.notes(studies, head_facts):
+        observer(Noted(text))
+    return inputs
 
 
 def _parts(

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
 from clinit.headtrain.top.activations import Trunk
-from clinit.headtrain.top.experiment import prepare_runs
 from clinit.headtrain.top.images import Images
+from clinit.headtrain.top.inputs import prepare_runs
 
 
 def rerun(run: Path, *words: str | Path) -> Result:
@@ -54,7 +54,7 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     )
     assert made.exit_code == 0, made.output
     run = tmp_path / "runs" / "least-square-calibrated"
-    monkeypatch.setattr("clinit.headtrain.top.experiment.prepare_runs", watched)
+    monkeypatch.setattr("clinit.headtrain.top.inputs.prepare_runs", watched)
     result = rerun(run, "--out", tmp_path / "again", "--workers=1", "--max-pixels=5000")
     assert result.exit_code == 0, result.output
     assert "The same bits" in result.output

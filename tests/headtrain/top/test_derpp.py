@@ -56,8 +56,8 @@ def draw(images: Any, task: Task, step: int, *, twice: bool) -> tuple[Any, Any]:
     return batch, images.batch(old[-6:]) if twice else None
 
 
-def learn(method: Any, model: Any, images: Any, task: Task, again: int | None = None) -> Tensor:
-    """Learn a task as the learner does; return the losses of its steps.
+def learn(method: Any, model: Any, images: Any, task: Task, again: int | None = None) -> Any:
+    """Learn a task as the learner does; return the losses of its steps and the state.
 
     At step `again`, a new method takes over the state of this one.
     """
@@ -68,7 +68,7 @@ def learn(method: Any, model: Any, images: Any, task: Task, again: int | None = 
     for step in range(4):
         if step == again:
             state = {name: values.clone() for name, values in method.state().items()}
-            method._teacher = type(method._teacher)()
+            method = type(method)(method._config, "ce")
             method.restore(state)
         loss, _ = method.loss(model, *draw(images, task, step, twice=method.draws == 2))
         optimizer.zero_grad()
@@ -76,7 +76,7 @@ def learn(method: Any, model: Any, images: Any, task: Task, again: int | None = 
         optimizer.step()
         losses.append(loss.detach())
     method.end(model, task, images)
-    return torch.stack(losses)
+    return torch.stack(losses), method.state()
 
 
 def outputs(model: Any, images: Any, row: int) -> Tensor:
@@ -128,7 +128,7 @@ def test_with_stored_logits_it_is_equation_6_while_the_head_grows(
     make_top: Make, images: Any, distance: Literal["mean", "sum"], name: str
 ) -> None:
     config = DerppConfig(alpha=0.3, beta=0.7, teacher="stored", distance=distance)
-    model, method = make_top(BASE), Derpp(config, loss_name=name)
+    model, method = make_top(BASE), Derpp.of(config, name)
     former = former_logits(model, images, rows_of(0), BASE)
     for task, following in pairwise(TASKS):
         learn(method, model, images, task)
@@ -150,7 +150,7 @@ def test_with_a_snapshot_the_former_logits_are_those_of_the_start_of_the_task(
     make_top: Make, images: Any, distance: Literal["mean", "sum"], name: str
 ) -> None:
     config = DerppConfig(alpha=0.3, beta=0.7, distance=distance)
-    model, method = make_top(BASE), Derpp(config, loss_name=name)
+    model, method = make_top(BASE), Derpp.of(config, name)
     for task in TASKS[:2]:
         enter(model, images, task)
         method.begin(model, task, images)
@@ -170,7 +170,7 @@ def test_with_a_snapshot_the_former_logits_are_those_of_the_start_of_the_task(
 def test_without_old_rows_it_is_the_mean_loss_of_new_rows(
     make_top: Make, images: Any, teacher: Literal["snapshot", "stored"]
 ) -> None:
-    model, method = make_top(BASE), Derpp(DerppConfig(teacher=teacher))
+    model, method = make_top(BASE), Derpp.of(DerppConfig(teacher=teacher))
     enter(model, images, TASKS[0])
     images.old = np.empty(0, dtype=np.int64)
     method.begin(model, TASKS[0], images)
@@ -185,7 +185,7 @@ def test_without_old_rows_it_is_the_mean_loss_of_new_rows(
 
 
 def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(make_top: Make, images: Any) -> None:
-    model, method = make_top(BASE), Derpp(DerppConfig(alpha=0.0, beta=1.0, teacher="stored"))
+    model, method = make_top(BASE), Derpp.of(DerppConfig(alpha=0.0, beta=1.0, teacher="stored"))
     enter(model, images, TASKS[0])
     method.begin(model, TASKS[0], images)
     assert method.draws == 1, "no logits, no second draw"
@@ -201,9 +201,10 @@ def test_a_method_restored_within_a_task_goes_on_as_before(
     make_top: Make, images: Any, teacher: Literal["snapshot", "stored"]
 ) -> None:
     def run(again: int | None) -> tuple[Tensor, dict[str, Tensor]]:
-        model, method = make_top(BASE), Derpp(DerppConfig(alpha=0.5, teacher=teacher))
+        model, method = make_top(BASE), Derpp.of(DerppConfig(alpha=0.5, teacher=teacher))
         learn(method, model, images, TASKS[0])
-        return learn(method, model, images, TASKS[1], again), method.state()
+        found: tuple[Tensor, dict[str, Tensor]] = learn(method, model, images, TASKS[1], again)
+        return found
 
     (expected, whole), (found, restored) = run(None), run(2)
     assert torch.equal(found, expected)

@@ -3,18 +3,21 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import timm
 import torch
 from torch import Tensor, nn
 
 from clinit.errors import ExperimentError
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.methods import EwcConfig
+from clinit.headtrain.study.study import Study
 from clinit.headtrain.top import ewc
 from clinit.headtrain.top.ewc import Ewc, Quadratic, chunk_size, diagonal_fisher
 from clinit.headtrain.top.lora import LowRank
+from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
+from tests.headtrain.top.networks import build
 
 Make = Callable[..., Any]
 Way = Literal["vmap", "loop"]
@@ -61,11 +64,12 @@ def naive_fisher(
     model: Any, images: Any, rows: range, classes: int, name: str = "ce"
 ) -> dict[str, Tensor]:
     """Squared gradients of one sample after the other, averaged."""
-    squares = {key: torch.zeros_like(p) for key, p in model.named_parameters()}
+    parameters = model.trainable()
+    squares = {key: torch.zeros_like(p) for key, p in parameters.items()}
     for row in rows:
-        logits = model.classifier(model.blocks(images.values[row : row + 1]))[:, :classes]
+        logits = model.logits(model.features(images.values[row : row + 1]))[:, :classes]
         loss = LOSSES[name].value(logits, images.labels[row : row + 1]).sum()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
         for values, gradient in zip(squares.values(), gradients, strict=True):
             values += gradient**2 / len(rows)
     return {k: v[:classes] if k.startswith("classifier") else v for k, v in squares.items()}
@@ -233,63 +237,29 @@ def test_a_head_that_has_grown_is_measured_on_the_classes_that_the_samples_know(
     torch.testing.assert_close(after, before)
 
 
-class Blocks(nn.Module):
-    """The last block of a network of timm, and what follows it up to the features."""
-
-    def __init__(self, network: Any, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-        self._network = [network]  # a list hides it from `parameters`
-
-    def forward(self, activations: Tensor) -> Tensor:
-        (network,) = self._network
-        read = self.block(activations)
-        if hasattr(network, "fc_norm"):
-            read = network.norm(read)
-        features: Tensor = network.forward_head(read, pre_logits=True)
-        return features
-
-
-def timm_blocks(kind: str) -> tuple[Blocks, tuple[int, ...], int]:
-    """Return random blocks, the shape of their activations and the width of their features."""
-    network: Any
-    small = {"num_classes": 3, "depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        if kind == "vit":
-            sizes = {"num_classes": 3, "depth": 1, "embed_dim": 24, "num_heads": 3}
-            network = timm.create_model("vit_tiny_patch16_224", **sizes)
-            block, shape, dim = network.blocks[-1], (5, 24), 24
-        elif kind == "resnet":
-            network = timm.create_model("resnet10t", num_classes=3, channels=(4, 8, 8, 12))
-            block, shape, dim = network.layer4[-1], (8, 6, 6), 12
-            for module in network.modules():
-                if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
-                    module.running_mean.normal_()
-        else:
-            network = timm.create_model(f"{kind}_atto", **small)
-            block, shape, dim = network.stages[-1].blocks[-1], (12, 3, 3), 12
-        for parameter in network.parameters():
-            parameter.data += 0.2 * torch.randn_like(parameter)
-        return Blocks(network.eval(), block), shape, dim
-
-
 @pytest.mark.parametrize("by", WAYS)
-@pytest.mark.parametrize("kind", ["vit", "convnextv2", "convnext", "resnet"])
+@pytest.mark.parametrize("key", ["vit", "convnextv2", "convnext", "resnet-basic", "swin"])
 def test_the_layers_of_timm_are_followed_and_mixed_precision_is_left_out(
-    make_top: Make, make_images: Make, kind: str, by: Way
+    make_images: Make, key: str, by: Way
 ) -> None:
-    blocks, shape, dim = timm_blocks(kind)
-    model = make_top(blocks=blocks, dim=dim)
-    images, rows = make_images(6, shape=shape), np.arange(6)
-    found = diagonal_fisher(model, images.batches(rows, 4), classes=6, by=by)
-    for key, values in naive_fisher(model, images, range(6), 6).items():
+    network, images, rows = build(key), make_images(6, shape=(3, 32, 32)), np.arange(6)
+    halves, dim = cut_network(network, 1), network.get_classifier().in_features
+    images.values = halves.trunk(images.values)
+    head = Rows(np.random.default_rng(0).normal(size=(6, dim)), np.zeros(6))
+    found = {}
+    for precision in ("float32", "bf16"):
+        settings = {"method": "ewc", "top_blocks": 1, "precision": precision}
+        model = PlasticModel(network, halves, head, Study.of(settings, top=True).resolved())
+        model.open(torch.Generator())
+        found[precision] = diagonal_fisher(model, images.batches(rows, 4), classes=6, by=by)
+    rough = model.features(images.values)
+    with model.full_precision():
+        assert not torch.equal(model.features(images.values), rough)
+        expected = naive_fisher(model, images, range(6), 6)
+    for name, values in expected.items():
         scale = values.max().item()
-        torch.testing.assert_close(found[key], values, rtol=1e-3, atol=1e-5 * scale)
-    model.mixed = True
-    mixed = diagonal_fisher(model, images.batches(rows, 4), classes=6, by=by)
-    assert all(torch.equal(mixed[key], values) for key, values in found.items())
-    assert not torch.equal(model.features(images.values), blocks(images.values))
+        torch.testing.assert_close(found["float32"][name], values, rtol=1e-3, atol=1e-5 * scale)
+        assert torch.equal(found["float32"][name], found["bf16"][name])
 
 
 @pytest.mark.gpu

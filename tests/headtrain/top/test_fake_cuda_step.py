@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -33,18 +32,11 @@ from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import TopMethod, top_optimizer, train_span
+from tests.headtrain.top.networks import build
 
 CUDA = torch.device("cuda", 0)
 
 
-NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "convnextv2": ("convnextv2_femto", {"depths": (1, 1, 2, 2), "dims": (4, 8, 8, 12)}),
-    "vit": (
-        "vit_tiny_patch16_224",
-        {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2},
-    ),
-    "resnet": ("resnet18", {"layers": (1, 1, 1, 2), "channels": (4, 4, 8, 8)}),
-}
 METHODS: dict[str, dict[str, Any]] = {
     "rehearsal": {"rank": 2},
     "bf16": {"rank": 2, "precision": "bf16"},
@@ -53,6 +45,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "derpp sum": {"method": "derpp", "rank": 2, "derpp_distance": "sum"},
     "derpp stored": {"method": "derpp", "rank": 2, "derpp_teacher": "stored"},
     "ewc": {"method": "ewc", "full_rank": True},
+    "mse": {"rank": 2, "loss": "mse"},
+    "sqen": {"rank": 2, "loss": "sqen"},
 }
 TASK = Task(1, np.arange(2), start=3)
 LABELS = np.arange(40) % TASK.stop
@@ -75,8 +69,7 @@ class Held:
 
 def make_network(key: str) -> tuple[nn.Module, np.ndarray]:
     """Return a network on the host, and activations in float16."""
-    name, arguments = NETWORKS[key]
-    network: nn.Module = timm.create_model(name, num_classes=3, **arguments).eval()
+    network = build(key)
     values = cut_network(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
     return network, values.half().numpy()
 
@@ -100,10 +93,6 @@ def make_reader(values: np.ndarray, device: torch.device) -> TaskReader:
     is_new = TASK.start <= LABELS
     new, old = np.flatnonzero(is_new), np.flatnonzero(~is_new)
     return TaskReader(pool, parts, new=new, old=old, kept=new)
-
-
-def make_method(top: Mapping[str, Any], loss: str = "ce") -> TopMethod:
-    return top_method(study_of({**top, "loss": loss}))
 
 
 def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
@@ -245,37 +234,18 @@ def _sum(one: Tensor | None, other: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [*(("convnextv2", name) for name in METHODS), ("vit", "bf16"), ("resnet", "full rank")],
+    [*(("convnextv2", name) for name in METHODS), ("vit", "bf16"), ("resnet-basic", "full rank")],
 )
 def test_no_step_waits_for_the_device_or_mixes_devices(key: str, name: str) -> None:
     network, values = make_network(key)
     top = METHODS[name]
     with fake_cuda() as no_waiting:
-        model = make_model(network.to(CUDA), top)
-        means = train(model, make_method(top), make_reader(values, CUDA), no_waiting)
-        assert means.device == CUDA
-        assert means.shape == (STEPS, 2)
+        model, reader = make_model(network.to(CUDA), top), make_reader(values, CUDA)
+        means = train(model, top_method(study_of(top)), reader, no_waiting)
+        assert (means.device, means.shape) == (CUDA, (STEPS, 2))
         trained = model.trainable().values()
         assert {parameter.device for parameter in trained} == {CUDA}
         assert all(parameter.grad is not None for parameter in trained)
-
-
-@pytest.mark.parametrize("loss", ["mse", "sqen"])
-def test_no_loss_waits_for_the_device(loss: str) -> None:
-    network, values = make_network("vit")
-    top = METHODS["rehearsal"]
-    with fake_cuda() as no_waiting:
-        model = make_model(network.to(CUDA), top)
-        means = train(model, make_method(top, loss), make_reader(values, CUDA), no_waiting)
-        assert means.device == CUDA
-
-
-def test_features_are_computed_without_waiting() -> None:
-    network, values = make_network("convnextv2")
-    with fake_cuda() as no_waiting:
-        model = make_model(network.to(CUDA), METHODS["rehearsal"])
-        reader = make_reader(values, CUDA)
-        model.write(TASK.start, Rows(np.ones((2, model.dim)), np.ones(2)))
         with no_waiting:
             found = evaluate.features(model, reader.activations, np.arange(len(LABELS)))
         assert (found.device, found.dtype) == (CUDA, torch.float32)

@@ -11,22 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from PIL import Image
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.dataset.tar import index_tar
 from clinit.files.lock import claim_folder
 from clinit.headtrain.events import Event, Noted, ignore
-from clinit.headtrain.top.activations import ActivationRows, ImageRows, Trunk
+from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
 from clinit.headtrain.top.inputs import Side, open_side, reload_backbone
 from clinit.headtrain.top.network import cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
-from tests.extract.dataset.made import make_tar
 
 Make = Callable[..., TrunkCache]
 ROWS = np.array([1, 3, 4, 7, 11])
@@ -71,29 +68,6 @@ def read(rows: ActivationRows, part: Part) -> np.ndarray:
     blocks = list(rows.stream([part.rows[[4, 0]], part.rows[[2]]]))
     assert [len(block) for block in blocks] == [2, 1]
     return np.concatenate([block.numpy() for block in blocks])
-
-
-def test_rows_of_images_in_a_tar_file_are_those_of_the_same_files(
-    trunk: Trunk, part: Part, tmp_path: Path
-) -> None:
-    files = part.split.manifest.table
-    contents = [(part.root / path).read_bytes() for path in files["path"]]
-    names = [f"{row:02}.png" for row in range(len(files))]
-    tar = make_tar(tmp_path / "0.tar", list(zip(names, contents, strict=True)))
-    contained = index_tar(tar).table.select(
-        path=pl.lit("0.tar/") + pl.col("member"),
-        label=files["label"],
-        class_name=files["class_name"],
-        size_bytes="size_bytes",
-        container=pl.lit("0.tar"),
-        column=pl.lit(""),
-        position="position",
-        container_bytes=pl.lit(tar.stat().st_size),
-    )
-    storage = Storage(folder=tmp_path, budget=0, workers=1)
-    of_files = ImageRows(files, part.root, trunk, storage)
-    of_tar = ImageRows(contained, tmp_path, trunk, storage)
-    np.testing.assert_array_equal(read(of_tar, part), read(of_files, part))
 
 
 def test_rows_in_memory_in_files_and_from_images_are_the_same(
