@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,17 +13,8 @@ from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.reproduce_runs import Plan, runs_of, show_commands
-from clinit.cli.reproduce_steps import (
-    Places,
-    Step,
-    check_images,
-    count_images,
-    digits_of,
-    steps,
-)
 from clinit.cli.run_data import check_caches
-from clinit.cli.typed import runner
+from clinit.cli.typed import command_line, runner
 from clinit.files.paths import check_writable
 from clinit.words import did_you_mean, listed
 
@@ -33,7 +23,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from clinit.analysis.paper.reproduction import Collapse, Reproduction
+    from clinit.analysis.paper.commands import Places, Step
+    from clinit.analysis.paper.reproduction import Reproduction
     from clinit.analysis.paper.tables import Table
     from clinit.cli.typed import Run
     from clinit.headtrain.study.study import Study
@@ -140,6 +131,7 @@ def reproduce(
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
     """
+    from clinit.analysis.paper.commands import Places, check_images
     from clinit.analysis.paper.tables import TABLES
 
     if (base is None) != (new is None):
@@ -160,25 +152,65 @@ def reproduce(
         epochs=SMALL_EPOCHS if scale_down else None,
     )
     plan = Plan(context, tuple(settings or ()), seeds, scale_down)
-    plans = {table.name: plan.studies(table) for table in chosen}
+    planned = [step for table in chosen for step in plan.steps(table, where) if not step.is_done]
     if dry_run:
-        show_commands(chosen, replace(where, counts=count_images(where.caches, where.roots)), plan)
+        _show_commands(chosen, where, plan)
         return
-    check_images([step for table in chosen for step in _left(table, where, plan)], where)
+    check_images(planned, where)
     made: list[Reproduction] = []
     for table in chosen:
-        for step in _left(table, where, plan):
-            say()
-            run(*step.words)
-        made += _shown(table, where, plan, plans[table.name])
+        for step in plan.steps(table, where):
+            if not step.is_done:
+                say()
+                run(*step.words)
+        if (found := _show(table, where, plan)) is not None:
+            made.append(found)
     if len(made) > 1:
         out.print(_summary(made))
 
 
-def _left(table: Table, where: Places, plan: Plan) -> list[Step]:
-    """Return the steps of a table that are not done."""
-    planned = steps(table, where, plan.words(table), plan.studies(table))
-    return [step for step in planned if not step.is_done]
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a user asks of all tables."""
+
+    context: Context
+    settings: tuple[str, ...]
+    """Words, `field=values`."""
+    seeds: int | None
+    """Number of seeds; None: the recipe's."""
+    scale_down: bool
+    found: dict[str, list[Study]] = field(default_factory=dict)
+    """The runs of a table, once they are known: a grid takes a while to be laid out."""
+
+    def studies(self, table: Table) -> list[Study]:
+        """Return the distinct runs of a table.
+
+        Raises:
+            ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
+        """
+        from clinit.analysis.paper.commands import check_places
+        from clinit.cli.config import commands_with_files, grids_of
+        from clinit.headtrain.sweep.grid import distinct, runs_of
+
+        if table.runs and table.name not in self.found:
+            commands = commands_with_files(self.context.find_root().command)
+            grids = grids_of(Path(table.recipe), self.words(table), commands, top=table.is_top)
+            runs = (run for grid in grids for run in runs_of(grid, top=table.is_top))
+            self.found[table.name] = distinct(runs)
+            check_places(table, self.found[table.name])
+        return self.found.get(table.name, [])
+
+    def words(self, table: Table) -> list[str]:
+        """Return the words that overlay the grids of a table's recipe."""
+        from clinit.analysis.paper.commands import overlay
+
+        return overlay(table, self.settings, self.seeds, scale_down=self.scale_down)
+
+    def steps(self, table: Table, where: Places) -> list[Step]:
+        """Return the commands of a table."""
+        from clinit.analysis.paper.commands import steps
+
+        return list(steps(table, where, self.words(table), self.studies(table)))
 
 
 def _known(names: Sequence[str]) -> list[str]:
@@ -204,61 +236,49 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
 
     place = folder / "digits"
     made = place / ".made"
-    if not dry_run and not made.exists():
+    if dry_run:
+        say(f"The digits are made in {place}: seconds.")
+    elif not made.exists():
         shutil.rmtree(place, ignore_errors=True)  # what a killed call left
         place.mkdir(parents=True)
         make_digits(place, run)
         made.touch()
-    return digits_of(folder)
+    return place / "caches" / "base", place / "caches" / "new"
 
 
-def _shown(table: Table, where: Places, plan: Plan, studies: Sequence[Study]) -> list[Reproduction]:
-    """Print a table and write its files."""
-    from clinit.analysis.paper.files import FORMATS
-    from clinit.analysis.paper.reproduction import reproduction
-    from clinit.analysis.paper.terminal import terminal
-    from clinit.extract.cache.read import open_cache
-    from clinit.files.commit import commit_file
+def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
+    """Print the commands of tables, each once, with their time and disk."""
+    from rich.text import Text
 
-    runs = runs_of(where.runs(table), studies) if table.runs else ()
-    if table.name == "figures":
-        from clinit.cli.reproduce_runs import draw
+    told: set[tuple[str, str]] = set()
+    for table in chosen:
+        say()
+        number = f" (Table {table.number})" if table.number else ""
+        out.print(Text(f"{table.name}: {table.title}{number}", style="bold"))
+        for step in plan.steps(table, where):
+            target = step.words[0], step.words[step.words.index("--out") + 1]
+            if target not in told or target[0] == "sweep":
+                style = "dim" if step.is_done else "green"
+                out.print(Text(command_line(list(step.words)), style=style), soft_wrap=True)
+                say("  " + ("done" if step.is_done else step.cost))
+            told.add(target)
 
-        draw(where, runs, plan)
-        return []
-    features = open_cache(where.sides(table)[0]).split("train").fingerprint.fields
-    found = reproduction(table, runs, _collapse(table, where), features=features)
-    out.print(terminal(found))
-    folder = where.out / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    for ending, text in FORMATS.items():
-        content = partial(_write, text(found).encode())
-        commit_file(folder / f"{table.name}.{ending}", content)
+
+def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
+    """Print a table and write its files; of figures, write them."""
+    from clinit.analysis.paper.files import write_figures, write_table
+    from clinit.analysis.paper.reproduction import measured, recorded_runs
+    from clinit.analysis.paper.text import terminal
+
     say()
-    note(f"written: {folder / table.name}.{{{','.join(FORMATS)}}}")
-    return [found]
-
-
-def _write(content: bytes, draft: Path) -> None:
-    draft.write_bytes(content)
-
-
-def _collapse(table: Table, where: Places) -> Collapse | None:
-    """Measure the pretrained head and the aligned one, where the table has such numbers."""
-    from clinit.analysis.paper.reproduction import OF_HEAD
-    from clinit.api import diagnose
-    from clinit.extract.cache.head import read_head
-
-    if not set(OF_HEAD) & set(table.metrics):
+    if table.name == "figures":
+        for remark in write_figures(where, plan.studies):
+            note(remark)
         return None
-    base, _ = where.sides(table)
-    return {
-        "ce": diagnose(base, split="train").content(),
-        "mse": {
-            **diagnose(base, where.aligned, split="train").content(),
-            "alignment": read_head(where.aligned).alignment,
-        },
-    }
+    found = measured(table, where, recorded_runs(table, where, plan.studies(table)))
+    out.print(terminal(found))
+    note(f"written: {write_table(found, where.out / 'tables')}")
+    return found
 
 
 def _summary(made: Sequence[Reproduction]) -> RenderableType:

@@ -1,23 +1,24 @@
-"""A reproduced table as files: JSON and CSV for programs, Markdown and LaTeX for people."""
+"""A reproduced table as files: JSON and CSV for programs, Markdown and LaTeX; and figures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from clinit.analysis.paper import words
-from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
-from clinit.analysis.paper.settings import Setting
-from clinit.analysis.report.table import latex_text
+from clinit.analysis.paper.commands import Places
+from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction, recorded_runs
+from clinit.analysis.paper.tables import Table, table_named
+from clinit.analysis.paper.text import as_latex, as_markdown
+from clinit.analysis.report.report import report_of
+from clinit.files.commit import commit_file
 from clinit.headtrain.record.format import finite
-from clinit.words import escaped as escaped_markdown
-from clinit.words import lines_of_table
-
-_REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
+from clinit.headtrain.study.study import Study
 
 
 def as_json(found: Reproduction) -> str:
@@ -53,60 +54,6 @@ def as_csv(found: Reproduction) -> str:
     return pl.DataFrame(rows, infer_schema_length=None).write_csv()
 
 
-def as_markdown(found: Reproduction) -> str:
-    """Return the tables, the effects and the lists."""
-    table = found.table
-    heading = f"Table {table.number}: {table.title}" if table.number else table.title
-    parts = [f"## {heading}", _REDUCED] if found.is_reduced else [f"## {heading}"]
-    for group in found.groups:
-        heads = ["", *(words.HEADINGS[name] for name in table.metrics)]
-        lines = lines_of_table(heads, _rows(found, group), numbers=len(heads) - 1)
-        parts += [f"**{words.title_of(found, group)}**", "\n".join(lines)]
-    parts.append(words.caption(found))
-    if found.comparisons:
-        heads = ["", "", "starts", "paper", "here", "over", "the effect"]
-        parts.append("\n".join(lines_of_table(heads, _effects(found), numbers=6)))
-        parts.append(escaped_markdown(words.effect_caption(found)))
-    for title, settings in _settings(found).items():
-        cells = [[escaped_markdown(x) for x in (s.name, s.paper, s.here)] for s in settings]
-        parts += [f"**{title}**", "\n".join(lines_of_table(["", "paper", "here"], cells))]
-    lists = {
-        "The starts in their order": words.order_words(found),
-        "What the paper leaves open, and how it is here": words.open_words(found),
-        "Where the paper slips": found.table.slips,
-    }
-    for title, sentences in lists.items():
-        if sentences:
-            listed = [
-                f"{count}. {escaped_markdown(each)}" for count, each in enumerate(sentences, 1)
-            ]
-            parts.append("\n".join([f"**{title}**", "", *listed]))
-    return "\n\n".join(parts) + "\n"
-
-
-def as_latex(found: Reproduction) -> str:
-    """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
-    metrics, escaped = found.table.metrics, latex_text
-    width = 1 + len(metrics)
-    lines = [
-        r"% \usepackage{booktabs}",
-        *([f"% {_REDUCED}"] if found.is_reduced else []),
-        f"% {words.caption(found)}",
-        *(f"% {each.name}: {words.here_words(each)}" for each in found.settings if each.differs),
-        rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
-        r"  \toprule",
-        *([rf"  \multicolumn{{{width}}}{{l}}{{{_REDUCED}}} \\", r"  \midrule"] * found.is_reduced),
-        f"  & {' & '.join(escaped(words.HEADINGS[name]) for name in metrics)} \\\\",
-    ]
-    for group in found.groups:
-        title = escaped(words.title_of(found, group))
-        lines += [r"  \midrule", rf"  \multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\"]
-        for cells in _rows(found, group):
-            told = [escaped(cell).replace("±", r"$\pm$") for cell in cells]
-            lines.append(f"  {' & '.join(told)} \\\\")
-    return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}", ""])
-
-
 FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
     "json": as_json,
     "csv": as_csv,
@@ -114,41 +61,58 @@ FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
     "tex": as_latex,
 }
 """By the ending of the file."""
+PICTURES = ("png", "pdf", "svg")
+_OF_TABLES = (
+    ("2", "last-layer", "mse"),
+    ("3", "last-layer", "sqen"),
+    ("4", "top-layers", "ce"),
+    ("5", "top-layers", "sqen"),
+    ("6", "top-layers", "mse"),
+)
+"""Number of a figure, and the table and the loss that it is drawn from."""
 
 
-def _rows(found: Reproduction, group: list[Line]) -> list[list[str]]:
-    rows = []
-    for place in dict.fromkeys(line.place for line in group):
-        lines = [line for line in group if line.place == place]
-        rows.append([place.init or "here", *map(words.mean_words, lines)])
-        if words.is_printed(group):
-            rows.append(["paper", *map(words.printed_words, lines)])
-    return rows
+def write_table(found: Reproduction, folder: Path) -> str:
+    """Write a table below a folder; return the names of its files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending, text in FORMATS.items():
+        file = folder / f"{found.table.name}.{ending}"
+        commit_file(file, partial(Path.write_text, data=text(found), encoding="utf-8"))
+    return f"{folder / found.table.name}.{{{','.join(FORMATS)}}}"
 
 
-def _effects(found: Reproduction) -> list[list[str]]:
-    return [
-        [
-            words.group_title(each.place, found.budgets.get(each.place)),
-            words.HEADINGS[each.effect.metric],
-            f"{each.effect.better} less {each.effect.other}",
-            words.signed(each.effect.paper),
-            words.effect_words(each.effect),
-            words.evidence_words(each.effect),
-            words.verdict_words(each.effect),
-        ]
-        for each in found.comparisons
-    ]
+def write_figures(where: Places, studies_of: Callable[[Table], Sequence[Study]]) -> Iterator[str]:
+    """Write the figures, and yield which: 1 of its own runs, 2 to 6 of the smaller budgets.
 
-
-def _settings(found: Reproduction) -> dict[str, list[Setting]]:
-    """Return those with a value of the paper: what differs, and the others."""
-    known = [each for each in found.settings if each.paper]
-    parts = {
-        "What differs from the paper here": [each for each in known if each.differs],
-        "As in the paper": [each for each in known if not each.differs and not each.is_open],
-    }
-    return {title: settings for title, settings in parts.items() if settings}
+    Args:
+        where: Places of the reproduction.
+        studies_of: Returns the runs of a table.
+    """
+    table = table_named("figures")
+    runs = recorded_runs(table, where, studies_of(table))
+    alone = [run for run in runs if run.config.get("stop_after") == 1]
+    longer = [run for run in runs if run not in alone]
+    pictures = {"figure1ab": ("curves", longer), "figure1c": ("efficiency", alone)}
+    for number, name, loss in _OF_TABLES:
+        table = table_named(name)
+        studies = [each for each in studies_of(table) if each.training.loss == loss]
+        least = min((each.stream.iterations for each in studies), default=0)
+        smaller = [each for each in studies if each.stream.iterations == least]
+        if found := recorded_runs(table, where, smaller):
+            pictures[f"figure{number}"] = ("curves", [*found])
+        else:
+            yield (
+                f"figure {number} is drawn from the runs of table {table.number}: give {name} too,"
+                f" `clinit reproduce {name} figures …`"
+            )
+    folder = where.out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, (name, members) in pictures.items():
+        if members:
+            report = report_of([run.record for run in members])
+            for ending in PICTURES:
+                report.save_figure(folder / f"{file}.{ending}", name)
+            yield f"{name}: {folder / file}.{{{','.join(PICTURES)}}}"
 
 
 def _line(found: Reproduction, line: Line) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from jaxtyping import Bool
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
+from clinit.analysis.metrics.diagnosis import diagnose_split
+from clinit.analysis.paper.commands import Places, recorded
 from clinit.analysis.paper.numbers import (
     Budget,
     Cells,
@@ -26,7 +28,12 @@ from clinit.analysis.paper.numbers import (
 )
 from clinit.analysis.paper.settings import Setting, settings_of_heads, settings_of_runs
 from clinit.analysis.paper.tables import Table
+from clinit.analysis.report.report import load_report
 from clinit.analysis.report.run import Row, RunSummary
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.study.study import Study
+from clinit.machine import choose_device
 
 Verdict = Literal["holds", "open", "opposite", "-"]
 PAIRS = (("least-square", "random"), ("class-mean", "random"), ("least-square", "class-mean"))
@@ -257,13 +264,19 @@ def _cells(table: Table) -> Cells:
     """Return the paper's numbers; those of a head stand beside all its starts."""
     cells = paper_cells(table.source)
     if table.name == "cost":
-        cells = {place: _with_overhead(place, cells) for place in cells}
+        for place, printed in cells.items():
+            if "minutes_init" in printed:
+                random = cells[Place(*place.group, "random")]["minutes_total"].value
+                printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
     if table.name in ("first-task", "neural-collapse"):
-        heads = {place.loss: printed for place, printed in _of_heads().items()}
+        # Table 1 prints A_pre and D_LS of the pretrained heads beside class means.
+        heads = {
+            place.loss: {name: printed[name] for name in ("acc_pre", "d_ls") if name in printed}
+            for place, printed in paper_cells("first_task").items()
+            if "d_ls" in printed
+        }
         if table.name == "neural-collapse":
-            cells |= {
-                place: {} for place in (Place("", loss, 0, None, "") for loss in heads)
-            } | cells
+            cells = {Place("", loss, 0, None, ""): {} for loss in heads} | cells
         cells = {place: {**printed, **heads[place.loss]} for place, printed in cells.items()}
     return cells
 
@@ -271,34 +284,16 @@ def _cells(table: Table) -> Cells:
 def _in_order(cells: Cells) -> Cells:
     """Return lines by method, as the paper has them, loss, budget and start."""
     methods = list(dict.fromkeys(place.method for place in cells))
-    return dict(
-        sorted(cells.items(), key=lambda item: (methods.index(item[0].method), _rank(item[0])))
-    )
 
+    def rank(place: Place) -> tuple[int, ...]:
+        method, loss = methods.index(place.method), LOSSES.index(place.loss)
+        return method, loss, place.iterations, STARTS.index(place.init)
 
-def _rank(place: Place) -> tuple[int, int, int]:
-    return LOSSES.index(place.loss), place.iterations, STARTS.index(place.init)
+    return {place: cells[place] for place in sorted(cells, key=rank)}
 
 
 LOSSES = ("ce", "sqen", "mse")
 STARTS = ("", "random", "class-mean", "least-square")
-
-
-def _of_heads() -> Cells:
-    """Return A_pre and D_LS of the pretrained heads, which table 1 prints beside class means."""
-    return {
-        place: {name: value for name, value in printed.items() if name in ("acc_pre", "d_ls")}
-        for place, printed in paper_cells("first_task").items()
-        if "d_ls" in printed
-    }
-
-
-def _with_overhead(place: Place, cells: Cells) -> dict[str, Printed]:
-    printed = dict(cells[place])
-    random = cells[Place(*place.group, "random")]["minutes_total"].value
-    if "minutes_init" in printed:
-        printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
-    return printed
 
 
 def _values(
@@ -331,49 +326,55 @@ def _comparisons(
             for metric in table.effects:
                 pair = [cells[each].get(metric) for each in (place, rival)]
                 paper = pair[0].value - pair[1].value if pair[0] and pair[1] else None
-                mean, width, number, p = over_seeds(ours[place, metric], ours[rival, metric])
-                over: Literal["seeds", ""] = "seeds" if number else ""
-                effect = Effect(metric, better, other, paper, mean, width, over, number, p)
+                values = ours[place, metric], ours[rival, metric]
+                mean, width, number, p = over_seeds(*values)
+                over: Literal["seeds", "images", ""] = "seeds" if number else ""
                 if number == 1:
-                    effect = _over_images(effect, found[place], found[rival])
+                    (seed,) = values[0].keys() & values[1].keys()
+                    mine, theirs = (
+                        next(run for run in found[each] if run.config["seed"] == seed)
+                        for each in (place, rival)
+                    )
+                    if (judged := over_images(mine, theirs, metric)) is not None:
+                        over, (mean, width, number, p) = "images", judged
+                effect = Effect(metric, better, other, paper, mean, width, over, number, p)
                 result.append((place, effect))
     effects = adjusted_by_holm([effect for _, effect in result])
     return [Comparison(place, each) for (place, _), each in zip(result, effects, strict=True)]
 
 
-def _over_images(
-    effect: Effect, better: Sequence[RunSummary], other: Sequence[RunSummary]
-) -> Effect:
-    """Compare the two runs of the seed that both starts have."""
-    by_seed = {run.config["seed"]: run for run in other}
-    mine, theirs = next(
-        (run, by_seed[run.config["seed"]]) for run in better if run.config["seed"] in by_seed
-    )
-    judged = over_images(mine, theirs, effect.metric)
-    if judged is None:
-        return effect
-    mean, width, number, p_value = judged
-    return replace(
-        effect, mean=mean, half_width=width, over="images", number=number, p_value=p_value
-    )
-
-
 def _orders(table: Table, cells: Cells, lines: Sequence[Line]) -> list[tuple[Place, str, str]]:
-    if not table.effects:
-        return []
-    metric = table.effects[0]
     result = []
-    for _, group in groupby(cells, lambda place: place.group):
-        places = list(group)
-        theirs = {
-            place.init: [printed.value]
-            for place in places
-            if (printed := cells[place].get(metric)) is not None
-        }
-        ours = {
-            line.place.init: list(line.ours.values())
-            for line in lines
-            if line.place in places and line.metric == metric
-        }
-        result.append((places[0], ordering(theirs), ordering(ours)))
+    for metric in table.effects[:1]:
+        for _, group in groupby(cells, lambda place: place.group):
+            places = list(group)
+            printed = {place: cells[place].get(metric) for place in places}
+            theirs = {place.init: [each.value] for place, each in printed.items() if each}
+            ours = {
+                line.place.init: list(line.ours.values())
+                for line in lines
+                if line.place in places and line.metric == metric
+            }
+            result.append((places[0], ordering(theirs), ordering(ours)))
     return result
+
+
+def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
+    """Return the recorded runs of studies; empty where there is none."""
+    found = recorded(where.runs(table), studies) if table.runs else []
+    return load_report(found).runs if found else ()
+
+
+def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reproduction:
+    """Put runs into the places of a table, and measure the heads where it has such numbers."""
+    base = open_cache(where.sides(table)[0])
+    split, collapse = base.split("train"), None
+    if set(OF_HEAD) & set(table.metrics):
+        assert base.head is not None
+        aligned = read_head(where.aligned)
+        collapse = {
+            loss: diagnose_split(split, head, lam=0.05, device=choose_device("auto")).content()
+            for loss, head in (("ce", base.head), ("mse", aligned))
+        }
+        collapse["mse"]["alignment"] = aligned.alignment
+    return reproduction(table, runs, collapse, features=split.fingerprint.fields)

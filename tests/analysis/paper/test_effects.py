@@ -112,13 +112,6 @@ def test_there_is_no_test_over_images_without_mistakes_or_for_other_metrics(runs
     assert over_images(run, run, "acc_all") is None
 
 
-def test_a_run_does_not_differ_from_itself(runs: Make) -> None:
-    run = runs(seeds=(0,))[0]
-    found = over_images(run, run, "acc_all")
-    assert found is not None
-    assert (found[0], found[1], found[3]) == (0.0, 0.0, 1.0)
-
-
 def effect(paper: Any, mean: Any, p_value: Any) -> Effect:
     return Effect("acc_new", "least-square", "random", paper, mean, 1.0, "seeds", 5, p_value)
 
@@ -158,11 +151,6 @@ def test_p_values_are_adjusted_by_holm_for_the_effects_that_the_paper_has(seed: 
     assert [each.adjusted for each in found[:3]] == [None] * 3
     assert [each.p_value for each in found[3:]] == p_values
     np.testing.assert_allclose([each.adjusted or 0.0 for each in found[3:]], _naive_holm(p_values))
-
-
-def test_what_one_test_shows_alone_is_open_among_many() -> None:
-    alone, *among = (adjusted_by_holm([effect(5.0, 3.0, 0.01)] * n)[0] for n in (1, 4, 5))
-    assert (alone.verdict, [each.verdict for each in among]) == ("holds", ["holds", "open"])
 
 
 def test_starts_are_ordered_by_their_means_and_equal_ones_are_told() -> None:

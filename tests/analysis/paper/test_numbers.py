@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from clinit.analysis.paper.numbers import Place, Printed, paper_cells
-from clinit.analysis.paper.tables import TABLES, table_named
-from clinit.analysis.paper.words import HEADINGS
+from clinit.analysis.paper.tables import TABLES
+from clinit.analysis.paper.text import HEADINGS
 
 
 def test_all_434_numbers_of_the_paper_are_there() -> None:
@@ -59,8 +59,3 @@ def test_every_metric_has_a_heading_and_every_printed_one_is_shown() -> None:
         printed = {name for cells in paper_cells(table.source).values() for name in cells}
         assert printed <= set(table.metrics)
         assert set(table.effects) <= set(table.metrics)
-
-
-def test_an_unknown_table_is_a_key_error() -> None:
-    with pytest.raises(KeyError):
-        table_named("table-9")

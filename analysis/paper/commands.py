@@ -1,0 +1,304 @@
+"""The commands that make a table of the paper: which there are, what is done, what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clinit.analysis.paper.numbers import paper_cells
+from clinit.analysis.paper.tables import Table
+from clinit.errors import ClinitError, ExperimentError
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.record.format import find_records, read_info
+from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.stream.source import head_digest
+from clinit.headtrain.study.study import Study, identity_of
+from clinit.words import number_of
+
+_SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
+_BOTH = {"iterations,buffer": "12,240;24,1920"}
+_SMALLER = {"iterations,buffer": "12,240"}
+_TWO_SEEDS = {"seed": "0:2"}
+"""For tables that have several; the others keep their one."""
+_TOP = {"top_blocks": "1"}
+"""Half of the time."""
+_SCALED_TABLES: dict[str, dict[str, str]] = {
+    "first-task": {"buffer": "240", **_TWO_SEEDS},
+    "last-layer": {**_BOTH, **_TWO_SEEDS},
+    "top-layers": {**_BOTH, **_TOP},
+    "cl-methods": {**_SMALLER, **_TOP, "ewc_samples": "40"},
+    "resnet18": {**_BOTH, **_TWO_SEEDS},
+    "data-orders": {**_SMALLER, **_TOP, **_TWO_SEEDS},
+    "forward-transfer": {**_BOTH, **_TOP},
+    "cost": {"iterations,buffer": "24,1920", **_TOP},
+    "figures": {"buffer": "240", "iterations,stop_after": "25,{tasks};60,1"},
+}
+"""A fiftieth of the iterations and of EWC's images, a hundredth of the buffers, by table."""
+_OF_TRAINING = ("iterations", "batch_size", "eval_every")
+
+
+def overlay(
+    table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
+) -> list[str]:
+    """Return the words that overlay the grids of a recipe, those of the user last.
+
+    Args:
+        table: A table of the paper.
+        settings: Words of the user, `field=values`.
+        seeds: Number of seeds; None: the recipe's.
+        scale_down: Whether the setting is reduced.
+    """
+    if not table.runs:
+        return []
+    words = {**_SCALED, **_SCALED_TABLES[table.name]} if scale_down else {}
+    if seeds is not None:
+        words["seed"] = f"0:{seeds}"
+    for each in settings:
+        name, _, value = each.partition("=")
+        key = name.replace("-", "_")
+        words = {**_without(words, key.split(",")), key: value}
+    if table.name == "first-task":  # nothing is trained
+        words = _without(words, _OF_TRAINING)
+    tasks = words.get("tasks", "")
+    return [f"{name}={value.replace('{tasks}', tasks)}" for name, value in words.items()]
+
+
+def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
+    """Return words without some fields; what varied together with them still varies."""
+    left: dict[str, str] = {}
+    for key, value in words.items():
+        names = key.split(",")
+        if not (kept := [index for index, name in enumerate(names) if name not in fields]):
+            continue
+        rows = [row.split(",") for row in value.split(";")] if len(names) > 1 else [[value]]
+        told = dict.fromkeys(",".join(row[index] for index in kept) for row in rows)
+        left[",".join(names[index] for index in kept)] = (";" if len(kept) > 1 else ",").join(told)
+    return left
+
+
+def check_places(table: Table, studies: Sequence[Study]) -> None:
+    """Check that every run has a place in a table of its own.
+
+    Raises:
+        ExperimentError: If one has none, or two share one.
+    """
+    if not (places := paper_cells(table.source)):
+        return
+    known = {(place.method, place.loss, place.init) for place in places}
+    seen: dict[tuple[object, ...], Study] = {}
+    for study in studies:
+        stream = study.stream
+        key = (stream.method, study.training.loss, study.start.init)
+        if key not in known:
+            raise ExperimentError(
+                f"{table.name} has no line for {', '.join(key)}",
+                remedy="Leave it out of --set; `clinit sweep` trains anything.",
+            )
+        other = seen.setdefault((*key, stream.iterations, stream.buffer, stream.seed), study)
+        if other is not study:
+            values = other.values()
+            names = [name for name, value in study.values().items() if value != values[name]]
+            raise ExperimentError(
+                f"two runs of {table.name} have the same place: they differ in {', '.join(names)}",
+                remedy="Give one value with --set.",
+            )
+
+
+IMAGES = {
+    "imagenet1k": {"train": 1_281_167, "val": 50_000},
+    "places365": {"train": 1_803_460, "val": 36_500},
+}
+"""Images of each split of the paper's data: the base classes, then the new ones."""
+SIDES = {"imagenet1k": "--imagenet", "places365": "--places"}
+"""The options that name their folders."""
+WHERE = {
+    "imagenet1k": "ImageNet-1K (ILSVRC2012: image-net.org, after registration)",
+    "places365": "Places365-Standard (places2.csail.mit.edu)",
+}
+_ACTIVATION_BYTES = 2 * 49 * 384
+"""Input of the last two blocks of ConvNeXtV2-Femto in float16, per image."""
+_IMAGES_PER_SECOND = 40
+"""Of a small backbone on two CPU cores, as measured with a ViT-tiny (benchmarks)."""
+_RATE = 80e9
+"""Arithmetic of two CPU cores, per second."""
+_BLOCK_FLOP = 2 * 49 * 2 * 384 * 1536 * 2
+"""Forward pass of the last two blocks of ConvNeXtV2-Femto, per image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where everything is read and written."""
+
+    out: Path
+    roots: Mapping[str, Path | None]
+    """Folders of images by data set."""
+    caches: tuple[Path, Path] | None
+    """Caches of the base and the new classes, where they are given."""
+    weights: Path | None
+    views: int
+    """Views of each training image of ImageNet-1K, for the alignment."""
+    epochs: int | None
+    """Passes of the alignment over its images; None: as in the recipe."""
+
+    def sides(self, table: Table) -> tuple[Path, Path]:
+        """Return the caches of the base and the new classes."""
+        if self.caches is not None:
+            return self.caches
+        folder = self.out / "caches" / ("resnet18" if table.name == "resnet18" else "femto")
+        return folder / "imagenet1k", folder / "places365"
+
+    @property
+    def aligned(self) -> Path:
+        """The head that is aligned with squared error; other ways to align it have other files."""
+        views = "all" if self.caches is not None else str(self.views)
+        epochs = "" if self.epochs is None else f"-{self.epochs}-epochs"
+        return self.out / "heads" / f"mse-{views}-views{epochs}.safetensors"
+
+    def runs(self, table: Table) -> Path:
+        """Return the folder of the runs of a table."""
+        return self.out / "runs" / table.runs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a table."""
+
+    words: tuple[str, ...]
+    """Without `clinit`."""
+    is_done: bool
+    cost: str
+    """What it takes with the paper's data, for people."""
+
+
+def steps(
+    table: Table, places: Places, overlay: Sequence[str], studies: Sequence[Study]
+) -> Iterator[Step]:
+    """Yield the commands of a table in order.
+
+    Args:
+        table: A table of the paper.
+        places: Where everything is.
+        overlay: Words that overlay the grids of the recipe.
+        studies: The runs of the table.
+
+    Raises:
+        ExperimentError: If the aligned head that is there is of another base head.
+    """
+    base, new = places.sides(table)
+    if places.caches is None:
+        sides = zip(IMAGES, (base, new), strict=True)
+        for data, folder in sides if table.runs else [*sides][:1]:
+            yield _extraction(table, places, data, folder)
+    if table.is_aligned:
+        told = () if places.epochs is None else ("--epochs", str(places.epochs))
+        words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *told)
+        yield Step(words, _is_aligned(places.aligned, base), "minutes")
+    if not table.runs:
+        return
+    words = ("sweep", *overlay, "--config", table.recipe, "--base", str(base), "--new", str(new))
+    if table.is_aligned:
+        words += ("--head", f"mse={places.aligned}")
+    if table.is_top:
+        words += ("--top", "--trunk-cache", str(places.out / "caches" / "trunk"))
+        words += ("--trunk-budget", "80GB")
+        words += ("--weights", str(places.weights)) if places.weights else ()
+    words += ("--out", str(places.runs(table)))
+    done = len(recorded(places.runs(table), studies))
+    cost = f"{number_of(len(studies), 'run')}, {done:,} recorded; {_training_cost(table, studies)}"
+    # Never done: where all is recorded it trains nothing, and refuses records of other data.
+    yield Step(words, False, cost)
+
+
+def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
+    views = places.views if data == "imagenet1k" and table.is_aligned else 0
+    root = places.roots[data]
+    is_femto = table.name != "resnet18"
+    words = [
+        *("extract", "--dataset", data, "--config", table.recipe),
+        *("--root", f"FOLDER_OF_{data.upper()}" if root is None else str(root)),
+        *("--out", str(folder)),
+        *(("--views", str(views)) if views else ()),
+        *(("--weights", str(places.weights)) if is_femto and places.weights else ()),
+    ]
+    try:
+        cache = open_cache(folder)
+        is_done = {"train", "val"} <= set(cache.splits) and len(cache.views) >= views
+    except ClinitError:
+        is_done = False
+    images = sum(IMAGES[data].values()) + views * IMAGES[data]["train"]
+    cost = _pass_cost(images, "the backbone", 2 * (384 if is_femto else 512))
+    return Step(tuple(words), is_done, cost)
+
+
+def _pass_cost(images: int, what: str, size: int) -> str:
+    time = _time(images / _IMAGES_PER_SECOND)
+    return f"{images:,} images through {what}, {images * size / 1e9:.1f} GB; {time}"
+
+
+def _training_cost(table: Table, studies: Sequence[Study]) -> str:
+    width = 512 if table.name == "resnet18" else 384
+    val = sum(each["val"] for each in IMAGES.values())
+    total = 0.0
+    for study in studies:
+        stream = study.stream
+        rows = 3 * stream.iterations * stream.rows_per_batch  # forward, and two products back
+        rows += len(stream.evaluation_points) * val
+        flop = 2 * 1365 * width + (_BLOCK_FLOP if table.is_top else 0)
+        total += (stream.stop_after or stream.tasks) * rows * flop
+    cost = f"with the paper's data {_time(total / _RATE)}"
+    if table.is_top:
+        buffer = max((study.stream.buffer or 0 for study in studies), default=0)
+        images = val + IMAGES["places365"]["train"] + buffer
+        cost += f"; before, {_pass_cost(images, 'the frozen blocks', _ACTIVATION_BYTES)}"
+    return cost
+
+
+def _time(seconds: float) -> str:
+    if seconds < 5400:
+        return f"about {max(1, round(seconds / 60)):,} min on two CPU cores"
+    return f"about {seconds / 3600:,.0f} h on two CPU cores"
+
+
+def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
+    """Return the records of studies below a folder."""
+    wanted = {study.identity for study in studies}
+    found = find_records(folder) if folder.is_dir() else []
+    return [path for path in found if identity_of(settings_of(read_info(path))) in wanted]
+
+
+def check_images(steps: Sequence[Step], places: Places) -> None:
+    """Check that the images are known of all that has to be extracted.
+
+    Raises:
+        ExperimentError: If they are not; it says where they are to be had.
+    """
+    asked = {step.words[2] for step in steps if step.words[:2] == ("extract", "--dataset")}
+    wanted = [data for data in IMAGES if places.roots[data] is None and data in asked]
+    if wanted:
+        options = " ".join(f"{SIDES[data]} FOLDER" for data in wanted)
+        raise ExperimentError(
+            f"there are no features of {' and '.join(WHERE[data] for data in wanted)} below"
+            f" {places.out / 'caches'}, and no images to compute them from",
+            remedy=f"Give the images with `{options}`, or two caches with `--base CACHE --new"
+            " CACHE`. `clinit reproduce --scale-down` shows the whole on handwritten digits.",
+        )
+
+
+def _is_aligned(head: Path, base: Path) -> bool:
+    """Return whether the aligned head is there.
+
+    Raises:
+        ExperimentError: If it was aligned from another head than that of the base cache.
+    """
+    if not head.is_file():
+        return False
+    facts = read_head(head).alignment or {}
+    own = open_cache(base).head
+    if own is None or facts.get("started_from") not in (None, head_digest(own)):
+        raise ExperimentError(
+            f"{head} was aligned from another head than that of {base}",
+            remedy="Choose another --out for these caches, or remove that file.",
+        )
+    return True

@@ -1,0 +1,305 @@
+"""A reproduced table for people: in the terminal, as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from clinit.analysis.paper.numbers import Budget, Place
+from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
+from clinit.analysis.paper.settings import Setting
+from clinit.analysis.paper.tables import METHODS
+from clinit.analysis.report.table import Cell, Cells, Column, Table, latex_row, latex_text
+from clinit.words import escaped, number_of
+
+LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
+SHORT = {"ce": "CE", "sqen": "SQEN", "mse": "MSE"}
+HEADINGS = {
+    "loss_new": "L_new",
+    "acc_pre": "A_pre",
+    "acc_pre_alone": "alone",
+    "acc_new": "A_new",
+    "acc_old": "A_old",
+    "acc_all": "A_all",
+    "acc_fw": "A_fw",
+    "gain": "gain",
+    "d_ls": "D_LS",
+    "d_ls_relative": "D_LS rel.",
+    "minutes_total": "minutes",
+    "minutes_init": "start",
+    "overhead": "share",
+    **{f"nc{number}": f"NC{number}" for number in (1, 2, 3, 4)},
+    **{f"probe_task{number}": f"task {number}" for number in (2, 3, 4, 5)},
+}
+MEANINGS = {
+    "loss_new": "L_new: loss on training images of the current task",
+    "acc_pre": "A_pre: accuracy (%) on base classes",
+    "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
+    "acc_new": "A_new: on those of the current task",
+    "acc_old": "A_old: on all before it",
+    "acc_all": "A_all: on all seen",
+    "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
+    "gain": "gain: random's iterations over the start's, both to 95 % of random's best A_new",
+    "d_ls": "D_LS: distance of the pretrained head from least squares",
+    "d_ls_relative": "relative: as a share of the size of its outputs",
+    "minutes_total": "minutes of a run",
+    "minutes_init": "start: minutes of all initialisations",
+    "overhead": "share: these in % of the run with random rows",
+    "probe_task2": "task t: top-1 (%) of a linear probe on its classes before it is learnt",
+}
+_VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
+_COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
+_REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
+
+
+def terminal(found: Reproduction) -> RenderableType:
+    """Return the table, the effects and what differs from the paper."""
+    parts: list[RenderableType] = [Text(f"\n{_heading(found)}", style="bold")]
+    if found.is_reduced:
+        parts.append(Text(_REDUCED, style="yellow"))
+    for group in found.groups:
+        parts += [Text(f"\n{_title(found, group)}", style="bold"), _Fitted(_numbers(found, group))]
+    parts.append(Text(_caption(found), style="dim"))
+    if found.comparisons:
+        heading = "Do the paper's effects hold? Least-square less random rows"
+        parts += [Text(f"\n{heading}", style="bold"), _main_effects(found).rich()]
+        others = " The other pairs of starts are in the files."
+        parts.append(Text(_effect_caption(found) + others, style="dim"))
+    if differing := [each for each in found.settings if each.differs]:
+        parts += [Text("\nWhat differs from the paper here", style="bold")]
+        parts.append(_settings_table(differing).rich())
+    for heading, sentences in _lists(found).items():
+        parts.append(Text(f"\n{heading}", style="bold"))
+        parts += [Text(f"{count}. {each}") for count, each in enumerate(sentences, start=1)]
+    return Group(*parts)
+
+
+class _Fitted:
+    """A table that fits the width of the console."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table.fitted(options.max_width)[0]
+
+
+def as_markdown(found: Reproduction) -> str:
+    """Return the tables, the effects and the lists."""
+    parts = [f"## {_heading(found)}", *([_REDUCED] if found.is_reduced else [])]
+    for group in found.groups:
+        parts.append(f"**{_title(found, group)}**")
+        parts.append("\n".join(_numbers(found, group).markdown()))
+    parts.append(_caption(found))
+    if found.comparisons:
+        parts.append("\n".join(_effects(found).markdown()))
+        parts.append(escaped(_effect_caption(found)))
+    known = [each for each in found.settings if each.paper]
+    for title, settings in (
+        ("What differs from the paper here", [each for each in known if each.differs]),
+        ("As in the paper", [each for each in known if not each.differs and not each.is_open]),
+    ):
+        if settings:
+            parts += [f"**{title}**", "\n".join(_settings_table(settings).markdown())]
+    for title, sentences in _lists(found).items():
+        listed = [f"{count}. {escaped(each)}" for count, each in enumerate(sentences, start=1)]
+        parts.append("\n".join([f"**{title}**", "", *listed]))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_latex(found: Reproduction) -> str:
+    """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
+    metrics = found.table.metrics
+    width = 1 + len(metrics)
+    lines = [
+        r"% \usepackage{booktabs}",
+        *([f"% {_REDUCED}"] if found.is_reduced else []),
+        f"% {_caption(found)}",
+        *(f"% {each.name}: {_here(each)}" for each in found.settings if each.differs),
+        rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
+        r"  \toprule",
+        *([rf"  \multicolumn{{{width}}}{{l}}{{{_REDUCED}}} \\", r"  \midrule"] * found.is_reduced),
+        latex_row(["", *(latex_text(HEADINGS[name]) for name in metrics)]),
+    ]
+    for group in found.groups:
+        title = latex_text(_title(found, group))
+        lines += [r"  \midrule", rf"  \multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\"]
+        for cells in _numbers(found, group).lines:
+            told = [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
+            lines.append(latex_row(told))
+    return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}", ""])
+
+
+def _heading(found: Reproduction) -> str:
+    number = f"Table {found.table.number}: " if found.table.number else ""
+    return number + found.table.title
+
+
+def _title(found: Reproduction, group: Sequence[Line]) -> str:
+    """Return the title of lines that are compared with each other."""
+    if not any(line.printed for line in group):
+        return f"{_group_title(group[0].place, None)} (the paper has no such budget)"
+    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
+    return _group_title(group[0].place, budgets[0] if budgets else None)
+
+
+def _group_title(place: Place, budget: Budget | None) -> str:
+    words = [METHODS[place.method]] if place.method in METHODS else []
+    words.append(LOSSES[place.loss])
+    if place.iterations:
+        words.append(_budget(place.iterations, place.buffer))
+    title = ", ".join(words)
+    is_same = budget is None or (
+        budget[0] == place.iterations and place.buffer in (None, budget[1])
+    )
+    return title if is_same or not place.iterations else f"{title} (here {_budget(*budget)})"
+
+
+def _budget(iterations: int, buffer: int | None) -> str:
+    return f"{iterations:,} iterations" + ("" if buffer is None else f", buffer {buffer:,}")
+
+
+def _numbers(found: Reproduction, group: Sequence[Line]) -> Table:
+    """Return the numbers of lines that are compared with each other, the paper's below ours."""
+    sections: list[list[Cells]] = []
+    is_printed = any(line.printed for line in group)
+    for place in dict.fromkeys(line.place for line in group):
+        lines = [line for line in group if line.place == place]
+        ours = [_cell(line.mean, line.deviation, line.metric) for line in lines]
+        sections.append([[place.init or "here", *ours]])
+        if is_printed:
+            pairs = [
+                (p.value, p.deviation) if (p := line.printed) else (None, None) for line in lines
+            ]
+            printed = (_cell(*pair, line.metric) for pair, line in zip(pairs, lines, strict=True))
+            sections[-1].append(["paper", *printed])
+        if is_printed and not found.is_reduced:
+            sections[-1].append(["difference", *(_signed(line.difference) for line in lines)])
+    headings = [HEADINGS[name] for name in found.table.metrics]
+    columns = [Column(heading, "number", need=n) for n, heading in enumerate(headings)]
+    return Table([Column(""), *columns], sections, beside=True)
+
+
+def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
+    texts = []
+    for value in (mean, deviation):
+        if value is None:
+            texts.append(None)
+        elif metric in ("minutes_total", "minutes_init"):
+            texts.append(f"{value:.0f}" if value >= 10 else f"{value:.3f}")
+        else:
+            texts.append(f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}")
+    return Cell(*texts)
+
+
+def _effects(found: Reproduction) -> Table:
+    """Return all effects, with their p-values."""
+    lines: list[Cells] = []
+    for each in found.comparisons:
+        effect = each.effect
+        p_value = "" if effect.adjusted is None else f", p = {effect.adjusted:.3f}"
+        if effect.adjusted is not None and effect.adjusted < 0.001:
+            p_value = ", p < 0.001"
+        title = _group_title(each.place, found.budgets.get(each.place))
+        starts = f"{effect.better} less {effect.other}"
+        lines.append([title, HEADINGS[effect.metric], starts, *_evidence(each, p_value)])
+    names = ("", "", "starts", "paper", "here", "over", "the effect")
+    return Table([Column(name, "number" if n else "name") for n, name in enumerate(names)], [lines])
+
+
+def _main_effects(found: Reproduction) -> Table:
+    """Return the effects of least-square over random rows."""
+    lines: list[Cells] = []
+    for each in found.comparisons:
+        if (each.effect.better, each.effect.other) == ("least-square", "random"):
+            *cells, verdict = _evidence(each, "")
+            marked = Text(verdict, style=_COLOURS[each.effect.verdict])
+            metric = HEADINGS[each.effect.metric]
+            lines.append([_short_title(each.place), metric, *cells, marked])
+    names = {"paper": "number", "here": "number", "over": "name", "the effect": "name"}
+    columns = [Column(name, kind) for name, kind in names.items()]  # type: ignore[arg-type]
+    return Table([Column(""), Column(""), *columns], [lines])
+
+
+def _evidence(each: Comparison, p_value: str) -> list[str]:
+    """Return the paper's effect, ours with its interval, what it is over and the verdict."""
+    effect = each.effect
+    width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
+    unit = "image" if effect.over == "images" else "seed"
+    over = number_of(effect.number, unit) + p_value if effect.number else "-"
+    verdict = _VERDICTS[effect.verdict]
+    if effect.mean is not None and effect.half_width is None:
+        verdict = "one seed: no interval"
+    elif effect.mean is not None and effect.paper is None:
+        verdict = "not in the paper"
+    return [_signed(effect.paper), _signed(effect.mean) + width, over, verdict]
+
+
+def _settings_table(settings: Sequence[Setting]) -> Table:
+    columns = [Column(""), Column("paper", "setting"), Column("here", "setting")]
+    return Table(columns, [[[each.name, each.paper, each.here] for each in settings]])
+
+
+def _lists(found: Reproduction) -> dict[str, list[str]]:
+    """Return the sentences below the tables, by their heading; those without any are left out."""
+    orders = []
+    for place, theirs, ours in found.orders:
+        paper = "as in the paper" if ours == theirs else f"paper: {theirs or 'no such budget'}"
+        if ours:
+            orders.append(f"{_short_title(place)}: {ours} ({paper})")
+    unclear = [
+        " ".join(filter(None, (f"{each.name}: {_here(each)}.", each.note)))
+        for each in found.settings
+        if each.is_open
+    ]
+    metric = HEADINGS[found.table.effects[0]] if found.table.effects else ""
+    lists = {
+        f"The starts by {metric}": orders,
+        "What the paper leaves open, and how it is here": unclear,
+        "Where the paper slips": list(found.table.slips),
+    }
+    return {heading: sentences for heading, sentences in lists.items() if sentences}
+
+
+def _short_title(place: Place) -> str:
+    words = [METHODS.get(place.method, SHORT[place.loss])]
+    return ", ".join([*words, f"{place.iterations:,}"] if place.iterations else words)
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def _here(setting: Setting) -> str:
+    """Return a setting of the runs, with the paper's where it has one."""
+    if not setting.paper:
+        return setting.here
+    is_same = setting.here == setting.paper
+    return setting.here + (", as in the paper" if is_same else f" (paper: {setting.paper})")
+
+
+def _caption(found: Reproduction) -> str:
+    """Return what the columns mean."""
+    table = found.table
+    known = [MEANINGS[name] for name in table.metrics if name in MEANINGS]
+    if any(name.startswith("acc_") for name in table.metrics) and table.name != "forward-transfer":
+        is_first = table.name == "first-task"
+        known.append("before any training" if is_first else "means over the evaluation points")
+    return "; ".join(known) + "."
+
+
+def _effect_caption(found: Reproduction) -> str:
+    """Return what the effects are."""
+    count = sum(each.effect.adjusted is not None for each in found.comparisons)
+    words = (
+        "The first start less the second, in points, ± half of the 95 % interval of this one"
+        f" comparison. open: p is 0.05 or more, adjusted by Holm for the {count} tests of this"
+        " page (paired t-tests over seeds, McNemar's exact test over images)."
+    )
+    if any(each.effect.over == "images" for each in found.comparisons):
+        when = "A_new at the end of each task and A_all at the end of the last"
+        when = "before training" if found.table.name == "first-task" else when
+        words += f" Images: {when}, not the mean over evaluation points as in the table."
+    return words
