@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,13 +15,12 @@ from clinit.cli.options import READ_AS_VAL, CacheArgument, ReadSplit, Split
 from clinit.cli.progress import counting, doing
 from clinit.words import number_of
 
+HeadFit = Literal["logistic", "ridge", "lda"]
+"""How a head is fitted to imported rows."""
 
-class HeadFit(StrEnum):
-    """How a head is fitted to imported rows."""
 
-    logistic = "logistic"
-    ridge = "ridge"
-    lda = "lda"
+def _option(help: str, metavar: str | None = None, default: bool | str = True, **more: Any) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=default, **more)
 
 
 def _name_of_an_extractor(name: str) -> str:
@@ -36,8 +34,7 @@ def import_(
     features: Annotated[
         Path,
         typer.Argument(
-            help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.",
-            show_default=False,
+            help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.", show_default=False
         ),
     ],
     labels: Annotated[
@@ -48,57 +45,50 @@ def import_(
         ),
     ] = None,
     *,
-    out: Annotated[
-        Path, typer.Option(help="Folder of the cache.", metavar="FOLDER", show_default=False)
-    ],
+    out: Annotated[Path, _option("Folder of the cache.", "FOLDER", default=False)],
     backbone: Annotated[
         str,
-        typer.Option(
-            help="Name of what computed the features, such as clip-vit-b-32. Caches of the same"
+        _option(
+            "Name of what computed the features, such as clip-vit-b-32. Caches of the same"
             " name can be used together, so name the weights too.",
-            show_default=False,
+            default=False,
             callback=_name_of_an_extractor,
         ),
     ],
     split: Annotated[
-        ReadSplit, typer.Option(help="Split that the rows belong to." + READ_AS_VAL)
+        ReadSplit, _option("Split that the rows belong to." + READ_AS_VAL)
     ] = ReadSplit.train,
     classes: Annotated[
         Path | None,
-        typer.Option(
-            help="Class names, one per line.",
-            metavar="FILE",
-            show_default="those in the file, or the labels themselves",
+        _option(
+            "Class names, one per line.", "FILE", "those in the file, or the labels themselves"
         ),
     ] = None,
     features_name: Annotated[
         str | None,
-        typer.Option(
-            help="Which array, tensor or column holds the features.", show_default="features"
-        ),
+        _option("Which array, tensor or column holds the features.", default="features"),
     ] = None,
     labels_name: Annotated[
-        str | None,
-        typer.Option(help="Which one holds the labels.", show_default="labels, label"),
+        str | None, _option("Which one holds the labels.", default="labels, label")
     ] = None,
     head: Annotated[
         Path | None,
-        typer.Option(
-            help="Head file to store as the pretrained one: `weight`, `bias` and `class_names` in a"
+        _option(
+            "Head file to store as the pretrained one: `weight`, `bias` and `class_names` in a"
             " .safetensors or .npz file.",
-            metavar="FILE",
-            show_default="none",
+            "FILE",
+            "none",
         ),
     ] = None,
     fit_head: Annotated[
         HeadFit | None,
-        typer.Option(
-            help="Fit a head to the training rows: logistic regression with a penalty chosen on"
+        _option(
+            "Fit a head to the training rows: logistic regression with a penalty chosen on"
             " held-out rows, or in one pass least squares or linear discriminants.",
-            show_default="none",
+            default="none",
         ),
     ] = None,
-    dataset: Annotated[str, typer.Option(help="Name of the data set.")] = "imported",
+    dataset: Annotated[str, _option("Name of the data set.")] = "imported",
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
@@ -162,7 +152,7 @@ def _fit(cache: Path, by: HeadFit) -> None:
     with counting("searches") as count:  # nothing is shown where there are none
         head, notes = fit_head(
             source,
-            by.value,
+            by,
             progress=lambda stage, done, total: count(titles[stage], done, total),
         )
     told = head.origin or {}
@@ -185,14 +175,6 @@ def _fit(cache: Path, by: HeadFit) -> None:
         note(text)
 
 
-class Format(StrEnum):
-    """How features are written."""
-
-    npy = "npy"
-    safetensors = "safetensors"
-    parquet = "parquet"
-
-
 @keeps("Splits that are written are kept; an unfinished file is removed.")
 def export(
     cache: CacheArgument,
@@ -204,11 +186,11 @@ def export(
         ),
     ],
     format: Annotated[
-        Format | None,
-        typer.Option(help="How to write.", show_default="by the suffix; npy for a folder"),
+        Literal["npy", "safetensors", "parquet"] | None,
+        _option("How to write.", default="by the suffix; npy for a folder"),
     ] = None,
     split: Annotated[
-        Split | None, typer.Option(help="Export only this split.", show_default="all there are")
+        Split | None, _option("Export only this split.", default="all there are")
     ] = None,
     keep_invalid: Annotated[
         bool,
@@ -230,9 +212,7 @@ def export(
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
     with counting() as show:
-        exports = export_features(
-            splits, out, format and format.value, keep_invalid=keep_invalid, on_rows=show
-        )
+        exports = export_features(splits, out, format, keep_invalid=keep_invalid, on_rows=show)
         for written in exports:
             plan = written.split.plan
             say(

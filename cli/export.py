@@ -103,42 +103,47 @@ def export(
             f"--out is a place outside the run record, which holds its own files alone, got {out}"
         )
     head_only = head_only or out.suffix == ".npz"
-    _check_options(context, out, head_only=head_only)
-    from clinit.headtrain.model.export import export_head, export_run
+    is_folder = out.suffix not in (".npz", ".safetensors")
+    reads_features = temperature or (memory and is_folder and not head_only)
+    _check_options(context, out, head_only=head_only, reads_features=reads_features)
+    from clinit.headtrain.model.export import export_run
     from clinit.headtrain.model.predict import find_images
 
     tell_replaced([out], overwrite=overwrite)
-    more = {"calibrated": temperature, "base": base, "new": new, "overwrite": overwrite}
+    check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), doing("Putting backbone and head together …"):
-        if head_only:
-            exported = export_head(run, out, **more)
-        else:
-            check_with = [] if check_images is None else find_images([check_images])
-            exported = export_run(
-                run,
-                out,
-                weights=weights,
-                onnx=onnx,
-                remembers=memory,
-                check_with=check_with,
-                **more,
-            )
+        exported = export_run(
+            run,
+            out,
+            base=base,
+            new=new,
+            weights=weights,
+            onnx=onnx,
+            remembers=memory,
+            calibrated=temperature,
+            check_with=check_with,
+            overwrite=overwrite,
+            head_only=head_only,
+        )
     for text in exported.notes:
         note(text)
     (_show_head if exported.network is None else _show_network)(exported)
 
 
-def _check_options(context: Context, out: Path, *, head_only: bool) -> None:
+def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
     """Refuse options that mean nothing for what is written."""
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
         raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
-    onnx, idle = given(context, "onnx") is not None, {}
-    if head_only:
-        idle = dict.fromkeys(["weights", "onnx", "memory", "check_images"], "of a head alone")
-    elif not onnx:
-        idle = {"check_images": "without --onnx"}
+    onnx = given(context, "onnx") is not None
+    alone = ["weights", "onnx", "memory", "check_images"] if head_only else []
+    idle = dict.fromkeys(alone, "where the head alone is written")
+    if not reads_features:
+        read = ["base", "new"] if head_only else ["new"]
+        idle |= dict.fromkeys(read, "where no feature is read")
+    if not onnx:
+        idle.setdefault("check_images", "without --onnx")
     for name, why in idle.items():
         if given(context, name) is not None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")

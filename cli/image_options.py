@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clinit.cli.context import Context, given
+from clinit.cli.context import given
 from clinit.cli.options import MaxPixels
 from clinit.cli.study_options import Command, expand
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -80,41 +80,34 @@ def takes_images(command: Command) -> Command:
     }
 
     def build(values: Mapping[str, Any]) -> Images:
-        budget = _trunk_budget(
-            values["context"], values["trunk_budget"], no_trunk_cache=values["no_trunk_cache"]
-        )
         storage = Storage(
             folder=values["trunk_cache"] or values["out"] / "trunk-cache",
-            budget=budget,
+            budget=_trunk_budget(values),
             max_pixels=values["max_pixels"],
             **({} if values["workers"] is None else {"workers": values["workers"]}),
         )
-        return Images(
-            base=values["base"],
-            new=values["new"],
-            storage=storage,
-            **{name: values[name] for name in ("base_root", "new_root", "weights")},
-        )
+        names = ("base", "new", "base_root", "new_root", "weights")
+        return Images(storage=storage, **{name: values[name] for name in names})
 
     types = {name: kind for name, (kind, _) in options.items()}
     defaults = {name: default for name, (_, default) in options.items()}
     return expand("images", types, defaults, build)(command)
 
 
-def _trunk_budget(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
+def _trunk_budget(values: Mapping[str, Any]) -> int:
     """Return the bytes that may be stored.
 
     Raises:
-        BadParameter: If `budget` is not a size, or given beside --no-trunk-cache.
+        BadParameter: If the budget is not a size, or given beside --no-trunk-cache.
     """
-    if given(context, "no_trunk_cache") == "commandline":
-        for name in ("trunk_cache", "trunk_budget"):
-            if given(context, name) == "commandline":
-                option = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
-    if no_trunk_cache:
+    names = ("no_trunk_cache", "trunk_cache", "trunk_budget")
+    typed = [name for name in names if given(values["context"], name) == "commandline"]
+    if typed[:1] == ["no_trunk_cache"] and len(typed) > 1:
+        option = f"--{typed[1].replace('_', '-')}"
+        raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
+    if values["no_trunk_cache"]:
         return 0
     try:
-        return byte_count(budget)
+        return byte_count(values["trunk_budget"])
     except ValueError as error:
         raise typer.BadParameter(f"--trunk-budget {error}") from error

@@ -161,9 +161,9 @@ def _print_manifest(manifest: Manifest) -> None:
     if manifest.is_contained:
         containers = manifest.containers()
         rows["containers"] = f"{len(containers):,}"
-        rows["their size"] = size_text(containers["container_bytes"].sum())
+        rows["their size"] = size_text(int(containers["container_bytes"].sum()))
     else:
-        rows["size"] = size_text(manifest.table["size_bytes"].sum())
+        rows["size"] = size_text(int(manifest.table["size_bytes"].sum()))
     table = Table("", "", show_header=False)
     for title, text in rows.items():
         table.add_row(title, Text(visible(text)))

@@ -316,8 +316,12 @@ def _table(*heads: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
-        justify = "right" if head in ("images", "before", "now") else "left"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "classes")
+        table.add_column(
+            head,
+            justify="right" if head in ("images", "before", "now") else "left",
+            overflow="fold",
+            no_wrap=head != "classes",
+        )
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,19 +43,13 @@ def find_head_names(
         ClinitError: As `name_rows`.
     """
     named, source = name_rows(head, class_names, choice)
-    if named.class_names is None and (stored := _stored_names(out, head)) is not None:
-        return HeadNames(stored, NAMED_EARLIER)
+    if named.class_names is None:
+        with suppress(HeadError):
+            stored = read_head(out / HEAD_FILE)
+            if stored.class_names is not None and stored.num_classes == head.num_classes:
+                return HeadNames(stored.class_names, NAMED_EARLIER)
     file = None if choice in (None, "dataset") else FileFacts.of(Path(choice))
     return HeadNames(named.class_names, source, file)
-
-
-def _stored_names(out: Path, head: Head) -> tuple[str, ...] | None:
-    """Return the class names in the head file of an earlier command, if it is there."""
-    try:
-        stored = read_head(out / HEAD_FILE)
-    except HeadError:
-        return None
-    return stored.class_names if stored.num_classes == head.num_classes else None
 
 
 _IMAGENET_ROWS = 1000
@@ -74,19 +69,17 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
         HeadError: If the number of names is not the number of rows.
         CacheError: If the file cannot be read or names a class twice.
     """
+    names, source = (
+        head.class_names,
+        UNKNOWN if head.class_names is None else "stored with the weights",
+    )
     if choice == "dataset":
-        return _named(head, class_names, "the classes of the data set")
-    if choice is not None:
-        return _named(head, read_class_names(Path(choice)), choice)
-    if head.class_names is not None:
-        return head, "stored with the weights"
-    if head.num_classes == _IMAGENET_ROWS:
-        return _named(head, read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)")
-    return head, "unknown"
-
-
-def _named(head: Head, names: tuple[str, ...], source: str) -> tuple[Head, str]:
-    if len(names) != head.num_classes:
+        names, source = class_names, "the classes of the data set"
+    elif choice is not None:
+        names, source = read_class_names(Path(choice)), choice
+    elif names is None and head.num_classes == _IMAGENET_ROWS:
+        names, source = read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)"
+    if names is not None and len(names) != head.num_classes:
         raise HeadError(
             f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",
             remedy="Give one name per row with `--head-classes FILE`.",

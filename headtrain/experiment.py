@@ -33,11 +33,10 @@ from clinit.headtrain.record.info import (
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
-from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import Source, head_digest
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study, names_of

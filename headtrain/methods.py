@@ -52,6 +52,11 @@ class _OnFeatures(Method):
         self._fingerprint = head.fingerprint
         val, tested = scenario.val, scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(self.device, val.features(tested), val.labels[tested])
+        self._set_up(head)
+
+    def _set_up(self, head: Head) -> None:
+        """Begin with the pretrained head."""
+        raise NotImplementedError
 
     def _seen_tests(self, task: Task) -> LabelledRows:
         return self._test.first(int(self._scenario.val_counts[: task.stop].sum()))
@@ -68,16 +73,14 @@ class _OnFeatures(Method):
 class GradientHeads(_OnFeatures):
     """A bank of heads that are initialised and trained, or solved as a whole at each task."""
 
-    def __init__(
-        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
-    ) -> None:
-        super().__init__(scenario, plan, head, studies)
-        plan.check_correction()
-        self._own_seconds = np.zeros(len(studies))
-        self._bank = Bank(Rows.of_head(head), [study.training for study in studies], self.device)
+    def _set_up(self, head: Head) -> None:
+        self._plan.check_correction()
+        self._own_seconds = np.zeros(len(self._studies))
+        trainings = [study.training for study in self._studies]
+        self._bank = Bank(Rows.of_head(head), trainings, self.device)
         self._statistics = RunningStatistics()
         if self._shared.start.head_width == "full":
-            for task in scenario.tasks:
+            for task in self._scenario.tasks:
                 self._grow(task)
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
@@ -180,12 +183,9 @@ class GradientHeads(_OnFeatures):
 class ClosedForm(_OnFeatures):
     """One closed form; studies of it differ at most in the loss that its scores are judged by."""
 
-    def __init__(
-        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
-    ) -> None:
-        super().__init__(scenario, plan, head, studies)
+    def _set_up(self, head: Head) -> None:
         with torch_stream(self.device):
-            self._form = closed_form(studies[0], placed(np.zeros(head.dim), self.device))
+            self._form = closed_form(self._shared, placed(np.zeros(head.dim), self.device))
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
         """Return the time of each run: alone it would have taken as long."""

@@ -22,7 +22,6 @@ comparisons to regularized likelihood methods", Advances in Large Margin Classif
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -65,10 +64,6 @@ class Temperature:
     """Expected calibration error of the head as it was trained, in [0, 1]."""
     ece_after: Share | None = None
     """The same with the logits divided by T."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.value) and self.value > 0):
-            raise ValueError(f"the temperature is {self.value}, expected a finite number above 0")
 
     @property
     def unmeasured(self) -> Temperature:

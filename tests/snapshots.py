@@ -1,4 +1,4 @@
-"""Whole sentences of a command, in one text file for each command: `tests/snapshots/NAME.txt`.
+"""Whole sentences of a command, in one text file for each command: `tests/shown/NAME.txt`.
 
 A test of its own checks the class of an error and the one fact that a user needs; how a message
 reads as a whole stands here alone, so that rewording it costs one update:
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "snapshots"
+FOLDER = Path(__file__).parent / "shown"
 
 
 def check_snapshot(name: str, text: str, *paths: Path) -> None:

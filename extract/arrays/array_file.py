@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -38,27 +37,6 @@ class StoredFeatures:
     """As NumPy calls it, or `bfloat16`."""
     open: Callable[[Path], AbstractContextManager[Take]]
     """Opens it; a format without access to single rows is copied into a draft in this folder."""
-
-
-@runtime_checkable
-class ArrayFile(Protocol):
-    """A file of arrays."""
-
-    def names(self) -> tuple[str, ...] | None:
-        """Return the names of its arrays; None where it holds one without a name."""
-        ...
-
-    def features(self, name: str) -> StoredFeatures:
-        """Return the array of a name."""
-        ...
-
-    def labels(self, name: str) -> Labels:
-        """Return labels, all in memory."""
-        ...
-
-    def class_names(self) -> tuple[str, ...] | None:
-        """Return the class names in the file; None without any."""
-        ...
 
 
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:

@@ -31,7 +31,8 @@ def was_fitted(path: Path) -> bool:
 
 def judged_heads(path: Path) -> set[str]:
     """Return the digests of the heads that the splits in a cache were judged with."""
-    return {split.summary.head.tensors for split in _readable_splits(path)} - {None}
+    told = (split.summary.head.tensors for split in _readable_splits(path))
+    return {tensors for tensors in told if tensors is not None}
 
 
 def readable_head(path: Path) -> Head | None:

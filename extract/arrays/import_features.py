@@ -22,10 +22,10 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures, Take, number_labels
+from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
 from clinit.extract.arrays.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
-from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
-from clinit.extract.cache.fingerprint import IMPORTED, Fingerprint
+from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
 from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
@@ -68,8 +68,6 @@ class ImportConfig:
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise ValueError(f"split is {self.split!r}, expected train or val")
-        if self.backbone in ("", IMPORTED):
-            raise ValueError(f"backbone is {self.backbone!r}, expected the name of an extractor")
 
 
 def import_features(

@@ -13,7 +13,6 @@ Source: "A simple file format for NumPy arrays", `numpy.lib.format`.
 from __future__ import annotations
 
 import math
-import sys
 import tokenize
 import zipfile
 import zlib
@@ -101,15 +100,12 @@ def _check_labels(shape: tuple[int, ...], dtype: np.dtype, origin: str) -> None:
 
 def _labels_of(array: np.ndarray, origin: str) -> Labels:
     """Return an array of labels, texts as a list."""
-    if array.dtype.kind != "U":
-        return array
-    codes = np.ascontiguousarray(array).view(f"{array.dtype.byteorder}u4")
-    if codes.max(initial=0) > sys.maxunicode:
+    try:
+        return list(map(str, array.tolist())) if array.dtype.kind == "U" else array
+    except (SystemError, ValueError) as error:  # of numbers that are no characters
         raise CacheError(
-            f"{origin} holds what is no class name: the character {codes.max():#x}",
-            remedy="Save texts.",
-        )
-    return list(map(str, array.tolist()))
+            f"{origin} holds what is no class name: {error}", remedy="Save texts."
+        ) from error
 
 
 _SUFFIX = ".npy"
@@ -118,11 +114,10 @@ _FREE_BYTES, _EXPANSION = 2**28, 256
 """What any array may have, and what a larger one may by its compressed size: deflate packs zeros
 1,030-fold, features of which 0.5 % are not zero 106-fold."""
 _FROM_ZIPFILE = (
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
-    KeyError,  # a member that is no array, or a damaged name
-    OSError,  # a place in the file that cannot be one
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, OSError),
     *_FROM_NUMPY,
 )
+"""A damaged name is a KeyError, a place in the file that cannot be one is an OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +138,11 @@ class _Member:
                 raise ValueError("it is truncated")
             left -= len(content)
             yield content
+
+    def array(self) -> np.ndarray:
+        """Return the whole array."""
+        numbers = np.frombuffer(b"".join(self.blocks()), dtype=self.dtype)
+        return numbers.reshape(self.shape, order="F" if self.fortran_order else "C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +178,12 @@ class NpzFile:
         origin = f"`{name}` of {self.path}"
         with self._member(name) as member:
             _check_labels(member.shape, member.dtype, origin)
-        return _labels_of(self.array(name), origin)
+            return _labels_of(member.array(), origin)
 
     def array(self, name: str) -> np.ndarray:
         """Return an array as it is, all of it in memory."""
         with self._member(name) as member:
-            array = np.frombuffer(b"".join(member.blocks()), dtype=member.dtype)
-            return array.reshape(member.shape, order="F" if member.fortran_order else "C")
+            return member.array()
 
     def class_names(self) -> None:
         """Return None: arrays alone are in the archive."""

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clinit.errors import CacheError
-from clinit.extract.arrays.array_file import ArrayFile
 from clinit.extract.arrays.numpy_files import NpyFile, NpzFile
 from clinit.extract.arrays.parquet_files import ParquetFile
 from clinit.extract.arrays.safetensors_files import SafetensorsFile
 from clinit.files.paths import check_readable
 
+ArrayFile = NpyFile | NpzFile | ParquetFile | SafetensorsFile
+"""A file of arrays: their names (None for one without a name), the features and labels of a name,
+and class names."""
 KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".npy": NpyFile,
     ".npz": NpzFile,

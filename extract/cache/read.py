@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.arrays.groups import read_groups
@@ -168,17 +168,6 @@ class CacheSplit:
                 remedy=WRITE_AGAIN,
             )
 
-    def blocks(
-        self, max_rows: int = 65_536
-    ) -> Iterator[tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, " rows"]]]:
-        """Yield features and labels of the valid rows, in order, without holding all of them."""
-        for shard in self.shards():
-            features, labels = shard.features, shard.labels
-            if not shard.valid.all():
-                features, labels = features[shard.valid], labels[shard.valid]
-            for start in range(0, len(labels), max_rows):
-                yield features[start : start + max_rows], labels[start : start + max_rows]
-
     def load(self) -> FeatureSet:
         """Read the features and labels of all valid rows, in order, into memory.
 
@@ -188,9 +177,10 @@ class CacheSplit:
         self.check_size()
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)
         start = 0
-        for block, _ in self.blocks():
-            features[start : start + len(block)] = block
-            start += len(block)
+        for shard in self.shards():
+            stop = start + int(shard.valid.sum())
+            features[start:stop] = shard.features[shard.valid]
+            start = stop
         assert start == self.num_valid, "each shard agrees with cache.json"
         return FeatureSet(features, self.labels[self.valid], self.class_names, self.groups)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,14 @@ from clinit.extract.dataset.known import (
     read_class_names,
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
-from clinit.extract.dataset.manifest import leaves_root
+from clinit.extract.dataset.manifest import LEAVES_ROOT
 from clinit.extract.dataset.parquet import DAMAGE, Features, index_parquet, read_images
-from clinit.extract.dataset.tar import compressed, index_tar
+from clinit.extract.dataset.tar import index_tar
 from clinit.extract.dataset.tree import Tree
 from clinit.files.text import read_text
 from clinit.words import examples, printable
 
 _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
-_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".tbz2", ".txz")
 _LOOKED_AT = 64
 """Images in a row at the beginning of a split: if none of them is there, none will be."""
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
@@ -70,11 +69,11 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
         split: What is read: train, val, or test, which then stands for val.
 
     Raises:
-        ManifestError: If all are compressed, or a container would be read twice.
+        ManifestError: If a container would be read twice.
     """
     _snapshot(tree)
-    others = tree.others()
-    splits = split_files([p for p in others if p.lower().endswith(_SUFFIX[kind])], split)
+    paths = [path for path in tree.others() if path.lower().endswith(_SUFFIX[kind])]
+    splits = split_files(paths, split)
     for files in splits.values():
         first = dict[str, str]()
         for path in files.paths:
@@ -85,16 +84,7 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
                     " to one file: its images would be taken twice",
                     remedy="Remove one of them, then run the same command again.",
                 )
-    packed = [path for path in others if path.lower().endswith(_COMPRESSED)]
-    if kind != WEBDATASET or not packed:
-        return splits
-    if not splits:
-        raise compressed(tree.root / packed[0])
-    left_out = counted(packed, "compressed files left out")
-    return {
-        name: replace(files, warnings=(*files.warnings, *left_out))
-        for name, files in splits.items()
-    }
+    return splits
 
 
 def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
@@ -172,7 +162,7 @@ def _read(search: Search, files: SplitFiles) -> Listing:
         for why, names in found.left_out.items():
             left_out.setdefault(why, []).extend(f"{path}/{name}".rstrip("/") for name in names)
     table = pl.concat(tables)
-    leaving = table.filter(leaves_root(pl.col("path")))
+    leaving = table.filter(LEAVES_ROOT)
     if len(leaving):
         raise ManifestError(
             f"the name of the image {leaving['path'][0]!r} leads out of its container",

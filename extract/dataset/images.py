@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import polars as pl
 
@@ -19,25 +18,6 @@ from clinit.extract.dataset.decode import EMPTY, memory_error, read_error, read_
 from clinit.extract.dataset.manifest import is_contained
 from clinit.extract.dataset.parquet import ParquetImages
 from clinit.extract.dataset.tar import read_member
-
-
-@runtime_checkable
-class Images(Protocol):
-    """Images by row; read by several threads."""
-
-    def place(self, row: int) -> Path:
-        """Return what messages call an image."""
-        ...
-
-    def read(self, row: int) -> bytes:
-        """Return the content of the file of an image.
-
-        Raises:
-            ImageError: If this one image is empty, absent or damaged.
-            ManifestError: If a file is not that of the manifest.
-            MachineError: If the machine does not read it. No row may be marked invalid for that.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +33,15 @@ class ImageFiles:
     """See `read_image_file`."""
 
     def place(self, row: int) -> Path:
-        """Return the path of an image."""
+        """Return the path of an image, which messages call it by."""
         return self.root / self.paths[row]
 
     def read(self, row: int) -> bytes:
-        """Return the content of an image; see `Images`."""
+        """Return the content of an image.
+
+        Raises:
+            ClinitError: See `read_image_file`.
+        """
         size = None if self.sizes is None else self.sizes[row] or None
         return read_image_file(self.place(row), self.root, size=size, need_rights=self.need_rights)
 
@@ -91,7 +75,13 @@ class ContainedImages:
         return self._root / self._paths[row]
 
     def read(self, row: int) -> bytes:
-        """Return the content of an image; see `Images`."""
+        """Return the content of an image.
+
+        Raises:
+            ImageError: If this one image is empty, absent or damaged.
+            ManifestError: If a file is not that of the manifest.
+            MachineError: If the machine does not read it. No row may be marked invalid for that.
+        """
         number = self._container[row]
         container = self._containers[number]
         if number not in self._in_place:
@@ -116,6 +106,10 @@ class ContainedImages:
         if not content:
             raise ImageError(EMPTY, remedy="Replace the image, or leave its row invalid.")
         return content
+
+
+Images = ImageFiles | ContainedImages
+"""Images by row; read by several threads."""
 
 
 def images_of(table: pl.DataFrame, root: Path) -> Images:

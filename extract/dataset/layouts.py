@@ -27,7 +27,7 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset.known import Dataset, Layout, is_text
-from clinit.extract.dataset.tree import UNTAKEN_SUFFIXES, Images, Tree
+from clinit.extract.dataset.tree import Images, Tree
 from clinit.files.text import lines_of
 from clinit.words import printable
 
@@ -211,21 +211,10 @@ def _image_table(found: Sequence[Images]) -> pl.DataFrame:
 def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
     """Return the warnings about files that are not images and links to nothing."""
     others = [path for images in found for path in images.others]
-    untaken = [path for path in others if path.lower().endswith(UNTAKEN_SUFFIXES)]
-    kinds = ", ".join(sorted({Path(path).suffix.lower() for path in untaken}))
+    broken = [path for images in found for path in images.broken]
     return (
-        *counted(
-            untaken,
-            f"images left out by their names ({kinds}; convert them, such as by `magick mogrify"
-            " -format jpg FILE...`)",
-        ),
-        *counted(
-            [path for path in others if not path.lower().endswith(UNTAKEN_SUFFIXES)],
-            "files left out, not images by their names",
-        ),
-        *counted(
-            [p for images in found for p in images.broken], "images that are links to nothing"
-        ),
+        *counted(others, "files left out, not images by their names"),
+        *counted(broken, "images that are links to nothing"),
     )
 
 

@@ -42,14 +42,9 @@ CONTAINED_SCHEMA = pl.Schema(
 `column` is that of the images in a Parquet file and empty for a tar file; `position` is the first
 byte in a tar file and the row in a Parquet file; `container_bytes` is the size of the container."""
 # An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
-_LEAVES_ROOT = r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00"
+LEAVES_ROOT = pl.col("path").str.contains(r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00")
 CONTAINER = ("container", "column", "container_bytes")
 """Columns that are the same in all rows of a container."""
-
-
-def leaves_root(path: pl.Expr) -> pl.Expr:
-    """Return which paths are absolute, step up, or could not be told apart by a digest."""
-    return path.str.contains(_LEAVES_ROOT)
 
 
 def is_contained(table: pl.DataFrame) -> bool:
@@ -78,7 +73,7 @@ def table_problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | No
     names = pl.lit(pl.Series(class_names, dtype=pl.String))
     checks = {
         f"labels must lie in [0, {len(class_names)})": ~label.is_between(0, len(class_names) - 1),
-        "leaves the root": leaves_root(path),
+        "leaves the root": LEAVES_ROOT,
         "class_name and label disagree": pl.col("class_name") != names.gather(label),
         "a size is negative": pl.col("size_bytes") < 0,
     }

@@ -105,7 +105,7 @@ def index_parquet(path: Path, columns: Columns, features: Features) -> Contents:
     )
     names = features.get(label)
     return Contents(
-        table.cast(dict(CONTENT_SCHEMA)), image, _names(names) if _is(names, "ClassLabel") else None
+        table.cast(CONTENT_SCHEMA), image, _names(names) if _is(names, "ClassLabel") else None
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ManifestError
+from clinit.extract.dataset import layouts
 from clinit.extract.dataset.container_layouts import (
     container_splits,
     describe_containers,
@@ -29,32 +29,20 @@ from clinit.extract.dataset.known import (
     Layout,
     read_dataset,
 )
-from clinit.extract.dataset.layouts import (
-    FILE_NAME,
-    NUMBER,
-    STEM,
-    DoesNotFitError,
-    Listing,
-    Reader,
-    Search,
-    devkit_labels,
-    find_class_folders,
-    find_listed,
-    kaggle_labels,
-    places_labels,
-)
 from clinit.extract.dataset.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest, is_contained
 from clinit.extract.dataset.tree import Tree
 from clinit.words import printable
 
-LAYOUTS: dict[str, Callable[[Search], Reader]] = {
-    "class-folders": partial(find_class_folders, lambda name: [name]),
+LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
+    "class-folders": partial(layouts.find_class_folders, lambda name: [name]),
     # No name holds a hyphen of its own; nested folders are taken as well.
-    "places-easy": partial(find_class_folders, lambda name: [name, name.replace("/", "-")]),
-    "places-original-train": partial(find_class_folders, lambda name: [f"{name[0]}/{name}"]),
-    "imagenet-kaggle": partial(find_listed, STEM, kaggle_labels),
-    "imagenet-devkit": partial(find_listed, NUMBER, devkit_labels),
-    "places-original-val": partial(find_listed, FILE_NAME, places_labels),
+    "places-easy": partial(layouts.find_class_folders, lambda name: [name, name.replace("/", "-")]),
+    "places-original-train": partial(
+        layouts.find_class_folders, lambda name: [f"{name[0]}/{name}"]
+    ),
+    "imagenet-kaggle": partial(layouts.find_listed, layouts.STEM, layouts.kaggle_labels),
+    "imagenet-devkit": partial(layouts.find_listed, layouts.NUMBER, layouts.devkit_labels),
+    "places-original-val": partial(layouts.find_listed, layouts.FILE_NAME, layouts.places_labels),
     WEBDATASET: find_containers,
     HUGGINGFACE: find_containers,
 }
@@ -63,8 +51,8 @@ LAYOUTS: dict[str, Callable[[Search], Reader]] = {
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
     " folders alone, which are taken as train; archives must be unpacked",
-    WEBDATASET: "Give a folder with .tar files, and each image in them a class: beside key.jpg a"
-    " key.cls with a number or a name, a key.json with `label`, or a key.txt",
+    WEBDATASET: "Give a folder with .tar files, not compressed, and each image in them a class:"
+    " beside key.jpg a key.cls with a number or a name, a key.json with `label`, or a key.txt",
     HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"
     " and name the column of their classes with `--label-column` of `clinit manifest build`",
 }
@@ -181,23 +169,27 @@ def _folder_dataset(tree: Tree, split: str) -> Dataset:
 
 def _try_layouts(
     tree: Tree, dataset: Dataset, split: str
-) -> tuple[tuple[Layout, Reader] | None, list[str]]:
+) -> tuple[tuple[Layout, layouts.Reader] | None, list[str]]:
     """Return the first layout that fits with its reader, and why the ones before do not."""
     reasons: list[str] = []
     for layout in dataset.layouts:
+        search = layouts.Search(tree, dataset, layout, split)
         try:
-            return (layout, LAYOUTS[layout.kind](Search(tree, dataset, layout, split))), reasons
-        except DoesNotFitError as error:
+            return (layout, LAYOUTS[layout.kind](search)), reasons
+        except layouts.DoesNotFitError as error:
             if split in layout.folders:
                 reasons.append(f"{layout.kind}: {error}")
     return None, reasons
 
 
 def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) -> ManifestError:
-    if dataset.name == FOLDER and not dataset.classes:
-        images = tree.images(".", deep=False).paths
-        if images:
-            return _one_class(tree, min(images))
+    images = tree.images(".", deep=False).paths if not dataset.classes else []
+    if dataset.name == FOLDER and images:
+        return ManifestError(
+            f"{printable(tree.root)} holds images ({printable(min(images))}) and no folder of a"
+            " class",
+            remedy="If it is the folder of one class, give the folder of all class folders.",
+        )
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"
     if len(top) > 8:
@@ -215,19 +207,7 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
     )
 
 
-def _one_class(tree: Tree, image: str) -> ManifestError:
-    """Return the error of the folder of a single class, given in place of its parent."""
-    parent = Path(os.path.normpath(tree.root / ".."))
-    if "train" in split_folders([parent.absolute().name], "train"):
-        parent = Path(os.path.normpath(parent / ".."))
-    return ManifestError(
-        f"{printable(tree.root)} holds images ({printable(image)}) and no folder of a class",
-        remedy=f"If it is the folder of one class, give its parent: {printable(parent)}. Each"
-        " class needs a folder of its own.",
-    )
-
-
-def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
+def _manifest(dataset: Dataset, split: str, listing: layouts.Listing) -> Manifest:
     """Return the manifest; of test images, that of the split val."""
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
     contained = is_contained(listing.table)

@@ -75,7 +75,10 @@ def index_tar(path: Path) -> Contents:
     try:
         with _Reader(path) as file:
             if file.read(6).startswith(_COMPRESSED):
-                raise compressed(path)
+                raise ManifestError(
+                    f"{printable(path)} is compressed: an image in it cannot be read by itself",
+                    remedy="Unpack its compression alone (`gunzip`, `bunzip2`, `unxz`, `unzstd`).",
+                )
             file.seek(0)
             return _index(path, file)
     except tarfile.TarError as error:
@@ -215,15 +218,6 @@ def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
             " without `tar -b`.",
         )
     return len(rest) >= _BLOCK
-
-
-def compressed(path: Path) -> ManifestError:
-    """Return the error of a compressed tar file."""
-    return ManifestError(
-        f"{printable(path)} is compressed: an image in it cannot be read by itself",
-        remedy="Unpack its compression alone (`gunzip`, `bunzip2`, `unxz` or `unzstd`), so that a"
-        " .tar file is left; images in it are compressed already.",
-    )
 
 
 def _damaged(path: Path, why: str, remedy: str = _PACK_AGAIN) -> ManifestError:

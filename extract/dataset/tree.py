@@ -18,11 +18,8 @@ from clinit.errors import ManifestError
 from clinit.words import printable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""Endings, in any case, of the files that are taken."""
-
-UNTAKEN_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".jp2")
-"""Endings, in any case, of images that are not taken: whether they can be decoded depends on the
-machine (HEIC on libheif), and rows must not."""
+"""Endings, in any case, of the files that are taken. Whether others, such as HEIC, can be decoded
+depends on the machine, and rows must not."""
 
 SCAN_THREADS = 8
 """Folders read at a time. Hides the latency of network disks; costs nothing on local ones."""

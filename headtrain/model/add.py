@@ -197,7 +197,14 @@ def add(
             or lacks what is asked for; or if discriminants of single images would not be trained.
     """
     arriving = measured(images, config.hold_out)
-    _check_rows_can_be_added(arriving, config)
+    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
+        # Only a second image says how high a discriminant is beside the rows of the old classes.
+        raise ModelError(
+            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
+            " they are trained",
+            remedy="Leave out `--init`, give a second image of a class, or train the head with"
+            " `--iterations 200`.",
+        )
     places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
     left = model.without([model.facts.class_names[row] for row in places]) if places else model
     given = _given(left, arriving, old, config.hold_out)
@@ -208,7 +215,18 @@ def add(
         config.old_rows, left.head, left.memory, arriving.train, given=given.train, seed=config.seed
     )
     base, new = Source(rows, tested), Source(arriving.train, arriving.val)
-    study = _study(config, len(rows.labels), new, model.backbone.config.device)
+    device = "cuda" if model.backbone.config.device.startswith("cuda") else "cpu"
+    stream = Stream(
+        method="rehearsal" if len(rows.labels) else "naive",
+        tasks=1,
+        iterations=config.iterations,
+        buffer=len(rows.labels) or None,
+        eval_every=max(1, config.iterations),
+        seed=config.seed,
+        class_order=new.class_names,
+    )
+    training = Training(loss=config.loss, lr=config.lr, device=device)
+    study = Study(stream=stream, start=Start(init=config.init), training=training)
     plain = replace(left.head, fingerprint="")
     (record,) = run_experiment(base, new, plain, [study], observer=observer)
     head = record.head
@@ -246,17 +264,6 @@ def add(
         old=old_after,
         new=new_after,
     )
-
-
-def _check_rows_can_be_added(arriving: Source, config: AddConfig) -> None:
-    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
-        # Only a second image says how high a discriminant is beside the rows of the old classes.
-        raise ModelError(
-            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
-            " they are trained",
-            remedy="Leave out `--init`, give a second image of a class, or train the head with"
-            " `--iterations 200`.",
-        )
 
 
 def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> list[int]:
@@ -301,24 +308,6 @@ def _given(left: Model, arriving: Source, old: Source | None, share: float) -> S
         fresh = [row.tobytes() not in known for row in train.features.astype(np.float16)]
         train = FeatureSet(train.features[fresh], train.labels[fresh], train.class_names)
     return Source(train, held_out)
-
-
-def _study(config: AddConfig, num_old: int, new: Source, device: str) -> Study:
-    return Study(
-        stream=Stream(
-            method="rehearsal" if num_old else "naive",
-            tasks=1,
-            iterations=config.iterations,
-            buffer=num_old or None,
-            eval_every=max(1, config.iterations),
-            seed=config.seed,
-            class_order=new.class_names,
-        ),
-        start=Start(init=config.init),
-        training=Training(
-            loss=config.loss, lr=config.lr, device="cuda" if device.startswith("cuda") else "cpu"
-        ),
-    )
 
 
 def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> Memory:

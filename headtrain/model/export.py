@@ -26,7 +26,7 @@ from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, no_rows, renumbered
 from clinit.headtrain.model.model import Model, Written, model_args
-from clinit.headtrain.model.model_file import Change, ModelFacts, features_of
+from clinit.headtrain.model.model_file import Change, ModelFacts
 from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
 from clinit.headtrain.record.format import (
     RunRecord,
@@ -296,12 +296,16 @@ def export_run(
     calibrated: bool = True,
     check_with: Sequence[Path] = (),
     overwrite: bool = False,
+    head_only: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
+    Or the head alone, for features that are computed elsewhere.
+
     Args:
         run: The folder of the record.
-        out: The model file to write, .safetensors; any other name is that of a model folder.
+        out: The model file to write, .safetensors; any other name is that of a model folder, but
+            for .npz, which is the head alone.
         base: The feature cache of the base classes, where it is not where the record says.
         new: That of the classes that arrived.
         weights: The weights of the backbone, where they are not where the cache says.
@@ -312,23 +316,27 @@ def export_run(
             rows that the run was evaluated on, where its backbone was frozen and they are enough.
         check_with: Images to compare the two forms on; default: test images of the run.
         overwrite: Whether a model or a head that is there is replaced.
+        head_only: Whether a .safetensors file holds the head alone too.
 
     Raises:
         ModelError: If there is something at `out` already, or timm cannot have the network from
             a folder, or its ONNX form computes something else.
         RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, or its training has diverged.
+        HeadError: If the head is damaged, its training has diverged, it is no linear head on
+            features, or it is written alone and training has changed the backbone.
         CacheError: If the cache is not there or is that of another backbone, its features were
             imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
     check_free(out, overwrite=overwrite)
-    is_file = out.suffix == ".safetensors"
-    if onnx and is_file:
-        raise ValueError(f"ONNX needs a folder, got {out}")
+    is_file = out.suffix in (".safetensors", ".npz")
+    if (onnx and is_file) or (head_only and not is_file):
+        raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     if onnx:
         check_installed()
     trained = TrainedRun.read(run, base, new)
+    if head_only or out.suffix == ".npz":
+        return _head_alone(trained, out, calibrated=calibrated)
     info, ended = trained.record.info, trained.accuracies()
     fingerprint = Fingerprint(info["base"]["fingerprint"])
     if fingerprint.weights is None:
@@ -370,15 +378,14 @@ def export_run(
         history=(trained.change(),),
         temperature=temperature,
     )
-    memory = None
+    model = Model(facts, backbone, trained.head, None, str(run))
     if remembers and not is_file:
-        memory, forgets = trained.memory(features_of(facts, backbone))
-        notes += forgets
+        memory, forgets = trained.memory(model.depends_on)
+        model, notes = replace(model, memory=memory), (*notes, *forgets)
     compare_on = (check_with or trained.images()) if onnx else None
-    model = Model(facts, backbone, trained.head, memory, str(run))
     written = model.write(out, compare_on=compare_on, overwrite=overwrite)
     head = divided(trained.head, temperature)
-    return Export(out, trained, head, temperature, notes, written, memory)
+    return Export(out, trained, head, temperature, notes, written, model.memory)
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
@@ -396,40 +403,12 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
     backbone.network.load_state_dict(changed, strict=False)
 
 
-def export_head(
-    run: Path,
-    out: Path,
-    *,
-    calibrated: bool = True,
-    base: Path | None = None,
-    new: Path | None = None,
-    overwrite: bool = False,
-) -> Export:
-    """Write the final head of a run record to a file, for features that are computed elsewhere.
-
-    Args:
-        run: The folder of the record.
-        out: The file, .npz or .safetensors.
-        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
-        base: The feature cache of the base classes, where it is not where the record says.
-        new: That of the classes that arrived.
-        overwrite: Whether a model or a head that is there is replaced.
-
-    Raises:
-        ModelError: If there is something at `out` already.
-        RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, its training has diverged, it is no linear head on
-            features, or those of a backbone that training has changed.
-    """
-    if out.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out, overwrite=overwrite)
-    trained = TrainedRun.read(run, base, new)
+def _head_alone(trained: TrainedRun, out: Path, *, calibrated: bool) -> Export:
     info = trained.record.info
     if trained.changed:
         raise HeadError(
-            f"training has changed the backbone of {run}: its head alone does not fit the features"
-            " of any cache",
+            f"training has changed the backbone of {info['id']}: its head alone does not fit the"
+            " features of any cache",
             remedy="Export both: `clinit export RUN --out FOLDER`.",
         )
     temperature, notes = trained.temperature() if calibrated else (None, ())

@@ -20,8 +20,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -31,7 +30,7 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import ClinitError, ModelError, StorageError
+from clinit.errors import ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
 from clinit.extract.dataset.known import title
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
@@ -55,7 +54,7 @@ Stored = tuple[ModelFacts, Backbone | None, Memory | None]
 
 
 def read_model(path: Path, *, device: str | None = None, remembers: bool = True) -> Stored:
-    """Read a model folder or a model file; once more if it was replaced meanwhile.
+    """Read a model folder or a model file.
 
     Args:
         path: The folder or the file.
@@ -72,27 +71,9 @@ def read_model(path: Path, *, device: str | None = None, remembers: bool = True)
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-
-    def read() -> Stored:
-        file, facts = _read_facts(path)
-        backbone = None if device is None else _read_network(file, facts, device)
-        return facts, backbone, _read_memory(path, facts) if remembers else None
-
-    before = _identity(path)
-    try:
-        return read()
-    except ClinitError:
-        if _identity(path) == before:
-            raise
-    return read()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a folder or a file is replaced; None where there is none."""
-    with suppress(OSError):
-        status = path.stat()
-        return status.st_ino, status.st_mtime_ns
-    return None
+    file, facts = _read_facts(path)
+    backbone = None if device is None else _read_network(file, facts, device)
+    return facts, backbone, _read_memory(path, facts) if remembers else None
 
 
 def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
@@ -112,9 +93,7 @@ def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
     except (TextFileError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {config}: {error}", remedy=remedy) from error
     facts = read_facts(file)
-    expected = json.loads(json.dumps(_content(facts)))
-    if facts.timm is None:  # earlier model files do not hold what timm alone reads
-        found = _part(found, expected)
+    expected = json.loads(json.dumps(_content(facts))) if facts.timm else found
     if found != expected:
         both = {**expected, **found} if isinstance(found, dict) else ()
         differing = [name for name in both if expected.get(name) != found.get(name)]
@@ -124,16 +103,6 @@ def _read_facts(path: Path) -> tuple[Path, ModelFacts]:
             remedy=remedy,
         )
     return file, facts
-
-
-def _part(found: Any, like: Mapping[str, Any]) -> Any:
-    """Return the fields that another configuration has."""
-    if not isinstance(found, dict):
-        return found
-    part = {name: found.get(name) for name in like}
-    if "pretrained_cfg" in like:
-        part["pretrained_cfg"] = _part(part["pretrained_cfg"], like["pretrained_cfg"])
-    return part
 
 
 def _read_memory(path: Path, facts: ModelFacts) -> Memory | None:
@@ -275,18 +244,16 @@ def data_config(transform: Transform) -> dict[str, Any]:
 
 def _content(facts: ModelFacts) -> dict[str, Any]:
     """Return the configuration, as far as the model file knows it."""
-    more: Mapping[str, Any] = {"pretrained_cfg": {}}
-    if facts.timm is not None:
-        described = {name: title(name) for name in facts.class_names}
-        more = {**facts.timm, "label_descriptions": described}
+    assert facts.timm is not None
     return {
-        **more,
+        **facts.timm,
+        "label_descriptions": {name: title(name) for name in facts.class_names},
         "architecture": facts.backbone.partition(".")[0],
         "num_classes": facts.num_classes,
         "label_names": facts.class_names,
         "model_args": dict(facts.model_args),
         "pretrained_cfg": {
-            **more["pretrained_cfg"],
+            **facts.timm["pretrained_cfg"],
             **data_config(facts.transform),
             "num_classes": facts.num_classes,
         },

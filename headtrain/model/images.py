@@ -149,10 +149,10 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
     counts = source.train.counts()
     if unreadable := [source.class_names[row] for row in np.flatnonzero(counts == 0)]:
         raise CacheError(
-            f"no image of {len(unreadable):,} classes in {root} can be read"
-            f" ({examples(unreadable)})",
-            remedy="Replace the damaged images, or remove the folders of these classes, and give"
-            " another folder with `--features`; or read them again with `--retry-invalid`.",
+            f"{len(unreadable):,} of {len(counts):,} classes in {root} have no image that can be"
+            f" read ({examples(unreadable)})",
+            remedy="Add or replace images, or remove the folders of these classes, and give another"
+            " folder with `--features`; or read them again with `--retry-invalid`.",
         )
     return source
 
@@ -165,15 +165,10 @@ def _list_images(root: Path, listener: Listener) -> dict[str, Manifest]:
         manifests[split] = scanned.manifest
         for warning in scanned.warnings:
             listener.warn(warning)
-    remedy = "Give a folder of class folders, or one with train/<class>/ and val/<class>/."
     if "train" not in manifests:
-        raise ManifestError(f"{root} holds a folder val, but no folder train", remedy=remedy)
-    counts = manifests["train"].class_counts()
-    if empty := counts.filter(images=0)["class_name"].to_list():
         raise ManifestError(
-            f"{len(empty):,} of {len(counts):,} class folders in {root} hold no image to learn"
-            f" from ({examples(empty)})",
-            remedy="Put images into them, or remove them.",
+            f"{root} holds a folder val, but no folder train",
+            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
         )
     return manifests
 

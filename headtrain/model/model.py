@@ -24,11 +24,11 @@ from clinit.extract.cache.head import Head
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import is_text
 from clinit.extract.head_names import name_rows
-from clinit.extract.network.backbone import Backbone, state_sha256
+from clinit.extract.network.backbone import Backbone, body_sha256, state_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.headtrain.model.folder import ONNX_FILE, check_free, read_model, write_model_folder
 from clinit.headtrain.model.memory import MEMORY_FILE, Memory, check_backbone, write_memory
-from clinit.headtrain.model.model_file import Change, ModelFacts, features_of, for_timm, write_model
+from clinit.headtrain.model.model_file import Change, ModelFacts, for_timm, write_model
 from clinit.headtrain.model.onnx import OnnxCheck, write_onnx
 from clinit.headtrain.temperature import divided
 from clinit.words import examples, visible
@@ -71,7 +71,11 @@ class Model:
     @property
     def depends_on(self) -> dict[str, str]:
         """What the features of the model depend on, as its memory says it."""
-        return features_of(self.facts, self.backbone)
+        return {
+            "body": body_sha256(self.backbone.network),
+            "transform": self.facts.transform.describe(),
+            "autocast": self.facts.autocast,
+        }
 
     def network(self, dtype: str) -> Network:
         """Return the network as an extraction needs it.

@@ -24,7 +24,6 @@ from torch import nn
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
-from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.network.model_args import read_model_args
 from clinit.extract.network.transform import Transform
 from clinit.files.commit import commit_file
@@ -169,15 +168,6 @@ class _Told(TypedDict):
 
     model_args: str
     fingerprint: dict[str, str]
-
-
-def features_of(facts: ModelFacts, backbone: Backbone) -> dict[str, str]:
-    """Return what the features of a model depend on, as its memory says it."""
-    return {
-        "body": body_sha256(backbone.network),
-        "transform": facts.transform.describe(),
-        "autocast": facts.autocast,
-    }
 
 
 def for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:

@@ -19,7 +19,7 @@ import math
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -476,16 +476,12 @@ def named_head(head: Head) -> Named:
             f"the {head.num_classes:,} rows of the head have no class names",
             remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
         )
-    origin = head.origin or {}  # of any file: its values may be of any type
-    tasks: Any = origin.get("tasks")
-    temperature: Any = origin.get("temperature")
-    value = temperature.get("value") if isinstance(temperature, dict) else temperature
-    known = isinstance(tasks, list) and all(isinstance(task, int) and task >= 0 for task in tasks)
-    return Named(
-        head.class_names,
-        tuple(tasks) if known and len(tasks) == head.num_classes else (0,) * head.num_classes,
-        float(value) if isinstance(value, int | float) and 0 < value < np.inf else 1.0,
-    )
+    origin: Mapping[str, Any] = head.origin or {}
+    temperature = origin.get("temperature") or 1.0
+    if isinstance(temperature, Mapping):
+        temperature = temperature["value"]
+    tasks = origin.get("tasks") or [0] * head.num_classes
+    return Named(head.class_names, tuple(tasks), float(temperature))
 
 
 def _stored(path: Path, name: str | None) -> np.ndarray:

@@ -53,7 +53,7 @@ def test_the_onnx_form_is_compared_on_images_that_are_given(tiny_run: Path, tmp_
     [
         ("m.safetensors", ("--onnx",), "--onnx writes into a folder: give --out one, not"),
         ("m", ("--check-images", "."), "--check-images means nothing without --onnx"),
-        ("h.npz", ("--weights", "w"), "--weights means nothing of a head alone"),
+        ("h.npz", ("--weights", "w"), "--weights means nothing where the head alone"),
         ("h", ("--head-only",), "--out is a file that ends in .npz or .safetensors"),
         ("model.pth", (), "--out is a folder, or a file that ends in"),
         ("model.ONNX", (), "--out is a folder, or a file that ends in"),

@@ -1,8 +1,8 @@
 import csv
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,8 +15,8 @@ from clinit.cli import predict as predict_output
 from clinit.cli.predict import COLUMNS, OF_REJECTION, predict
 from clinit.errors import ImageError, ModelError
 from clinit.headtrain.model.export import Export
-from clinit.headtrain.model.model_file import write_model
-from clinit.headtrain.model.predict import Rejection, find_images, load_model
+from clinit.headtrain.model.predict import Guess, Prediction, Rejection, find_images, load_model
+from tests.snapshots import check_snapshot
 
 app = typer.Typer()
 app.command()(predict)
@@ -44,39 +44,27 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, words)
 
 
-def test_one_image_has_its_path_above_a_table_of_its_classes(
-    model: Path, images: list[Path]
+def test_a_table_has_a_line_for_each_class(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = invoke(model, images[0])
-    assert result.exit_code == 0, result.output
-    lines = result.output.splitlines()
-    assert lines[0] == str(images[0])
-    (expected,) = load_model(model, device="cpu").predict(images[:1])
-    for line, guess in zip(lines[3:], expected.guesses, strict=True):
-        since = f"task {guess.task}" if guess.task else "base"
-        assert line.split() == f"{guess.name} {100 * guess.probability:.1f} % {since}".split()
+    def seen(name: str, *chances: float, **more: Any) -> Prediction:
+        named = [("n02979186", "cassette player"), ("a[b]", "a[b]"), ("x" * 90, "x" * 90)]
+        guesses = tuple(
+            Guess(*names, chance, row, row)
+            for row, (names, chance) in enumerate(zip(named, chances, strict=False))
+        )
+        return Prediction(Path(name), guesses, **more)
 
-
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("top", [1, 3])
-def test_several_images_fit_the_width_and_lose_nothing(
-    remembering: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch, width: int, top: int
-) -> None:
-    monkeypatch.setattr(predict_output, "out", Console(width=width, highlight=False))
-    every = [*images, images[0].parents[2] / "train" / "d" / "0.png"]
-    scores = scores_of(remembering, every)
-    threshold = sorted(scores)[3] - 1e-4
-    options = ("--reject", "energy", "--threshold", threshold, "--top", top)
-    result = invoke(remembering, *every, *options)
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines[1:])) <= width
-    assert lines[0] == str(images[0].parents[2])  # the common folder, as it was given
-    joined = "".join(result.stdout.split())
-    for path, score in zip(every, scores, strict=True):
-        assert "/".join(path.parts[-3:]) in joined
-        assert (f"unknown (score {score:.4g})" in result.stdout) == (score < threshold)
-    assert result.stdout.count(" %") == top * (len(every) - 3)
-    assert f"3 of 9 images unknown: their score is below {threshold:.6g}" in result.stderr
+    monkeypatch.setattr(predict_output, "out", Console(width=80, highlight=False))
+    images = [seen("a/b/1.png", 0.9, 0.06, 0.04), seen("a/c.png", 0.5, score=-2.5, unknown=True)]
+    rows = [seen("x.npy", 0.75, row=row) for row in range(22)]
+    predict_output._show(images, "images", None)
+    predict_output._show(images[:1], "images", "scores are no probabilities")
+    predict_output._show(rows, "rows", None)
+    shown = capsys.readouterr()
+    check_snapshot("predict", shown.out)
+    assert "Note: 2 more rows" in shown.err
+    assert "Note: scores are no probabilities" in shown.err
 
 
 def test_json_holds_all_and_nothing_else(model: Path, images: list[Path]) -> None:
@@ -113,18 +101,6 @@ def test_names_that_are_not_utf8_are_shown(model: Path, images: list[Path], tmp_
         assert result.exit_code == 0, result.output
         written = (tmp_path / "out.csv").read_text() if "--csv" in options else result.output
         assert r"caf\xe9.png" in written.replace(r"\\", "\\")
-
-
-def test_classes_are_shown_in_words_and_scores_are_noted(
-    model: Path, images: list[Path], tmp_path: Path
-) -> None:
-    loaded = load_model(model, device="cpu")
-    names = ("n02979186", *loaded.facts.class_names[1:])
-    facts = replace(loaded.facts, class_names=names, record={"config": {"loss": "mse"}})
-    write_model(loaded.backbone.network, facts, tmp_path / "words.safetensors")
-    result = invoke(tmp_path / "words.safetensors", images[0])
-    assert "cassette player (n02979186)" in result.output
-    assert "Note: the head was trained with squared error" in result.stderr
 
 
 def scores_of(folder: Path, images: list[Path]) -> list[float]:

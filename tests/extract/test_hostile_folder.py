@@ -1,6 +1,7 @@
 """A cache from elsewhere, full of links: nothing outside of it is written, emptied or made."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -90,21 +91,9 @@ def test_no_name_in_a_cache_leads_a_writer_out_of_it(
         cache = tmp_path / name.replace("/", "-")
         (cache / name).parent.mkdir(parents=True)
         (cache / name).symlink_to(victims / target)
-        try:
+        with suppress(ClinitError):
             commands[command](cache)
-        except ClinitError:
-            pass
-        else:
-            assert not any(path.is_symlink() for path in written(cache, command))
         assert outside(victims) == before, f"{command} went through {name}"
-
-
-def written(cache: Path, command: str) -> list[Path]:
-    """Return the files that a command writes."""
-    folders = {"extract": ["train", "val", "views/0"], "import": ["train"]}.get(command, [])
-    locks = [".lock"] * (command == "import")
-    found = [cache / folder / name for folder in folders for name in (*FILES, *locks)]
-    return found + [cache / "m.parquet"] * (command == "manifest build")
 
 
 @pytest.mark.parametrize(
@@ -122,20 +111,12 @@ def test_nothing_is_written_into_a_folder_that_is_a_link(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_folder_that_the_user_names_may_be_a_link(
-    commands: dict[str, Write], tmp_path: Path, command: str
-) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "cache").symlink_to(tmp_path / "disk")
-    commands[command](tmp_path / "cache")
-    assert any((tmp_path / "disk").iterdir())
-
-
-@pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_killed_process_left_is_swept_by_the_next(
     commands: dict[str, Write], tmp_path: Path, command: str
 ) -> None:
+    (tmp_path / "disk").mkdir()
     cache = tmp_path / "cache"
+    cache.symlink_to("disk")  # the folder that the user names may be a link
     drafts = [
         "train/.shard-00000.h5.tmp-0123456789abcdef",
         "train/.plan.json.tmp-fedcba9876543210",

@@ -83,17 +83,6 @@ def test_the_same_images_have_the_same_features_wherever_they_lie(
                 np.testing.assert_array_equal(row, reference[content])
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_a_resumed_extraction_is_that_of_a_whole_one(
-    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    whole = run(kind, roots[kind], tmp_path / "whole", config)["train"]
-    run(kind, roots[kind], tmp_path / "cut", config)
-    (tmp_path / "cut" / "train" / "shard-00001.h5").unlink()
-    resumed = run(kind, roots[kind], tmp_path / "cut", config)["train"]
-    np.testing.assert_array_equal(resumed.load().features, whole.load().features)
-
-
 def damage(path: Path, image: bytes) -> None:
     content = bytearray(path.read_bytes())
     place = content.find(image[200:240])

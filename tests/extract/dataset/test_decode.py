@@ -1,11 +1,9 @@
-import ctypes
 import errno
 import io
 import os
 import resource
 import struct
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -40,21 +38,20 @@ def pixels(content: bytes) -> np.ndarray:
     return decode(content).permute(1, 2, 0).numpy()
 
 
-@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
-def test_every_format_gives_the_pixels_that_pillow_gives(picture: Image.Image, fmt: str) -> None:
-    content = encoded(picture, fmt)
-    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=1)
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
-def test_every_colour_mode_becomes_rgb(picture: Image.Image, mode: str) -> None:
-    content = encoded(picture.convert(mode), "PNG")
-    np.testing.assert_array_equal(pixels(content), pillow_pixels(content))
-
-
-def test_a_cmyk_jpeg_has_the_colours_that_pillow_gives(picture: Image.Image) -> None:
-    content = encoded(picture.convert("CMYK"), "JPEG", quality=95)
-    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=2)
+@pytest.mark.parametrize(
+    ("fmt", "mode"),
+    [
+        *((fmt, "RGB") for fmt in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")),
+        *(("PNG", mode) for mode in ("L", "P", "RGBA", "LA", "1")),
+        ("JPEG", "CMYK"),
+    ],
+)
+def test_every_format_and_mode_gives_the_pixels_that_pillow_gives(
+    picture: Image.Image, fmt: str, mode: str
+) -> None:
+    content = encoded(picture.convert(mode), fmt)
+    limit = 2 if mode == "CMYK" else fmt != "PNG"
+    np.testing.assert_allclose(pixels(content).astype(int), pillow_pixels(content), atol=limit)
 
 
 @pytest.mark.parametrize("fmt", ["PNG", "TIFF"])
@@ -75,10 +72,6 @@ def test_an_exif_rotation_is_applied(picture: Image.Image, fmt: str, orientation
     assert pixels(content).shape == ((48, 64, 3) if orientation < 5 else (64, 48, 3))
 
 
-def test_an_image_of_one_pixel_is_an_image(picture: Image.Image) -> None:
-    assert pixels(encoded(picture.resize((1, 1)), "JPEG")).shape == (1, 1, 3)
-
-
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
 @pytest.mark.parametrize(
     ("fmt", "options"),
@@ -92,31 +85,42 @@ def test_a_truncated_image_is_refused(
         decode(content[: int(part * len(content))])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"text", *(mark + bytes(30) for mark in (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"RIFF"))],
-)
-def test_what_is_no_image_is_refused(content: bytes) -> None:
+SCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+MARKS = (b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF")
+
+
+@pytest.mark.parametrize("content", [b"text", SCRIPT, *(mark + bytes(30) for mark in MARKS)])
+def test_what_is_no_image_is_refused(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ImageError, match="its header is damaged"):
         decode(content)
 
 
-def test_what_is_no_image_file_is_this_files_problem(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "error", "fact"),
+    [
+        ("empty.jpg", ImageError, "the file is empty"),
+        ("absent.jpg", ImageError, "the file is missing"),
+        (".", ImageError, "cannot be read: Is a directory"),
+        ("link.png", ImageError, "a link that leaves the root"),
+        ("pipe.png", ImageError, "not a regular file"),
+        ("gone/1.jpg", ManifestError, "gone has vanished"),
+        ("large.jpg", MachineError, r"not enough memory to decode .*large\.jpg"),
+    ],
+)
+def test_a_file_without_an_image_is_its_own_problem_or_stops_everything(
+    tmp_path: Path, name: str, error: type[Exception], fact: str
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "empty.jpg").touch()
     (tmp_path / "secret.png").write_bytes(b"secret")
     (root / "link.png").symlink_to(tmp_path / "secret.png")
     os.mkfifo(root / "pipe.png")
-    for name, problem in {
-        "empty.jpg": "the file is empty",
-        "absent.jpg": "the file is missing",
-        ".": "cannot be read: Is a directory",
-        "link.png": "a link that leaves the root",
-        "pipe.png": "not a regular file",
-    }.items():
-        with pytest.raises(ImageError, match=problem):
-            read_image_file(root / name, root)
+    with (root / "large.jpg").open("wb") as file:
+        file.truncate(2**43)  # takes no space on the disk
+    with pytest.raises(error, match=fact):
+        read_image_file(root / name, root)
 
 
 def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
@@ -127,31 +131,31 @@ def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
     assert read_image_file(tmp_path / "root" / "2.png", tmp_path / "root") == b"content"
 
 
-def test_a_vanished_folder_stops_everything(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="train/cat has vanished") as caught:
-        read_image_file(tmp_path / "train" / "cat" / "1.jpg", tmp_path)
-    assert f"Mount {tmp_path} again" in caught.value.remedy
+NUMBERS = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOMEM)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize(
+    ("number", "need_rights", "error", "fact"),
+    [
+        *((number, False, MachineError, rf"1\.jpg: {os.strerror(number)}") for number in NUMBERS),
+        (errno.EACCES, True, MachineError, r"no permission to read .*1\.jpg"),
+        (errno.EACCES, False, ImageError, "no permission to read the file"),
+    ],
+)
 def test_a_failing_machine_stops_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    need_rights: bool,
+    error: type[Exception],
+    fact: str,
 ) -> None:
     def fail(path: Path) -> bytes:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "read_bytes", fail)
-    with pytest.raises(MachineError, match=rf"1\.jpg: {os.strerror(number)}") as caught:
-        read_image_file(tmp_path / "1.jpg", tmp_path, need_rights=False)
-    assert "resumes" in caught.value.remedy
-
-
-def test_a_file_that_the_memory_does_not_hold_stops_everything(tmp_path: Path) -> None:
-    with (tmp_path / "1.jpg").open("wb") as file:
-        file.truncate(2**43)  # takes no space on the disk
-    with pytest.raises(MachineError, match=r"not enough memory to decode .*1\.jpg") as caught:
-        read_image_file(tmp_path / "1.jpg", tmp_path)
-    assert "fewer --workers, or a lower --max-pixels" in caught.value.remedy
+    with pytest.raises(error, match=fact):
+        read_image_file(tmp_path / "1.jpg", tmp_path, need_rights=need_rights)
 
 
 def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: Path) -> None:
@@ -162,41 +166,6 @@ def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: 
         text = f"has {len(content)} bytes, the manifest says {size:,}"
         with pytest.raises(ManifestError, match=text):
             read_image_file(tmp_path / "1.jpg", tmp_path, size=size)
-
-
-def _read_as_nobody(path: Path, root: Path, *, need_rights: bool = True) -> Exception:
-    """Read as an ordinary user, in a thread of its own: the file-system user is the thread's."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def read() -> Exception | None:
-        libc.setfsuid(65534)
-        try:
-            read_image_file(path, root, need_rights=need_rights)
-        except Exception as error:
-            return error
-        return None
-
-    with ThreadPoolExecutor(1) as pool:
-        problem = pool.submit(read).result()
-    assert problem is not None
-    return problem
-
-
-@pytest.mark.parametrize("of", ["file", "folder"])
-def test_missing_rights_stop_everything_or_are_one_files_problem(tmp_path: Path, of: str) -> None:
-    path = tmp_path / "class" / "secret.png"
-    path.parent.mkdir()
-    path.write_bytes(b"content")
-    (path if of == "file" else path.parent).chmod(0)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    stop = _read_as_nobody(path, tmp_path)
-    one = _read_as_nobody(path, tmp_path, need_rights=False)
-    assert isinstance(stop, MachineError)
-    assert str(stop) == f"no permission to read {path}"
-    assert isinstance(one, ImageError)
-    assert str(one) == "no permission to read the file"
-    path.parent.chmod(0o755)
 
 
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000"]
@@ -240,16 +209,6 @@ def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
     monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ImageError, match="a progressive JPEG of more than 500 scans"):
         decode(bomb)
-
-
-def test_a_file_that_would_start_another_program_is_not_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("subprocess.Popen", lambda *args, **kwargs: 1 / 0)
-    monkeypatch.setattr("subprocess.check_call", lambda *args, **kwargs: 1 / 0)
-    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
-    with pytest.raises(ImageError, match="not an image of a known format"):
-        decode(script)
 
 
 @pytest.mark.parametrize("channels", [3, 4])

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from clinit.errors import ManifestError, StorageError
+from clinit.errors import ManifestError
 from clinit.extract.dataset.containers import Contents
 from clinit.extract.dataset.tar import index_tar
 from tests.extract.dataset.made import make_tar
@@ -105,23 +103,11 @@ def test_the_key_ends_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
 
 
 def test_links_in_a_tar_are_no_images(tmp_path: Path) -> None:
-    path = tmp_path / "x.tar"
-    with tarfile.open(path, "w") as tar:
-        for name, kind in (("a.jpg", tarfile.SYMTYPE), ("b.jpg", tarfile.LNKTYPE)):
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, "/etc/passwd"
-            tar.addfile(member)
-    found = index_tar(path)
-    assert found.table.is_empty()
-    assert found.left_out[OTHERS] == ["a.jpg", "b.jpg"]
-
-
-def test_a_tar_without_the_mark_of_its_end_is_told(tmp_path: Path) -> None:
-    path = make_tar(tmp_path / "x.tar", SAMPLES)
-    path.write_bytes(path.read_bytes()[: 8 * 512])
-    found = index_tar(path)
-    assert len(found.table) == 2
-    assert found.left_out[UNENDED] == [""]
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        member = tarfile.TarInfo("a.jpg")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(member)
+    assert index_tar(tmp_path / "x.tar").left_out[OTHERS] == ["a.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -156,13 +142,6 @@ def test_zeros_to_the_end_of_a_record_are_part_of_an_archive(tmp_path: Path, fac
     assert len(index_tar(tmp_path / "x.tar").table) == len(MANY)
 
 
-def test_a_tar_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"cannot read .*: it is a folder"):
-        index_tar(tmp_path)
-    with pytest.raises(StorageError, match=r"cannot read .*: No such file"):
-        index_tar(tmp_path / "x.tar")
-
-
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
 def test_what_a_header_of_a_name_declares_is_not_reserved(tmp_path: Path, kind: bytes) -> None:
     header = tarfile.TarInfo("long")
@@ -186,21 +165,3 @@ def bytes_read() -> int:
     found = re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())
     assert found is not None
     return int(found[1])
-
-
-@given(st.lists(st.tuples(st.integers(0, 8_000), st.integers(0, 255)), min_size=1, max_size=4))
-def test_no_damage_goes_beyond_an_error_that_is_told(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
-) -> None:
-    members = [*SAMPLES, ("é.jpg", b"x"), ("é.json", b'{"cls": 1}')]
-    path = make_tar(tmp_path_factory.getbasetemp() / "damaged.tar", members, tarfile.PAX_FORMAT)
-    content = bytearray(path.read_bytes())
-    for place, value in changes:
-        content[place] = value
-    path.write_bytes(content)
-    try:
-        found = index_tar(path)
-    except ManifestError:
-        return
-    ends = found.table["position"] + found.table["size_bytes"]
-    assert (ends <= len(content)).all()

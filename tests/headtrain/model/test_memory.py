@@ -129,14 +129,9 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"counts": np.array([1, 2, 3, 4, -5])}, "numbers of images"),
-        ({"counts": np.ones(5)}, "counts is float64"),
-        ({"counts": np.ones(4, int)}, r"counts is int64 \(4,\), expected \(5,\)"),
-        ({"covariance": np.eye(6, dtype=np.int64)}, "covariance is int64"),
-        ({"held_out": np.ones((5, 6, 2), np.float32)}, r"held_out is float32 \(5, 6, 2\)"),
-        ({"means": np.full((5, 6), np.nan, np.float32)}, "means holds values that are not finite"),
+        ({"held_out": None}, "is damaged"),
         ({"kept_labels": np.full(9, 7)}, "labels must lie in"),
-        ({"freedom": 1e-320}, "numbers of images"),
+        ({"freedom": 2.0}, "freedom is 2.0"),
         ({"seal": None}, "does not describe what it remembers"),
         ({"bytes": b"\x00" * 64}, "is not the memory of a model"),
         ({"bit": -3}, "has changed since it was written"),
@@ -153,6 +148,7 @@ def test_a_file_of_what_no_memory_holds_is_refused(
     tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
     for name, value in change.items():
         (tensors if name in tensors else content)[name] = value
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     content["tensors"] = memory_file._digest(tensors)
     text = "" if "bytes" in change else memory_file._DOCUMENT.text(content, indent=None)
     save_file(tensors, path, metadata=None if "seal" in change else {memory_file._KEY: text})
