@@ -176,8 +176,21 @@ def diagnose_split(
         nc1 = class_nc1(statistics, blocks())
         centred = to_numpy(statistics.centred_class_means)
     names = head.class_names or split.class_names
-    frame = _class_frame(statistics.totals, centred, head, names, nc1, found.deviation.per_class)
-    return replace(found, per_class=frame)
+    lengths = np.linalg.norm(head.weight, axis=1)
+    norms = lengths * np.linalg.norm(centred, axis=1)
+    dots = (head.weight * centred).sum(axis=1)
+    frame = pl.DataFrame(
+        {
+            "class": pl.Series(names, dtype=pl.String),
+            "rows": statistics.totals.astype(np.int64),
+            "nc1": nc1,
+            "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
+            "d_ls": found.deviation.per_class,
+            "weight_norm": lengths.astype(np.float64),
+            "bias": head.bias.astype(np.float64),
+        }
+    )
+    return replace(found, per_class=frame.filter(pl.col("rows") > 0))
 
 
 def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
@@ -211,27 +224,3 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
             remedy="Give a head that was trained on these classes with `--head FILE`.",
         )
     return rows
-
-
-def _class_frame(
-    totals: np.ndarray,
-    centred: np.ndarray,
-    head: Head,
-    names: tuple[str, ...],
-    nc1: np.ndarray,
-    d_ls: np.ndarray,
-) -> pl.DataFrame:
-    norms = np.linalg.norm(head.weight, axis=1) * np.linalg.norm(centred, axis=1)
-    dots = (head.weight * centred).sum(axis=1)
-    frame = pl.DataFrame(
-        {
-            "class": pl.Series(names, dtype=pl.String),
-            "rows": totals.astype(np.int64),
-            "nc1": nc1,
-            "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
-            "d_ls": d_ls,
-            "weight_norm": np.linalg.norm(head.weight, axis=1).astype(np.float64),
-            "bias": head.bias.astype(np.float64),
-        }
-    )
-    return frame.filter(pl.col("rows") > 0)
