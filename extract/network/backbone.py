@@ -185,16 +185,11 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
             f"{backbone.config.name} cannot process images of {size} pixels",
             "Leave out `--input-size`, or check `--model-arg`.",
         ) from error
-    if features.ndim != 2 or features.shape[1] != backbone.dim:
+    if features.shape[1:] != (backbone.dim,) or not torch.isfinite(features).all():
         raise BackboneError(
             f"{backbone.config.name} gives penultimate features of shape {tuple(features.shape)},"
-            f" its classifier reads {backbone.dim} numbers per image",
-            remedy="Choose another backbone: this one has no penultimate vector.",
-        )
-    if not torch.isfinite(features).all():
-        raise BackboneError(
-            f"{backbone.config.name} gives features that are not finite",
-            remedy="Check the weights, and `--autocast off` if it was on.",
+            f" expected {backbone.dim} finite numbers per image",
+            remedy="Choose another backbone, or check the weights and `--autocast`.",
         )
     weight = torch.from_numpy(backbone.head.weight).to(features.device)
     found = features @ weight.T + torch.from_numpy(backbone.head.bias).to(features.device)

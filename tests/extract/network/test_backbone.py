@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from clinit.errors import BackboneError, DeviceError, MachineError
+from clinit.errors import BackboneError, MachineError
 from clinit.extract.network.backbone import (
     BackboneConfig,
     check_penultimate,
@@ -141,26 +141,6 @@ def test_a_classifier_that_is_not_finite_is_refused_at_load(
         load_backbone(tiny_backbone(path))
 
 
-def test_pretrained_weights_that_cannot_be_had_are_refused_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def offline(*args: object, **kwargs: object) -> nn.Module:
-        raise OSError("no connection")
-
-    monkeypatch.setattr(timm, "create_model", offline)
-    monkeypatch.setattr("clinit.extract.network.weights.why_unreachable", lambda: None)
-    with pytest.raises(BackboneError, match="cannot give pretrained weights of resnet18: no conn"):
-        load_backbone(BackboneConfig(name="resnet18"))
-
-
-def test_a_cuda_device_that_is_not_there_is_refused(
-    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
-        load_backbone(tiny_backbone(tiny_weights, device="cuda"))
-
-
 def test_a_model_that_does_more_than_its_classifier_is_refused(
     tiny_weights: Path, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +153,7 @@ def test_a_model_that_does_more_than_its_classifier_is_refused(
 
 def test_features_that_are_not_finite_are_refused(tiny_weights: Path, images: torch.Tensor) -> None:
     backbone = load_backbone(tiny_backbone(tiny_weights))
-    with pytest.raises(BackboneError, match="gives features that are not finite"):
+    with pytest.raises(BackboneError, match="expected 12 finite numbers"):
         check_penultimate(backbone, images * float("nan"))
 
 
