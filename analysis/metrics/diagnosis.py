@@ -21,7 +21,7 @@ from clinit.analysis.metrics.collapse import (
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
+from clinit.headtrain.array import beside, library, placed, slices, to_numpy, torch_stream
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.words import contrast_digests
@@ -37,6 +37,8 @@ MEANING = {
     "d_ls": "squared error above that of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
 }
+BLOCK_ROWS = 65_536
+"""Most rows that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,12 +162,11 @@ def diagnose_split(
     place = torch.device("cpu") if device is None else device
 
     def blocks() -> Iterator[Block]:
-        for features, labels in split.blocks():
-            of_head = rows[labels]
-            known = of_head >= 0
-            if not known.all():
-                features, of_head = features[known], of_head[known]
-            yield placed(features, place), of_head
+        for shard in split.shards():
+            features, of_head = shard.features[shard.valid], rows[shard.labels[shard.valid]]
+            for block in slices(len(of_head), BLOCK_ROWS):
+                known = of_head[block] >= 0
+                yield placed(features[block][known], place), of_head[block][known]
 
     with torch_stream(place):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
