@@ -154,7 +154,7 @@ class ReadSplit(StrEnum):
     @property
     def stored(self) -> str:
         """The split that they become."""
-        return Split.train.value if self is ReadSplit.train else Split.val.value
+        return "train" if self is ReadSplit.train else "val"
 
 
 READ_AS_VAL = " test: the test images become the split val, on which results are reported."

@@ -28,8 +28,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
-from clinit.extract.network.model_args import read_model_args
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone, read_model_args
 from clinit.extract.network.transform import Transform
 from clinit.extract.views import View
 from clinit.extract.work.pipeline import ImageBatch, load_batches

@@ -237,7 +237,8 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """
     if differing := one.without_rows.differences(other.without_rows):
         raise CacheError(
-            f"the caches hold features of different backbones: {', '.join(map(str, differing))}",
+            "the two caches hold features of different backbones:"
+            f" {', '.join(map(str, differing))}",
             remedy="Extract both with the same options of `clinit extract`, or import both with the"
             " same `clinit cache import --backbone NAME`.",
         )
