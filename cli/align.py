@@ -64,8 +64,7 @@ def align(
     from clinit.extract.cache.head import write_head
     from clinit.extract.cache.read import open_cache
     from clinit.headtrain.probe import align as alignment
-    from clinit.headtrain.stream.base_head import starting_head
-    from clinit.headtrain.stream.source import read_sources
+    from clinit.headtrain.stream.source import read_sources, starting_head
 
     with claimed_file(out), progress() as shown:
         check_free(out, overwrite=overwrite)

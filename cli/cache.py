@@ -11,8 +11,7 @@ from clinit.cli.cache_arrays import export, import_
 from clinit.cli.console import out, say
 from clinit.cli.extract import size_megabytes
 from clinit.cli.interruption import keeps
-from clinit.cli.network_options import Workers
-from clinit.cli.options import CacheArgument, DeviceOption
+from clinit.cli.options import CacheArgument, DeviceOption, Workers
 from clinit.cli.progress import counting
 from clinit.words import number_of, visible
 

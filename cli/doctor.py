@@ -77,7 +77,7 @@ def doctor(
         raise typer.BadParameter(
             "--dim and --dtype are of a cache to be extracted: give --dataset or --rows too"
         )
-    item_bytes = 4 if dtype is Dtype.float32 else 2
+    item_bytes = 4 if dtype == "float32" else 2
     planned = cache_bytes(rows, dim or _DIM, item_bytes) if rows else None
     encoding = getattr(sys.stdout, "encoding", None)
     findings: list[Finding] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -106,30 +106,25 @@ def export(
     is_folder = out.suffix not in (".npz", ".safetensors")
     reads_features = temperature or (memory and is_folder and not head_only)
     _check_options(context, out, head_only=head_only, reads_features=reads_features)
-    from clinit.headtrain.model.export import export_head, export_run
+    from clinit.headtrain.model.export import export_run
     from clinit.headtrain.model.predict import find_images
 
     tell_replaced([out], overwrite=overwrite)
-    more: dict[str, Any] = {
-        "calibrated": temperature,
-        "base": base,
-        "new": new,
-        "overwrite": overwrite,
-    }
+    check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), doing("Putting backbone and head together …"):
-        if head_only:
-            exported = export_head(run, out, **more)
-        else:
-            check_with = [] if check_images is None else find_images([check_images])
-            exported = export_run(
-                run,
-                out,
-                weights=weights,
-                onnx=onnx,
-                remembers=memory,
-                check_with=check_with,
-                **more,
-            )
+        exported = export_run(
+            run,
+            out,
+            base=base,
+            new=new,
+            weights=weights,
+            onnx=onnx,
+            remembers=memory,
+            calibrated=temperature,
+            check_with=check_with,
+            overwrite=overwrite,
+            head_only=head_only,
+        )
     for text in exported.notes:
         note(text)
     (_show_head if exported.network is None else _show_network)(exported)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,16 @@ from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, say, warn
 from clinit.cli.context import Context, command_line, overridden
 from clinit.cli.interruption import keeps
-from clinit.cli.network_options import COMPUTATION, NETWORK, fills, option
-from clinit.cli.options import READ_AS_VAL, Autocast, Dtype, ReadSplit
+from clinit.cli.options import (
+    COMPUTATION,
+    NETWORK,
+    READ_AS_VAL,
+    Autocast,
+    Dtype,
+    ReadSplit,
+    fills,
+    option,
+)
 from clinit.cli.progress import doing, progress
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.options import ExtractOptions
@@ -150,35 +158,24 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
         def update(now: Progress) -> None:
             line = shown.only(now.split, unit="images", tells_rate=True)
             line.count(now.rows_done, now.rows_total)
-            shares = ((name[:3], share) for name, share in now.shares.items())
-            line.detail = " ".join(f"{name} {100 * s:.0f}" for name, s in shares if s >= 0.005)
 
         yield update
 
 
 def _print_results(results: Iterable[SplitResult]) -> None:
     """Print each result as it comes, and what is left for other parts of a cache."""
-    train: SplitResult | None = None
-    views: list[SplitResult] = []
+    listed: set[int] = set()
+    """Rows without features in the train split, which its views need not list again."""
     is_complete = True
     for result in results:
         if not result.is_complete:
             is_complete = False
             _print_part(result)
-        elif result.split.fingerprint.view is None:
-            _print_split(result)
-            train = result if result.plan.split == "train" else train
-        else:
-            _print_view(result, train)
-            views.append(result)
-    if views:
-        fingerprint, folder = views[0].split.fingerprint, views[0].path.parent
-        size = sum(size_megabytes(result.path) for result in views)
-        say(
-            f"{number_of(len(views), 'view')} of the training images, seed"
-            f" {fingerprint.view_seed}: {size:,.1f} MB at {folder}"
-        )
-        say(f"  {fingerprint.augmentation}")
+            continue
+        is_view = result.plan.fingerprint.view is not None
+        _print_split(result, listed if is_view else set())
+        if result.plan.split == "train" and not is_view:
+            listed = {entry.row for entry in result.split.summary.invalid}
     if not is_complete:
         note(
             "the cache is complete when all parts are there; the same command without --part"
@@ -199,8 +196,8 @@ def _print_part(result: SplitResult) -> None:
         warn(f"{result.problem}: its part, or the command without --part, computes it again")
 
 
-def _print_split(result: SplitResult) -> None:
-    """Print what a split holds, how fast it was computed, and the accuracy of the stored head."""
+def _print_split(result: SplitResult, listed: Collection[int]) -> None:
+    """Print what a split or view holds, how fast it was computed, and the head's accuracy."""
     split, run = result.split, result.run
     say(
         f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
@@ -208,8 +205,13 @@ def _print_split(result: SplitResult) -> None:
         f" {number_of(split.plan.num_shards, 'shard')} at {split.path}"
     )
     if run is not None:
+        found = split.num_rows - result.computed_rows
+        more = f" ({found:,} found from an earlier run)" if found else ""
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in run.shares.items())
-        say(f"  {_rate(result)}: {shares}; the bound is {run.bound}")
+        say(
+            f"  {number_of(result.computed_rows, 'image')} at {run.images_per_s or 0:,.0f}"
+            f" images/s{more}: {shares}; the bound is {run.bound}"
+        )
     else:
         part = "" if result.part == WHOLE else f" of part {result.part}"
         say(f"  already complete: every shard{part} verified, nothing to do")
@@ -217,30 +219,12 @@ def _print_split(result: SplitResult) -> None:
         note("some features are too large or too small for float16: their shards are in float32")
     _print_again(result)
     _print_top1(result)
-    _print_bad(split, split.summary.invalid)
-
-
-def _print_view(result: SplitResult, plain: SplitResult | None) -> None:
-    """Print the result of a view in one line, and the images that only this view could not read."""
-    split, percent = result.split, result.top1.percent
-    done = _rate(result) if result.run else "already complete, every shard verified"
-    accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
-    say(f"{split.plan.title}: {done}{accuracy}")
-    _print_again(result)
-    known = {entry.row for entry in plain.split.summary.invalid} if plain is not None else set()
-    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
+    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in listed])
 
 
 def size_megabytes(folder: Path) -> float:
     """Return the size of the shards in a folder."""
     return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
-
-
-def _rate(result: SplitResult) -> str:
-    assert result.run is not None
-    found, rate = result.plan.num_rows - result.computed_rows, result.run.images_per_s or 0
-    more = f" ({found:,} found from an earlier run)" if found else ""
-    return f"{number_of(result.computed_rows, 'image')} at {rate:,.0f} images/s{more}"
 
 
 def _print_again(result: SplitResult) -> None:

@@ -21,7 +21,7 @@ from clinit.cli import completion
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
 from clinit.cli.extract import progress_bars
-from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
+from clinit.cli.options import COMPUTATION, NETWORK, fills, in_panel, option
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
 from clinit.cli.training_progress import training_progress

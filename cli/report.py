@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,25 +21,9 @@ WIDEST_PLOT = 120
 """Most columns of a plot: a wider one shows nothing more."""
 
 
-class Format(StrEnum):
-    """Formats of the report."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-    LATEX = "latex"
-
-
-TEXTS = (Format.MARKDOWN, Format.LATEX)
-"""Those that have one line per group of seeds."""
-
-
-class GainReading(StrEnum):
-    """The accuracy that the random run has to reach for the efficiency gain."""
-
-    EQUAL_LEVEL = "equal-level"
-    RANDOM_BEST = "random-best"
+Format = Literal["table", "json", "csv", "markdown", "latex"]
+GainReading = Literal["equal-level", "random-best"]
+"""The accuracy that the random run has to reach for the efficiency gain."""
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -57,7 +40,7 @@ def report(
             help="Table; plain JSON or CSV for programs; means over seeds as a table for a text in"
             " Markdown or LaTeX (booktabs).",
         ),
-    ] = Format.TABLE,
+    ] = "table",
     as_json: AsJson = False,
     per_task: Annotated[
         bool,
@@ -127,7 +110,7 @@ def report(
             " random's best new-task accuracy (equal-level), or random's to its best"
             " (random-best). JSON and CSV hold both."
         ),
-    ] = GainReading.EQUAL_LEVEL,
+    ] = "equal-level",
     skip_start: Annotated[
         bool,
         typer.Option("--skip-start", help="Leave the point before the first step out of averages."),
@@ -156,12 +139,12 @@ def report(
     """
     from clinit.analysis.report.report import load_report
 
-    if as_json and format not in (Format.TABLE, Format.JSON):
+    if as_json and format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {format}")
-    format = Format.JSON if as_json else format
-    if per_task and format is not Format.TABLE and (means or format in TEXTS):
+    format = "json" if as_json else format
+    if per_task and format != "table" and (means or format in ("markdown", "latex")):
         raise typer.BadParameter("means over seeds are not told by task: leave out --per-task")
-    is_table = format is Format.TABLE
+    is_table = format == "table"
     drawn = curves and is_table and (figure is None or FigureName.CURVES in figure)
     if plot is None and not {*(figure or ())} <= ({FigureName.CURVES} if drawn else set()):
         raise typer.BadParameter(
@@ -172,16 +155,16 @@ def report(
     if plot is not None:
         _save(loaded, list(dict.fromkeys(figure or [FigureName.CURVES])), plot)
     if html is not None:
-        loaded.save_html(html, reading=gain.value)
+        loaded.save_html(html, reading=gain)
         note(f"the page is {html}")
-    if format is Format.JSON:
+    if format == "json":
         print_json(loaded.means_json() if means else loaded.json())
-    elif format is Format.CSV:
+    elif format == "csv":
         print_csv(loaded.means_csv() if means else loaded.csv(per_task=per_task))
-    elif format is Format.MARKDOWN:
-        print_csv(loaded.markdown(reading=gain.value, metrics=metrics))
-    elif format is Format.LATEX:
-        print_csv(loaded.latex(reading=gain.value, metrics=metrics))
+    elif format == "markdown":
+        print_csv(loaded.markdown(reading=gain, metrics=metrics))
+    elif format == "latex":
+        print_csv(loaded.latex(reading=gain, metrics=metrics))
     else:
         show(
             loaded,
@@ -229,7 +212,7 @@ def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
 def show(
     report: Report,
     *,
-    gain: GainReading = GainReading.EQUAL_LEVEL,
+    gain: GainReading = "equal-level",
     per_task: bool = False,
     by_seed: bool = False,
     means: bool = False,
@@ -247,9 +230,9 @@ def show(
 
     ranked = means or report.is_ranked
     if ranked:
-        out.print(report.ranking(reading=gain.value))
+        out.print(report.ranking(reading=gain))
     if by_seed or not ranked:
-        out.print(report.table(reading=gain.value))
+        out.print(report.table(reading=gain))
     if metrics:
         say()
         out.print(report.metrics_table(ranked=ranked))
@@ -257,7 +240,7 @@ def show(
         say()
         out.print(report.matrix(width=min(out.width, WIDEST_PLOT)))
     if per_task:
-        out.print(report.task_table(reading=gain.value))
+        out.print(report.task_table(reading=gain))
     if (diagnoses := report.diagnosis_table(per_task=per_task)) is not None:
         say()
         out.print(diagnoses)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
@@ -16,7 +17,6 @@ from clinit.cli.interruption import keeps
 from clinit.cli.run_data import check_caches
 from clinit.cli.typed import command_line, runner
 from clinit.files.paths import check_writable
-from clinit.words import did_you_mean, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,12 +132,15 @@ def reproduce(
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
     """
     from clinit.analysis.paper.commands import Places, check_images
-    from clinit.analysis.paper.tables import TABLES
 
     if (base is None) != (new is None):
         raise typer.BadParameter("--base and --new go together: give both caches or none")
+    if unknown := [name for name in names if name not in (*NAMES, "all")]:
+        raise typer.BadParameter(
+            f"there is no table {unknown[0]!r}; known are {', '.join(NAMES)} and all"
+        )
     check_caches(base, new)
-    chosen = [table for table in TABLES if table.name in _known(names)]
+    chosen = [table for table in TABLES if {table.name, "all"} & {*names}]
     for place in (folder, folder / "tables", folder / "figures"):  # written at the very end
         check_writable(place / "any")
     run = runner(context)
@@ -151,7 +154,7 @@ def reproduce(
         views=views,
         epochs=SMALL_EPOCHS if scale_down else None,
     )
-    plan = Plan(context, tuple(settings or ()), seeds, scale_down)
+    plan = Plan(tuple(settings or ()), seeds, scale_down)
     planned = [step for table in chosen for step in plan.steps(table, where) if not step.is_done]
     if dry_run:
         _show_commands(chosen, where, plan)
@@ -173,7 +176,6 @@ def reproduce(
 class Plan:
     """What a user asks of all tables."""
 
-    context: Context
     settings: tuple[str, ...]
     """Words, `field=values`."""
     seeds: int | None
@@ -189,12 +191,11 @@ class Plan:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
         from clinit.analysis.paper.commands import check_places
-        from clinit.cli.config import commands_with_files, grids_of
+        from clinit.cli.config import grids_of
         from clinit.headtrain.sweep.grid import distinct, runs_of
 
         if table.runs and table.name not in self.found:
-            commands = commands_with_files(self.context.find_root().command)
-            grids = grids_of(Path(table.recipe), self.words(table), commands, top=table.is_top)
+            grids = grids_of(Path(table.recipe), self.words(table), top=table.is_top)
             runs = (run for grid in grids for run in runs_of(grid, top=table.is_top))
             self.found[table.name] = distinct(runs)
             check_places(table, self.found[table.name])
@@ -211,23 +212,6 @@ class Plan:
         from clinit.analysis.paper.commands import steps
 
         return list(steps(table, where, self.words(table), self.studies(table)))
-
-
-def _known(names: Sequence[str]) -> list[str]:
-    """Return the names, `all` replaced by all of them.
-
-    Raises:
-        BadParameter: If one is unknown.
-    """
-    from clinit.analysis.paper.tables import NAMES
-
-    for name in names:
-        if name not in (*NAMES, "all"):
-            raise typer.BadParameter(
-                f"there is no table {name!r}; known are {listed((*NAMES, 'all'))}"
-                + did_you_mean(name, (*NAMES, "all"), lead=". ")
-            )
-    return list(NAMES) if "all" in names else list(names)
 
 
 def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
@@ -270,13 +254,14 @@ def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
     from clinit.analysis.paper.reproduction import measured, recorded_runs
     from clinit.analysis.paper.text import terminal
 
-    say()
     if table.name == "figures":
+        say()
         for remark in write_figures(where, plan.studies):
             note(remark)
         return None
     found = measured(table, where, recorded_runs(table, where, plan.studies(table)))
     out.print(terminal(found))
+    say()
     note(f"written: {write_table(found, where.out / 'tables')}")
     return found
 
@@ -290,7 +275,7 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
 
     lines = []
     for found in made:
-        verdicts = [each.effect.verdict for each in found.comparisons]
+        verdicts = [each.verdict for each in found.effects]
         counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
         is_known = any(verdict != "-" for verdict in verdicts)
         lines.append([found.table.name, *(counts if is_known else ["-"] * 3)])

@@ -89,7 +89,7 @@ def examine(
         encoding: Encoding of the standard output.
         width: Its columns.
     """
-    for subject, check in {
+    checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
         "CUDA": check_cuda,
         "CuPy": check_cupy,
@@ -99,7 +99,8 @@ def examine(
         "limits": check_limits,
         "threads": check_threads,
         "terminal": partial(check_terminal, encoding, width),
-    }.items():
+    }
+    for subject, check in checks.items():
         yield from guarded(subject, check)
 
 

@@ -208,15 +208,6 @@ class StreamedRows:
         rows, dim = self.host.shape
         return rows, dim
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the features as they are stored."""
-        dtype: np.dtype[Any] = self.host.dtype
-        return dtype
-
-    def __len__(self) -> int:
-        return len(self.host)
-
 
 FeatureRows = Any
 """A NumPy or CuPy array (rows, dim), `StreamedRows`, or `StoredRows` on the host."""

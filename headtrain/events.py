@@ -83,16 +83,8 @@ class Progressed:
     total: int
 
 
-Event = (
-    BankStarted
-    | Noted
-    | LambdaChosen
-    | TaskStarted
-    | Initialised
-    | Stepped
-    | Evaluated
-    | Progressed
-)
+_OfTask = TaskStarted | Initialised | Stepped | Evaluated
+Event = BankStarted | Noted | LambdaChosen | Progressed | _OfTask
 Observer = Callable[[Event], None]
 
 

@@ -33,11 +33,10 @@ from clinit.headtrain.record.info import (
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
-from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import Source, head_digest
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study, names_of
@@ -183,21 +182,19 @@ def records_of(
             info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
-        tables = {
-            "steps": [entry.steps(index) for entry in entries],
-            "evaluations": [
-                entry.evaluations(index, tested)
-                for entry, tested in zip(entries, seen, strict=True)
-            ],
-            "points": [entry.point_table(index) for entry in entries],
-            "mistakes": [entry.mistake_table(index) for entry in entries],
+        counts = zip(entries, seen, strict=True)
+        tables: dict[str, Any] = {
+            "steps": pl.concat(entry.steps(index) for entry in entries),
+            "evaluations": pl.concat(entry.evaluations(index, tested) for entry, tested in counts),
+            "points": pl.concat(entry.point_table(index) for entry in entries),
+            "mistakes": pl.concat(entry.mistake_table(index) for entry in entries),
         }
         records.append(
             RunRecord(
                 path=None,
                 info=cast(RunInfo, {**info, **(facts or {})}),
                 classes=class_table(scenario),
-                **{name: pl.concat(parts) for name, parts in tables.items()},
+                **tables,
                 head=head,
                 top=changed,
                 study=study,

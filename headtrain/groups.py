@@ -24,6 +24,7 @@ Rows drawn per class, and how a number of rows is shared among classes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -149,14 +150,15 @@ class _Tree:
                 sets[0].append(here)
             if height[node] <= gap * joined_at[n + node]:
                 sets[1].append(here)
-        usual = []
-        for some in sets:
-            number = np.arange(n)
-            for here in some:
-                number[here] = here.min()
-            differ = distances[number[:, None] != number[None, :]]
-            usual.append(float(np.median(differ)) if len(differ) else np.nan)
-        return cls(rows, sets, (usual[0], usual[1]), needed)
+        return cls(rows, sets, (_usual(distances, sets[0]), _usual(distances, sets[1])), needed)
+
+
+def _usual(distances: Float[np.ndarray, "n n"], sets: list[Int[np.ndarray, " _"]]) -> float:
+    number = np.arange(len(distances))
+    for here in sets:
+        number[here] = here.min()
+    differ = distances[number[:, None] != number[None, :]]
+    return float(np.median(differ)) if len(differ) else np.nan
 
 
 def _grouped(trees: list[_Tree], count: int, *, by_averages: bool) -> Int[np.ndarray, " rows"]:
@@ -299,11 +301,5 @@ def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
     A class with fewer rows gives all that it has. The level is at most the largest count, and 0
     where not even one row per class fits.
     """
-    low, high = 0, int(counts.max(initial=0))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if int(np.minimum(counts, middle).sum()) <= size:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    levels = range(1, int(counts.max(initial=0)) + 1)
+    return bisect_right(levels, size, key=lambda level: int(np.minimum(counts, level).sum()))

@@ -12,7 +12,7 @@ The loop is the same for all that learns. A `Method` says what each task does to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,8 @@ import torch
 from jaxtyping import Float
 
 from clinit.extract.cache.head import Head
+from clinit.headtrain import events
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.events import (
-    Evaluated,
-    Initialised,
-    LambdaChosen,
-    Noted,
-    Observer,
-    TaskStarted,
-)
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.scale import Initialisation
@@ -77,7 +70,7 @@ class Method:
         """Return the time of each head, from the seconds of all phases."""
         raise NotImplementedError
 
-    def head(self, index: int, names: Sequence[str]) -> Head | None:
+    def head(self, index: int, names: tuple[str, ...]) -> Head | None:
         """Copy one head with the names of its classes; None if it is no linear layer."""
         raise NotImplementedError
 
@@ -104,7 +97,7 @@ class TaskRun:
 
     def chosen(self, curve: LambdaCurve) -> None:
         """Tell observers by which curve lambda was chosen."""
-        self.learner.observe(LambdaChosen(self.task.number, curve))
+        self.learner.observe(events.LambdaChosen(self.task.number, curve))
 
     def evaluated(self, iteration: int, found: Any, losses: Float[np.ndarray, " heads"]) -> None:
         """Write down an evaluation: what each head labels right, and its new-task loss.
@@ -119,41 +112,35 @@ class TaskRun:
         self.entry.points.append(
             Point(iteration, found.correct, found.correct_in_task, losses, learner.seconds)
         )
-        for name, loss in zip(learner.ids, losses, strict=True):
-            if not np.isfinite(loss) and not learner.studies[0].is_closed:
-                learner.diverge(
-                    name, f"its loss is {loss} after {iteration:,} updates of task {number}"
-                )
         by_name = dict(zip(learner.ids, losses.tolist(), strict=True))
-        learner.observe(Evaluated(number, iteration, by_name))
+        for name, loss in by_name.items():
+            if not np.isfinite(loss) and not learner.studies[0].is_closed:
+                why = f"its loss is {loss} after {iteration:,} updates of task {number}"
+                learner.diverge(name, why)
+        learner.observe(events.Evaluated(number, iteration, by_name))
 
 
+@dataclass(eq=False)
 class Learner:
     """Takes a method through the tasks of a stream."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        plan: TaskPlan,
-        studies: Sequence[Study],
-        method: Method,
-        observer: Observer,
-        diagnose: Diagnose | None = None,
-    ) -> None:
-        self.ids = names_of(studies)
-        self.studies = tuple(studies)
-        self.scenario = scenario
-        self.method = method
-        self.observe = observer
-        self.entries: list[TaskEntry] = []
-        self.notes: list[str] = []
-        """What was found on the way about all heads."""
-        self.diverged: dict[str, str] = {}
-        """A note for each head whose loss has stopped being a number."""
-        self._plan = plan
-        self._diagnose = diagnose
-        warm_up(method.device)
-        self.watch = Stopwatch(method.device)
+    scenario: Scenario
+    plan: TaskPlan
+    studies: Sequence[Study]
+    method: Method
+    observe: events.Observer
+    diagnose: Diagnose | None = None
+    entries: list[TaskEntry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was found on the way about all heads."""
+    diverged: dict[str, str] = field(default_factory=dict)
+    """A note for each head whose loss has stopped being a number."""
+
+    def __post_init__(self) -> None:
+        """Warm the device up before time is taken."""
+        self.ids = names_of(self.studies)
+        warm_up(self.method.device)
+        self.watch = Stopwatch(self.method.device)
 
     @property
     def seconds(self) -> Float[np.ndarray, " heads"]:
@@ -163,13 +150,13 @@ class Learner:
     def note(self, text: str) -> None:
         """Note something about all heads."""
         self.notes.append(text)
-        self.observe(Noted(text))
+        self.observe(events.Noted(text))
 
     def diverge(self, name: str, why: str) -> None:
         """Note that a head has diverged, once per head."""
         if name not in self.diverged:
             self.diverged[name] = f"{name} has diverged: {why}"
-            self.observe(Noted(self.diverged[name]))
+            self.observe(events.Noted(self.diverged[name]))
 
     def head(self, index: int) -> Head | None:
         """Copy one head as it is now; None if it is no linear layer."""
@@ -186,27 +173,24 @@ class Learner:
         """Learn one task, from its beginning or from where a killed run has come to."""
         shared = self.studies[0]
         updates = 0 if shared.is_closed else shared.stream.iterations
-        self.observe(TaskStarted(task.number, len(self.scenario.learnt), updates))
+        self.observe(events.TaskStarted(task.number, len(self.scenario.learnt), updates))
         with self.watch.phase("prepare"):
-            rows = self._plan.rows(task)
-            schedule = self._plan.schedule(rows)
-            seen = self._plan.start_rows(task, rows)
+            rows = self.plan.rows(task)
+            schedule = self.plan.schedule(rows)
+            seen = self.plan.start_rows(task, rows)
         has_begun = len(self.entries) == task.number
         if not has_begun:
             self.entries.append(TaskEntry.begin(self.scenario, task, rows, seen, schedule))
-        run = TaskRun(self, task, rows, seen, schedule, self.entries[-1])
-        self.method.begin(run)
+        run, method = TaskRun(self, task, rows, seen, schedule, self.entries[-1]), self.method
+        method.begin(run)
         if not has_begun:
-            self._start(run)
-        self.method.train(run)
-        self.method.end(run)
-        if self._diagnose is not None:
-            with self.watch.phase("diagnose"), torch_stream(self.method.device):
-                run.entry.diagnoses = self.method.diagnoses(run, self._diagnose)
-
-    def _start(self, run: TaskRun) -> None:
-        with self.watch.phase("initialise"), torch_stream(self.method.device):
-            for name, (start, seconds) in zip(self.ids, self.method.start(run), strict=True):
-                run.entry.starts.append(start.facts())
-                run.entry.start_seconds.append(dict(seconds))
-                self.observe(Initialised(run.task.number, name, start, seconds))
+            with self.watch.phase("initialise"), torch_stream(method.device):
+                for name, (start, seconds) in zip(self.ids, method.start(run), strict=True):
+                    run.entry.starts.append(start.facts())
+                    run.entry.start_seconds.append(dict(seconds))
+                    self.observe(events.Initialised(task.number, name, start, seconds))
+        method.train(run)
+        method.end(run)
+        if self.diagnose is not None:
+            with self.watch.phase("diagnose"), torch_stream(method.device):
+                run.entry.diagnoses = method.diagnoses(run, self.diagnose)

@@ -52,6 +52,11 @@ class _OnFeatures(Method):
         self._fingerprint = head.fingerprint
         val, tested = scenario.val, scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(self.device, val.features(tested), val.labels[tested])
+        self._set_up(head)
+
+    def _set_up(self, head: Head) -> None:
+        """Begin with the pretrained head."""
+        raise NotImplementedError
 
     def _seen_tests(self, task: Task) -> LabelledRows:
         return self._test.first(int(self._scenario.val_counts[: task.stop].sum()))
@@ -68,16 +73,14 @@ class _OnFeatures(Method):
 class GradientHeads(_OnFeatures):
     """A bank of heads that are initialised and trained, or solved as a whole at each task."""
 
-    def __init__(
-        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
-    ) -> None:
-        super().__init__(scenario, plan, head, studies)
-        plan.check_correction()
-        self._own_seconds = np.zeros(len(studies))
-        self._bank = Bank(Rows.of_head(head), [study.training for study in studies], self.device)
+    def _set_up(self, head: Head) -> None:
+        self._plan.check_correction()
+        self._own_seconds = np.zeros(len(self._studies))
+        trainings = [study.training for study in self._studies]
+        self._bank = Bank(Rows.of_head(head), trainings, self.device)
         self._statistics = RunningStatistics()
         if self._shared.start.head_width == "full":
-            for task in scenario.tasks:
+            for task in self._scenario.tasks:
                 self._grow(task)
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
@@ -180,12 +183,9 @@ class GradientHeads(_OnFeatures):
 class ClosedForm(_OnFeatures):
     """One closed form; studies of it differ at most in the loss that its scores are judged by."""
 
-    def __init__(
-        self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
-    ) -> None:
-        super().__init__(scenario, plan, head, studies)
+    def _set_up(self, head: Head) -> None:
         with torch_stream(self.device):
-            self._form = closed_form(studies[0], placed(np.zeros(head.dim), self.device))
+            self._form = closed_form(self._shared, placed(np.zeros(head.dim), self.device))
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
         """Return the time of each run: alone it would have taken as long."""
@@ -204,7 +204,7 @@ class ClosedForm(_OnFeatures):
         self._watch = Stopwatch(self.device)
         if run.task.number == 1:
             with run.watch.phase("prepare"):
-                rows = self._plan.base_rows()
+                rows = self._scenario.train.rows_between(0, self._scenario.num_base)
                 data = self._training_rows(rows)
             with run.watch.phase("initialise"), torch_stream(self.device):
                 labels = self._scenario.train.labels[rows]
@@ -246,8 +246,11 @@ class ClosedForm(_OnFeatures):
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
         assert found.mistakes is not None
-        alike = (np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task))
-        run.evaluated(0, Evaluation(*alike, found.mistakes * count), np.array(losses))
+        correct, in_task = (
+            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
+        )
+        found = Evaluation(correct, in_task, found.mistakes * count)
+        run.evaluated(0, found, np.array(losses))
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure the linear layer over all rows that it follows from, once for all studies."""

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from clinit.errors import MachineError
-from clinit.extract.cache.read import CacheSplit
-from clinit.extract.cache.shard_rows import largest_shard
+from clinit.extract.cache.read import CacheSplit, largest_shard
 from clinit.machine import free_memory
 from clinit.words import size_text
 
@@ -60,11 +59,6 @@ class HostMemory:
         return cls(free_memory() if asked is None else asked, asked is not None)
 
     @property
-    def loaded_bytes(self) -> int:
-        """Most bytes of the features that are loaded."""
-        return int(LOADED_SHARE * self.size_bytes)
-
-    @property
     def copied_bytes(self) -> int:
         """Most bytes of one copy of rows, where features are on disk."""
         return int(COPIED_SHARE * self.size_bytes)
@@ -93,7 +87,8 @@ def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheS
     """
     ascending = sorted(splits, key=feature_bytes)
     ends = itertools.accumulate(map(feature_bytes, ascending))
-    left = [split for split, end in zip(ascending, ends, strict=True) if end > memory.loaded_bytes]
+    most = int(LOADED_SHARE * memory.size_bytes)
+    left = [split for split, end in zip(ascending, ends, strict=True) if end > most]
     for split in reversed(left):
         check_shards(split, memory)
     return set(left)
@@ -111,9 +106,8 @@ def check_shards(split: CacheSplit, memory: HostMemory) -> None:
         raise MachineError(
             f"a shard of {split.path} takes {size_text(largest)} and is read as a whole to verify"
             f" it, but features may take only {memory}",
-            remedy="Give more memory (--memory; in Python, memory=)."
-            if memory.is_asked
-            else "Free some memory, or extract the features again with a smaller --shard-rows.",
+            remedy="Give more memory (--memory; in Python, memory=), or extract the features again"
+            " with a smaller --shard-rows.",
         )
 
 

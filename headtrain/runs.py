@@ -27,8 +27,7 @@ from clinit.headtrain.record.format import (
     write_records,
 )
 from clinit.headtrain.record.info import settings_of, study_of_run
-from clinit.headtrain.stream.base_head import head_digest, starting_head
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import Source, head_digest, starting_head
 from clinit.headtrain.study.rules import PLACES
 from clinit.headtrain.study.study import Study, by_stream, identity_of, names_of
 

@@ -16,7 +16,7 @@ from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache, open_split
 from clinit.extract.cache.verify import verify
 from clinit.headtrain.record.format import changed_parameters, read_record
-from clinit.headtrain.stream.base_head import read_base_head
+from clinit.headtrain.stream.source import read_base_head
 from clinit.headtrain.top.activations import StoredRows
 
 DATA = Path(__file__).parent / "data" / "v0.1"

@@ -149,10 +149,9 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
         style.mark_tasks(axes, found.shared.ends, are_numbered=found.shared.are_shared)
         grid.name_axes(number, x="Iterations", y=title)
     left, right = grid.axes
-    is_pale = len(starts) > style.MOST_PLAIN
     for lines, points, look in zip(found.losses, found.accuracies, looks, strict=True):
         for line in lines:
-            style.draw_line(left, line, look, found.span, marks=2, columns=columns, is_pale=is_pale)
+            style.draw_line(left, line, look, found.span, marks=2, columns=columns)
         marks = None if sum(len(line.at) for line in points) <= MOST_MARKED else 2
         for line in points:
             style.draw_line(right, line, look, found.span, marks=marks, columns=columns)

@@ -60,19 +60,6 @@ class Line:
             self.at, *(np.maximum(each, floor) for each in (self.mean, self.low, self.high))
         )
 
-    def smoothed(self, half: int) -> Line:
-        """Return the moving mean over `half` points to both sides, without a band.
-
-        Towards the start it looks less far to both sides alike: the first value stays as it is,
-        and with it the spike at a task switch. At the end there is less to the right.
-        """
-        place = np.arange(len(self.at))
-        left = np.minimum(half, place)
-        right = np.minimum(left, place[::-1])
-        sums = np.concatenate([[0.0], np.cumsum(self.mean)])
-        mean = (sums[place + right + 1] - sums[place - left]) / (left + right + 1)
-        return Line(self.at, mean, mean, mean)
-
     def pieces(self) -> list[Line]:
         """Return the parts between values that are not finite."""
         finite = np.isfinite(self.mean) & np.isfinite(self.low) & np.isfinite(self.high)

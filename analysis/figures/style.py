@@ -6,7 +6,7 @@ paper of two, 6.9 inches its text width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,6 @@ COLUMN, PAGE = 3.3, 6.9
 SMALL, NORMAL = 7.0, 8.0
 """Sizes of letters in points."""
 DPI = 300
-MOST_PLAIN = 7
-"""Most noisy lines in a panel that are told apart without a moving mean."""
 MOST_COLUMNS = 900
 """Most columns into which a line is thinned: those of a panel of 3 inches."""
 _LETTERS_PER_INCH = 15.0
@@ -227,7 +225,6 @@ def draw_line(
     *,
     marks: int | None = None,
     columns: int = MOST_COLUMNS,
-    is_pale: bool = False,
 ) -> None:
     """Draw a line with its band, thinned to what can be seen.
 
@@ -238,14 +235,10 @@ def draw_line(
         span: The ends of the horizontal axis.
         marks: About how many points have a marker; None: each.
         columns: Into how many the line is thinned.
-        is_pale: Whether the line is pale beside its moving mean: many others cross it.
     """
-    for seen, piece in _seen(line, span, columns):
-        if is_pale:
-            axes.plot(seen.at, seen.mean, linewidth=0.4, alpha=0.35, color=look.colour)
-            mean = piece.smoothed(max(1, round((span[1] - span[0]) / 60)))
-            seen = mean.thinned(*span, columns)
-        elif piece.has_band:  # thinning alone makes a range, which is not that of seeds
+    for piece in line.pieces():
+        seen = piece.thinned(*span, columns)
+        if piece.has_band:  # thinning alone makes a range, which is not that of seeds
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
             axes.fill_between(seen.at, seen.low, seen.high, **band)
         every = 1 if marks is None else max(1, -(-len(seen.at) // max(marks, 1)))
@@ -261,11 +254,6 @@ def draw_line(
             **marked,
             **look.style,
         )
-
-
-def _seen(line: Line, span: tuple[Real, Real], columns: int) -> Iterator[tuple[Line, Line]]:
-    for piece in line.pieces():
-        yield piece.thinned(*span, columns), piece
 
 
 def scale_height(axes: Axes, values: Sequence[Real]) -> None:

@@ -65,13 +65,12 @@ def loss_spike_figure(runs: Sequence[RunSummary]) -> Figure:
     grid = style.Grid.of(len(tasks), 5, 1.6, names=names, sharey=True)
     last = max(1.0, *(float(line.at[-1]) for each in lines for line in each.values()))
     floor = log_floor(each.values() for each in lines)
-    is_pale = len(starts) > style.MOST_PLAIN
     for number, (axes, task) in enumerate(zip(grid.axes, tasks, strict=True)):
         grid.head(number, f"task {task}")
         for each, look in zip(lines, looks, strict=True):
             if task in each:
                 line = each[task].raised(floor)
-                style.draw_line(axes, line, look, (0, last), marks=3, is_pale=is_pale)
+                style.draw_line(axes, line, look, (0, last), marks=3)
         axes.set_xlim(0, last)
         y = LOSS if number % grid.columns == 0 else None
         grid.name_axes(number, x="Step of the task", y=y)

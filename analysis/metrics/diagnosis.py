@@ -21,7 +21,7 @@ from clinit.analysis.metrics.collapse import (
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
+from clinit.headtrain.array import beside, library, placed, slices, to_numpy, torch_stream
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.words import contrast_digests
@@ -37,6 +37,8 @@ MEANING = {
     "d_ls": "squared error above that of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
 }
+BLOCK_ROWS = 65_536
+"""Most rows that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,12 +162,11 @@ def diagnose_split(
     place = torch.device("cpu") if device is None else device
 
     def blocks() -> Iterator[Block]:
-        for features, labels in split.blocks():
-            of_head = rows[labels]
-            known = of_head >= 0
-            if not known.all():
-                features, of_head = features[known], of_head[known]
-            yield placed(features, place), of_head
+        for shard in split.shards():
+            features, of_head = shard.features[shard.valid], rows[shard.labels[shard.valid]]
+            for block in slices(len(of_head), BLOCK_ROWS):
+                known = of_head[block] >= 0
+                yield placed(features[block][known], place), of_head[block][known]
 
     with torch_stream(place):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
@@ -176,8 +177,21 @@ def diagnose_split(
         nc1 = class_nc1(statistics, blocks())
         centred = to_numpy(statistics.centred_class_means)
     names = head.class_names or split.class_names
-    frame = _class_frame(statistics.totals, centred, head, names, nc1, found.deviation.per_class)
-    return replace(found, per_class=frame)
+    lengths = np.linalg.norm(head.weight, axis=1)
+    norms = lengths * np.linalg.norm(centred, axis=1)
+    dots = (head.weight * centred).sum(axis=1)
+    frame = pl.DataFrame(
+        {
+            "class": pl.Series(names, dtype=pl.String),
+            "rows": statistics.totals.astype(np.int64),
+            "nc1": nc1,
+            "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
+            "d_ls": found.deviation.per_class,
+            "weight_norm": lengths.astype(np.float64),
+            "bias": head.bias.astype(np.float64),
+        }
+    )
+    return replace(found, per_class=frame.filter(pl.col("rows") > 0))
 
 
 def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
@@ -211,27 +225,3 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
             remedy="Give a head that was trained on these classes with `--head FILE`.",
         )
     return rows
-
-
-def _class_frame(
-    totals: np.ndarray,
-    centred: np.ndarray,
-    head: Head,
-    names: tuple[str, ...],
-    nc1: np.ndarray,
-    d_ls: np.ndarray,
-) -> pl.DataFrame:
-    norms = np.linalg.norm(head.weight, axis=1) * np.linalg.norm(centred, axis=1)
-    dots = (head.weight * centred).sum(axis=1)
-    frame = pl.DataFrame(
-        {
-            "class": pl.Series(names, dtype=pl.String),
-            "rows": totals.astype(np.int64),
-            "nc1": nc1,
-            "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
-            "d_ls": d_ls,
-            "weight_norm": np.linalg.norm(head.weight, axis=1).astype(np.float64),
-            "bias": head.bias.astype(np.float64),
-        }
-    )
-    return frame.filter(pl.col("rows") > 0)

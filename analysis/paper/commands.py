@@ -13,7 +13,7 @@ from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.source import head_digest
 from clinit.headtrain.study.study import Study, identity_of
 from clinit.words import number_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from clinit.analysis.paper.commands import Places
-from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction, recorded_runs
+from clinit.analysis.paper.reproduction import Effect, Line, Reproduction, recorded_runs
 from clinit.analysis.paper.tables import Table, table_named
 from clinit.analysis.paper.text import as_latex, as_markdown
 from clinit.analysis.report.report import report_of
@@ -29,7 +29,7 @@ def as_json(found: Reproduction) -> str:
         "title": found.table.title,
         "reduced": found.is_reduced,
         "lines": [_line(found, line) for line in found.lines],
-        "effects": [_effect(each) for each in found.comparisons],
+        "effects": [_effect(each) for each in found.effects],
         "orders": [
             {
                 "method": place.method,
@@ -133,10 +133,10 @@ def _line(found: Reproduction, line: Line) -> dict[str, Any]:
     }
 
 
-def _effect(each: Comparison) -> dict[str, Any]:
-    effect, place = each.effect, each.place
+def _effect(effect: Effect) -> dict[str, Any]:
+    group = zip(("method", "loss", "iterations", "buffer"), effect.place.group, strict=True)
     return {
-        **dict(zip(("method", "loss", "iterations", "buffer"), place.group, strict=True)),
+        **dict(group),
         "metric": effect.metric,
         "better": effect.better,
         "other": effect.other,

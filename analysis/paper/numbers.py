@@ -6,16 +6,15 @@ weight initialization", CoLLAs 2025, tables 1 to 8 and the text on neural collap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
-from typing import Any
 
 import polars as pl
 
-from clinit.analysis.paper.tables import WITH_ALONE
+from clinit.analysis.paper.tables import ACCURACIES
 from clinit.analysis.report.run import Row, RunSummary
 
 Budget = tuple[int, int | None]
@@ -111,17 +110,39 @@ def values_of(
         at_start: Whether the table is of the first task before any training.
         random: The same of runs with random rows, for what is relative to these.
     """
-    read = _FIRST_TASK if at_start else _READERS
-    if metric not in read:
-        return {}
-    found = {row["seed"]: read[metric](row) for row in rows}
-    if metric == "overhead":
-        whole = {row["seed"]: row["seconds"] for row in random}
-        found = {
-            seed: None if part is None or not whole.get(seed) else 6000 * part / whole[seed]
-            for seed, part in found.items()
-        }
-    return {seed: value for seed, value in found.items() if value is not None}
+    whole = {row["seed"]: row["seconds"] for row in random}
+    found = {}
+    for row in rows:
+        value = _first_task(row, metric) if at_start else _value(row, metric)
+        if metric == "overhead":
+            seconds = whole.get(row["seed"])
+            value = 6000 * value / seconds if seconds and value is not None else None
+        if value is not None:
+            found[row["seed"]] = value
+    return found
+
+
+def _first_task(row: Row, metric: str) -> float | None:
+    names = {name: f"{name}_start" for name in ACCURACIES} | {"acc_pre": "acc_pre_alone_start"}
+    value: float | None = row["tasks"][0].get(names.get(metric, ""))
+    return value
+
+
+def _value(row: Row, metric: str) -> float | None:
+    value: float | None = None
+    if metric.startswith("probe_task"):
+        before = [task for task in row["tasks"] if task["task"] == int(metric[-1]) - 1]
+        value = before[0]["forward_transfer"] if before else None
+    elif metric in ("minutes_init", "overhead"):
+        tasks = [(task["initialisation"] or {}).get("seconds") for task in row["tasks"]]
+        known = [seconds for seconds in tasks if seconds is not None]
+        value = sum(known) / 60 if known and row["init"] != "random" else None
+    elif metric == "minutes_total":
+        value = None if row["seconds"] is None else row["seconds"] / 60
+    else:
+        names = {"gain": "gain_equal_level", "acc_fw": "forward_transfer"}
+        value = row.get(names.get(metric, metric))
+    return value
 
 
 def _budget(run: RunSummary) -> Budget:
@@ -136,46 +157,3 @@ def _matched(ours: list[Budget], theirs: list[Budget]) -> dict[Budget, Budget]:
     if len(ours) == len(theirs) and not set(ours) & set(theirs):
         return dict(zip(ours, theirs, strict=True))
     return {budget: budget for budget in ours}
-
-
-def _initialisation(row: Row) -> float | None:
-    """Return the minutes that the starts of a run took; none for random rows."""
-    if row["init"] == "random":
-        return None
-    seconds = [(task["initialisation"] or {}).get("seconds") for task in row["tasks"]]
-    known = [each for each in seconds if each is not None]
-    return sum(known) / 60 if known else None
-
-
-def _probe(number: int) -> Callable[[Row], float | None]:
-    def read(row: Row) -> float | None:
-        for task in row["tasks"]:
-            if task["task"] == number - 1:
-                value: float | None = task["forward_transfer"]
-                return value
-        return None
-
-    return read
-
-
-def _plain(name: str) -> Callable[[Row], float | None]:
-    return lambda row: row[name]
-
-
-def _first(name: str) -> Callable[[Row], float | None]:
-    return lambda row: row["tasks"][0][name]
-
-
-_READERS: Mapping[str, Callable[[Row], Any]] = {
-    **{name: _plain(name) for name in ("loss_new", *WITH_ALONE)},
-    "gain": _plain("gain_equal_level"),
-    "acc_fw": _plain("forward_transfer"),
-    **{f"probe_task{number}": _probe(number) for number in (2, 3, 4, 5)},
-    "minutes_total": lambda row: None if row["seconds"] is None else row["seconds"] / 60,
-    "minutes_init": _initialisation,
-    "overhead": _initialisation,
-}
-_FIRST_TASK: Mapping[str, Callable[[Row], Any]] = {
-    "acc_pre": _first("acc_pre_alone_start"),
-    **{name: _first(f"{name}_start") for name in ("acc_new", "acc_old", "acc_all")},
-}

@@ -44,6 +44,8 @@ _KEY = ("row", "image")
 class Effect:
     """The difference of two starts in one metric, in points."""
 
+    place: Place
+    """That of the better start."""
     metric: str
     better: str
     """The start whose value the other's is subtracted from."""
@@ -181,21 +183,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """How two starts compare in one group of a table."""
-
-    place: Place
-    """The place of the better start; all but its start is that of the group."""
-    effect: Effect
-
-
-@dataclass(frozen=True, slots=True)
 class Reproduction:
     """A table of the paper beside ours."""
 
     table: Table
     lines: tuple[Line, ...]
-    comparisons: tuple[Comparison, ...]
+    effects: tuple[Effect, ...]
     orders: tuple[tuple[Place, str, str], ...]
     """The starts by A_new in each group: its first place, in the paper ("" where it has no such
     budget) and here."""
@@ -244,7 +237,7 @@ def reproduction(
     return Reproduction(
         table=table,
         lines=tuple(lines),
-        comparisons=tuple(_comparisons(table, cells, found, lines)),
+        effects=tuple(_effects(table, cells, found, lines)),
         orders=tuple(_orders(table, cells, lines)),
         budgets={
             place: (members[0].config["iterations"], members[0].config.get("buffer"))
@@ -310,14 +303,14 @@ def _values(
     return values_of(rows[place], metric, at_start=table.name == "first-task", random=random)
 
 
-def _comparisons(
+def _effects(
     table: Table,
     cells: Cells,
     found: Mapping[Place, Sequence[RunSummary]],
     lines: Sequence[Line],
-) -> list[Comparison]:
+) -> list[Effect]:
     ours = {(line.place, line.metric): line.ours for line in lines}
-    result: list[tuple[Place, Effect]] = []
+    result: list[Effect] = []
     for place in cells:
         for better, other in PAIRS:
             rival = Place(*place.group, other)
@@ -337,10 +330,9 @@ def _comparisons(
                     )
                     if (judged := over_images(mine, theirs, metric)) is not None:
                         over, (mean, width, number, p) = "images", judged
-                effect = Effect(metric, better, other, paper, mean, width, over, number, p)
-                result.append((place, effect))
-    effects = adjusted_by_holm([effect for _, effect in result])
-    return [Comparison(place, each) for (place, _), each in zip(result, effects, strict=True)]
+                starts = metric, better, other
+                result.append(Effect(place, *starts, paper, mean, width, over, number, p))
+    return adjusted_by_holm(result)
 
 
 def _orders(table: Table, cells: Cells, lines: Sequence[Line]) -> list[tuple[Place, str, str]]:

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from clinit.analysis.paper.numbers import Budget, Place
-from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
+from clinit.analysis.paper.reproduction import Effect, Line, Reproduction
 from clinit.analysis.paper.settings import Setting
 from clinit.analysis.paper.tables import METHODS
 from clinit.analysis.report.table import Cell, Cells, Column, Table, latex_row, latex_text
@@ -62,7 +62,7 @@ def terminal(found: Reproduction) -> RenderableType:
     for group in found.groups:
         parts += [Text(f"\n{_title(found, group)}", style="bold"), _Fitted(_numbers(found, group))]
     parts.append(Text(_caption(found), style="dim"))
-    if found.comparisons:
+    if found.effects:
         heading = "Do the paper's effects hold? Least-square less random rows"
         parts += [Text(f"\n{heading}", style="bold"), _main_effects(found).rich()]
         others = " The other pairs of starts are in the files."
@@ -93,7 +93,7 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(f"**{_title(found, group)}**")
         parts.append("\n".join(_numbers(found, group).markdown()))
     parts.append(_caption(found))
-    if found.comparisons:
+    if found.effects:
         parts.append("\n".join(_effects(found).markdown()))
         parts.append(escaped(_effect_caption(found)))
     known = [each for each in found.settings if each.paper]
@@ -197,14 +197,13 @@ def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
 def _effects(found: Reproduction) -> Table:
     """Return all effects, with their p-values."""
     lines: list[Cells] = []
-    for each in found.comparisons:
-        effect = each.effect
+    for effect in found.effects:
         p_value = "" if effect.adjusted is None else f", p = {effect.adjusted:.3f}"
         if effect.adjusted is not None and effect.adjusted < 0.001:
             p_value = ", p < 0.001"
-        title = _group_title(each.place, found.budgets.get(each.place))
+        title = _group_title(effect.place, found.budgets.get(effect.place))
         starts = f"{effect.better} less {effect.other}"
-        lines.append([title, HEADINGS[effect.metric], starts, *_evidence(each, p_value)])
+        lines.append([title, HEADINGS[effect.metric], starts, *_evidence(effect, p_value)])
     names = ("", "", "starts", "paper", "here", "over", "the effect")
     return Table([Column(name, "number" if n else "name") for n, name in enumerate(names)], [lines])
 
@@ -212,20 +211,19 @@ def _effects(found: Reproduction) -> Table:
 def _main_effects(found: Reproduction) -> Table:
     """Return the effects of least-square over random rows."""
     lines: list[Cells] = []
-    for each in found.comparisons:
-        if (each.effect.better, each.effect.other) == ("least-square", "random"):
+    for each in found.effects:
+        if (each.better, each.other) == ("least-square", "random"):
             *cells, verdict = _evidence(each, "")
-            marked = Text(verdict, style=_COLOURS[each.effect.verdict])
-            metric = HEADINGS[each.effect.metric]
+            marked = Text(verdict, style=_COLOURS[each.verdict])
+            metric = HEADINGS[each.metric]
             lines.append([_short_title(each.place), metric, *cells, marked])
     names = {"paper": "number", "here": "number", "over": "name", "the effect": "name"}
     columns = [Column(name, kind) for name, kind in names.items()]  # type: ignore[arg-type]
     return Table([Column(""), Column(""), *columns], [lines])
 
 
-def _evidence(each: Comparison, p_value: str) -> list[str]:
+def _evidence(effect: Effect, p_value: str) -> list[str]:
     """Return the paper's effect, ours with its interval, what it is over and the verdict."""
-    effect = each.effect
     width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
     unit = "image" if effect.over == "images" else "seed"
     over = number_of(effect.number, unit) + p_value if effect.number else "-"
@@ -292,13 +290,13 @@ def _caption(found: Reproduction) -> str:
 
 def _effect_caption(found: Reproduction) -> str:
     """Return what the effects are."""
-    count = sum(each.effect.adjusted is not None for each in found.comparisons)
+    count = sum(each.adjusted is not None for each in found.effects)
     words = (
         "The first start less the second, in points, ± half of the 95 % interval of this one"
         f" comparison. open: p is 0.05 or more, adjusted by Holm for the {count} tests of this"
         " page (paired t-tests over seeds, McNemar's exact test over images)."
     )
-    if any(each.effect.over == "images" for each in found.comparisons):
+    if any(each.over == "images" for each in found.effects):
         when = "A_new at the end of each task and A_all at the end of the last"
         when = "before training" if found.table.name == "first-task" else when
         words += f" Images: {when}, not the mean over evaluation points as in the table."

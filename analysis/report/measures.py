@@ -20,8 +20,6 @@ class Measure:
     better: Better
     digits: int
     """After the decimal point."""
-    latex: str = ""
-    """The heading in LaTeX."""
     meaning: str = ""
     """For a caption, behind the heading."""
     share_of_tasks: str | None = None
@@ -31,7 +29,7 @@ class Measure:
 
     def column(self, need: int, meaning: str = "") -> Column:
         """Return its column; `need`: the higher, the sooner it is left out."""
-        return Column(self.heading, "number", self.unit, self.better, self.latex, need, meaning)
+        return Column(self.heading, "number", self.unit, self.better, need, meaning)
 
     @property
     def is_gain(self) -> bool:
@@ -64,29 +62,29 @@ def duration(seconds: float) -> str:
 
 STANDARD_MEASURES = (
     Measure(
-        *("last_accuracy", "A_last", "%", "high", 2, r"$A_\mathrm{last}$"),
+        *("last_accuracy", "A_last", "%", "high", 2),
         meaning="A_all at the end of the last task",
     ),
     Measure(
-        *("average_incremental_accuracy", "A_inc", "%", "high", 2, r"$A_\mathrm{inc}$"),
+        *("average_incremental_accuracy", "A_inc", "%", "high", 2),
         meaning="A_all at the end of each task, mean over tasks",
     ),
     Measure(
-        *("forgetting", "forg.", "%", "low", 2, "forg."),
+        *("forgetting", "forg.", "%", "low", 2),
         meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
     ),
 )
 """What papers on continual learning report."""
 START_MEASURE = Measure(
-    *("acc_new_start", "A_0", "%", "high", 2, r"$A_0$"),
+    *("acc_new_start", "A_0", "%", "high", 2),
     meaning="A_new before the first step of each task, mean over tasks",
 )
 """What the rows of new classes are worth before any training."""
-ALL = Measure("acc_all", "A_all", "%", "high", 2, r"$A_\mathrm{all}$")
-NEW = Measure("acc_new", "A_new", "%", "high", 2, r"$A_\mathrm{new}$")
-OLD = Measure("acc_old", "A_old", "%", "high", 2, r"$A_\mathrm{old}$")
-PRE = Measure("acc_pre", "A_pre", "%", "high", 2, r"$A_\mathrm{pre}$")
-LOSS = Measure("loss_new", "L_new", "", "low", 3, r"$L_\mathrm{new}$")
+ALL = Measure("acc_all", "A_all", "%", "high", 2)
+NEW = Measure("acc_new", "A_new", "%", "high", 2)
+OLD = Measure("acc_old", "A_old", "%", "high", 2)
+PRE = Measure("acc_pre", "A_pre", "%", "high", 2)
+LOSS = Measure("loss_new", "L_new", "", "low", 3)
 TRANSFER = Measure(
     *("forward_transfer", "FWT", "%", "high", 2),
     meaning="forward transfer, top-1 of a linear probe on the next task's classes, mean",
@@ -100,7 +98,7 @@ TIME = Measure(
 def gain_measure(reading: Reading) -> Measure:
     """Return the efficiency gain by a reading."""
     name = value_name(reading)
-    return Measure(name, "gain", "×", "high", 2, "gain", share_of_tasks="gain_share")
+    return Measure(name, "gain", "×", "high", 2, share_of_tasks="gain_share")
 
 
 def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
@@ -142,21 +140,21 @@ MOST_NEEDED = (
 
 FURTHER_MEASURES = (
     Measure(
-        *("backward_transfer", "BWT", "%", "high", 2, "BWT"),
+        *("backward_transfer", "BWT", "%", "high", 2),
         meaning="backward transfer, change of earlier tasks since their own end",
     ),
     Measure(
-        *("acc_in_task", "A_task", "%", "high", 2, r"$A_\mathrm{task}$"),
+        *("acc_in_task", "A_task", "%", "high", 2),
         meaning="predicted within the task of the image",
     ),
     Measure(
-        *("spike_area", "spike", "L·it", "low", 1, "spike"),
+        *("spike_area", "spike", "L·it", "low", 1),
         meaning="area of the batch loss above the level it settles at, loss × iterations, mean over"
         " tasks",
     ),
     *(
         Measure(
-            *(f"iterations_to_{level}", f"to {level}", "it", "low", 1, rf"to {level}\,\%"),
+            *(f"iterations_to_{level}", f"to {level}", "it", "low", 1),
             meaning="iterations to that percentage of random's best new-task accuracy, mean over"
             " tasks",
             share_of_tasks=f"share_reaching_{level}",
@@ -164,16 +162,16 @@ FURTHER_MEASURES = (
         for level in LEVELS
     ),
     Measure(
-        *("initialisation_seconds", "init", "s", "neither", 2, "init"),
+        *("initialisation_seconds", "init", "s", "neither", 2),
         meaning="seconds of initialisation, all tasks",
     ),
     Measure(
-        *("initialisation_share", "share", "%", "neither", 1, "share"),
+        *("initialisation_share", "share", "%", "neither", 1),
         meaning="their share of the run",
         factor=100.0,
     ),
     Measure(
-        *("acc_pre_alone", "A_base", "%", "high", 2, r"$A_\mathrm{base}$"),
+        *("acc_pre_alone", "A_base", "%", "high", 2),
         meaning="base images predicted among the base classes alone",
     ),
 )

@@ -8,6 +8,7 @@ floating environment: the author's own has the label and the caption.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -75,8 +76,6 @@ class Column:
     a setting and shortened in a text."""
     unit: str = ""
     better: Better = "neither"
-    latex: str = ""
-    """The heading in LaTeX; empty: the heading itself."""
     need: int | None = None
     """The higher, the sooner the column is left out if there is no room; None: never."""
     meaning: str = ""
@@ -97,7 +96,10 @@ class Column:
     def in_latex(self) -> str:
         """The heading in LaTeX."""
         unit = f" ({latex_text(self.unit)})" if self.unit else ""
-        return f"{self.latex or latex_text(self.heading)}{unit}{_LATEX_ARROWS[self.better]}"
+        heading = latex_text(self.heading)
+        if found := re.fullmatch(r"([A-Z])_(\w+)", self.heading):
+            heading = rf"${found[1]}_\mathrm{{{found[2]}}}$"
+        return f"{heading}{unit}{_LATEX_ARROWS[self.better]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clinit.errors import ClinitError, ManifestError
+from clinit.errors import ManifestError
 from clinit.extract.cache.plan import WHOLE, Part
 from clinit.extract.work.settings import Settings
 
@@ -32,8 +31,7 @@ class NetworkOptions(Settings):
 
     def extraction(self, device: str | None = None) -> ExtractConfig:
         """Return the configuration of an extraction on `device`; None for that of the option."""
-        from clinit.extract.network.backbone import BackboneConfig
-        from clinit.extract.network.model_args import parse_model_args
+        from clinit.extract.network.backbone import BackboneConfig, parse_model_args
         from clinit.extract.work.run import ExtractConfig
         from clinit.machine import choose_device
 
@@ -85,7 +83,7 @@ class ExtractOptions(NetworkOptions):
         """
         found = {each.split: each for each in self._scan(doing, warn)}
         if self.dataset is not None and self.split is None and "val" not in found:
-            note(_no_val(self.dataset, self.root))
+            note(f"{self.root} has no val split: no class can be evaluated")
         if self.limit_per_class is None:
             return found
         return {name: each.limit_per_class(self.limit_per_class) for name, each in found.items()}
@@ -128,14 +126,3 @@ class ExtractOptions(NetworkOptions):
         part = WHOLE if self.part is None else Part.parse(self.part)
         config = self.extraction()
         return extract(manifests, self.root, self.out, config, part, on_progress=on_progress)
-
-
-def _no_val(dataset: str, root: Path) -> str:
-    """Return that no class can be evaluated, and whether the root is one folder too deep."""
-    from clinit.extract.dataset.scan import available_splits
-
-    parent, told = root.absolute().parent, f"{root} has no val split: no class can be evaluated"
-    with suppress(ClinitError):
-        if root.absolute().name == "train" and "val" in available_splits(dataset, parent):
-            return f"{told}. {parent} has one: was --root {shlex.quote(str(parent))} meant?"
-    return told

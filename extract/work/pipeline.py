@@ -17,12 +17,12 @@ the same numbers one after the other: the bits are the same.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -141,26 +141,21 @@ def load_batches(
     def load(target: Tensor, row: int) -> tuple[str | None, float, float]:
         """Fill `target` with the pixels of one image; return its problem and its seconds."""
         watch, reason = Stopwatch(), None
-        try:
-            with watch.phase("read"):
-                content = images.read(row)
-            with watch.phase("decode"):
-                target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
-        except ImageError as error:
-            reason = str(error)
-        except (MemoryError, RuntimeError, OSError, ImportError) as error:
-            _raise_machine_error(error, images.place(row))
-            raise
+        with _machine_errors(images, row):
+            try:
+                with watch.phase("read"):
+                    content = images.read(row)
+                with watch.phase("decode"):
+                    target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
+            except ImageError as error:
+                reason = str(error)
         return reason, watch.seconds["read"], watch.seconds["decode"]
 
     def submit(rows: Sequence[int]) -> tuple[Sequence[int], Tensor, list[_Loaded]]:
         shape = (len(rows), 3, height, width)
-        try:
+        with _machine_errors(images, rows[0]):
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
             jobs = [pool.submit(load, pixels[i], row) for i, row in enumerate(rows)]
-        except (MemoryError, RuntimeError) as error:
-            _raise_machine_error(error, images.place(rows[0]))
-            raise
         return rows, pixels, jobs
 
     pool = ThreadPoolExecutor(workers, "decode", initializer=torch.set_num_threads, initargs=(1,))
@@ -183,13 +178,18 @@ def load_batches(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _raise_machine_error(error: Exception, path: Path) -> None:
-    """Raise what is to be said where the machine cannot prepare an image; else nothing."""
-    if out_of_memory(error):
-        raise memory_error(path) from error
-    if isinstance(error, OSError | ImportError):  # of a decoder; HEIC needs a library of its own
-        raise MachineError(
-            f"cannot decode {path}: {error}",
+@contextmanager
+def _machine_errors(images: Images, row: int) -> Iterator[None]:
+    """Raise what is to be said if the machine cannot prepare an image."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError, ImportError) as error:
+        if out_of_memory(error):
+            raise memory_error(images.place(row)) from error
+        if isinstance(error, RuntimeError):
+            raise
+        raise MachineError(  # of a decoder; HEIC needs a library of its own
+            f"cannot decode {images.place(row)}: {error}",
             remedy="Install what is missing, then run the same command again: `clinit extract`"
             " resumes.",
         ) from error
@@ -227,13 +227,14 @@ def side_by_side(
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
     """Yield each batch with its features, in order; as many at a time as PyTorch has threads.
 
-    However it ends, nothing is left in flight.
+    Fewer if the memory does not suffice for all. However it ends, nothing is left in flight.
     """
     remaining = iter(batches)
     first = next(remaining, None)
     if first is None:
         return
-    threads = forward_threads(first.pixels.numel())
+    fitting = free_memory() // (_BYTES_PER_SAMPLE * max(1, first.pixels.numel()))
+    threads = max(1, min(torch.get_num_threads(), fitting))
     flights: deque[tuple[ImageBatch, Future[Tensor]]] = deque()
 
     def landed() -> tuple[ImageBatch, Tensor]:
@@ -251,15 +252,6 @@ def side_by_side(
             yield landed()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def forward_threads(samples: int) -> int:
-    """Return how many batches of so many samples are computed at a time on the CPU.
-
-    As many as PyTorch has threads, fewer where the memory does not suffice for all.
-    """
-    fitting = free_memory() // (_BYTES_PER_SAMPLE * max(1, samples))
-    return max(1, min(torch.get_num_threads(), fitting))
 
 
 def in_turn(
@@ -294,15 +286,6 @@ def overlapped(
         lanes.settle()
 
 
-@runtime_checkable
-class _Mark(Protocol):
-    """A CUDA event."""
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end: Any) -> float: ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
     """A batch under way, with all of the host's memory that its copies read and write."""
@@ -310,11 +293,12 @@ class _Flight:
     batch: ImageBatch
     features: Float[Tensor, "batch ..."]
     """Features in pinned memory, to be read after `done`."""
-    sent: _Mark
-    arrived: _Mark
-    begun: _Mark
-    computed: _Mark
-    done: _Mark
+    sent: Any
+    """A CUDA event, as all that follow."""
+    arrived: Any
+    begun: Any
+    computed: Any
+    done: Any
 
 
 class _Lanes:

@@ -29,10 +29,9 @@ from clinit.extract.network.backbone import (
 from clinit.extract.network.transform import Transform, make_transform
 from clinit.extract.views import View
 from clinit.extract.work.settings import Settings
-from clinit.extract.work.split_run import Progress, ShardWork, SplitResult, SplitRun
+from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
 from clinit.files.lock import make_folder
 from clinit.ray_tasks import connected, run_tasks
-from clinit.stopwatch import Stopwatch
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
 """Images per forward pass by default, by kind of device: on a CPU, activations of more leave the
@@ -143,35 +142,38 @@ def extract(
         class_names=names.names,
         fingerprint=network.fingerprint.backbone_identifier,
     )
-    views = [
-        View.of(network.transform, seed=config.view_seed, number=n) for n in range(config.views)
-    ]
-    targets = [
-        *(_work(network, each, root, out / split, config) for split, each in manifests.items()),
-        *(
-            _work(network, manifests["train"], root, out / VIEWS_FOLDER / str(n), config, view)
-            for n, view in enumerate(views)
-        ),
-    ]
-    for target in targets:
-        if (target.folder / PLAN_FILE).exists():
-            settle_plan(target.plan, target.folder)  # refused now, not after hours
-    for target in targets:
-        make_folder(target.folder, within=out)
-        yield SplitRun(
-            work=target, part=part, head=head, head_names=names, on_progress=on_progress
-        ).run()
+
+    def split_run(manifest: Manifest, folder: Path, view: View | None = None) -> SplitRun:
+        return SplitRun(
+            plan=_plan(network, manifest, folder, config, view),
+            manifest=manifest,
+            root=root,
+            folder=folder,
+            backbone=network.backbone,
+            transform=network.transform,
+            view=view,
+            settings=config,
+            part=part,
+            head=head,
+            head_names=names,
+            on_progress=on_progress,
+        )
+
+    runs = [split_run(manifest, out / split) for split, manifest in manifests.items()]
+    for number in range(config.views):
+        view = View.of(network.transform, seed=config.view_seed, number=number)
+        runs.append(split_run(manifests["train"], out / VIEWS_FOLDER / str(number), view))
+    for run in runs:
+        if (run.folder / PLAN_FILE).exists():
+            settle_plan(run.plan, run.folder)  # refused now, not after hours
+    for run in runs:
+        make_folder(run.folder, within=out)
+        yield run.run()
 
 
-def _work(
-    network: Network,
-    manifest: Manifest,
-    root: Path,
-    folder: Path,
-    config: ExtractConfig,
-    view: View | None = None,
-) -> ShardWork:
-    """Return what it takes to extract a split, or a view of it, into a folder."""
+def _plan(
+    network: Network, manifest: Manifest, folder: Path, config: ExtractConfig, view: View | None
+) -> Plan:
     fingerprint = network.fingerprint.of_rows(manifest.digest)
     if view is not None:
         fingerprint = fingerprint.of_view(view.describe(), seed=view.seed, number=view.number)
@@ -179,7 +181,7 @@ def _work(
     batch_size = config.batch_size or BATCH_SIZES[device]
     if config.batch_size is None and (folder / PLAN_FILE).exists():
         batch_size = read_plan(folder).batch_size
-    plan = Plan(
+    return Plan(
         dataset=manifest.dataset,
         split=manifest.split,
         num_rows=len(manifest.table),
@@ -189,16 +191,6 @@ def _work(
         batch_size=batch_size,
         fingerprint=fingerprint,
         device=device,
-    )
-    return ShardWork(
-        plan=plan,
-        manifest=manifest,
-        root=root,
-        folder=folder,
-        backbone=network.backbone,
-        transform=network.transform,
-        view=view,
-        settings=config,
     )
 
 
@@ -238,12 +230,12 @@ def extract_on_ray(
         device, weights = "cuda" if "num_gpus" in resources else "cpu", config.backbone.weights
         backbone = replace(config.backbone, device=device, weights=weights and weights.absolute())
         config = replace(config, backbone=backbone, workers=resources["num_cpus"])
-        watch, rows = Stopwatch(), {split: len(each.table) for split, each in manifests.items()}
+        rows = {split: len(each.table) for split, each in manifests.items()}
         total = sum(rows.values()) + config.views * rows.get("train", 0)
 
         def look() -> None:
             done = min(sum(1 for _ in out.rglob("shard-*.h5")) * config.shard_rows, total)
-            on_progress(Progress("all splits", done, total, done / watch.total, {}))
+            on_progress(Progress("all splits", done, total))
 
         shared = (ray.put(dict(manifests)), root.absolute(), out.absolute(), config)
         calls = [(*shared, Part(number + 1, count)) for number in range(count)]

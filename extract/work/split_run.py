@@ -51,10 +51,6 @@ class Progress:
     rows_done: int
     """Rows in finished batches, those found in earlier shards included."""
     rows_total: int
-    images_per_s: float
-    """Rate of this run."""
-    shares: Mapping[str, float]
-    """Share of each phase in the time, in [0, 1]."""
 
 
 @runtime_checkable
@@ -71,23 +67,253 @@ class Extractor(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitResult:
+    """What came of one split, or of a part of it."""
+
+    plan: Plan
+    path: Path
+    """The folder of the split."""
+    part: Part = WHOLE
+    """The part whose shards were looked at."""
+    computed_rows: int = 0
+    """Rows extracted in this run; 0 if the part was complete."""
+    replaced_shards: tuple[str, ...] = ()
+    """Why existing shards were computed again."""
+    retried_rows: int | None = None
+    """Invalid rows whose images were read again; None if that was not asked for."""
+    shards_there: int
+    """Existing shards of all parts."""
+    problem: str = ""
+    """What is wrong with a shard of another part, if all exist."""
+    run: RunFacts | None = None
+    """How this run has computed its rows; None if it computed none."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the split is complete, with all its parts."""
+        return self.shards_there == self.plan.num_shards and not self.problem
+
+    @cached_property
+    def split(self) -> CacheSplit:
+        """The complete split."""
+        return open_split(self.path)
+
+    @property
+    def top1(self) -> Top1:
+        """Accuracy of the stored head, on the rows whose class it knows."""
+        return self.split.summary.head.top1
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
-class ShardWork:
-    """What it takes to compute the shards of a plan."""
+class SplitRun:
+    """The extraction of one split: find the shards that are missing, compute and write them."""
 
     plan: Plan
     manifest: Manifest
     root: Path
+    """The folder that the paths in the manifest start from."""
     folder: Path
+    """The folder of the split."""
     backbone: Extractor
     transform: Transform
     view: View | None = None
     """Random crops instead of what `transform` shows."""
     settings: Settings
     """Of them, what concerns images and shards."""
+    part: Part = WHOLE
+    """The shards that this worker may compute."""
+    head: Head | None
+    """The pretrained head, stored beside the split (not a view) and judged on it."""
+    head_names: HeadNames
+    """Its class names, and where they came from."""
+    on_progress: Callable[[Progress], None]
     timing: Timing = field(default_factory=Timing)
 
-    def compute(
+    def run(self) -> SplitResult:
+        """Extract what is missing of this part; complete the split if all parts are there.
+
+        Raises:
+            ClinitError: If another process extracts the same part, the folder belongs to another
+                extraction, or the storage fails.
+        """
+        plan = self.plan
+        with self._claimed():
+            self._begin()
+            finished = None
+            with suppress(CacheError):
+                finished = open_split(self.folder)
+            missing = self._missing_shards(finished)
+            retried = self._invalid_rows(missing) if self.settings.retry_invalid else {}
+            todo = sorted({*missing, *retried})
+            started, computed = datetime.now(UTC), self._compute(todo, retried)
+            facts, problem = self._facts(computed, started), ""
+            there = sum((self.folder / shard_name(n)).exists() for n in range(plan.num_shards))
+            if there == plan.num_shards and finished is not None and not todo:
+                self._judge_again(finished)
+            elif there == plan.num_shards:
+                try:
+                    self._summarise(self.head_names.source, facts)
+                except CacheError as error:
+                    if self.part == WHOLE:
+                        raise
+                    problem = str(error)
+        return SplitResult(
+            plan=plan,
+            path=self.folder,
+            part=self.part,
+            computed_rows=computed,
+            replaced_shards=tuple(why for why in missing.values() if why),
+            retried_rows=sum(retried.values()) if self.settings.retry_invalid else None,
+            shards_there=there,
+            problem=problem,
+            run=facts if computed else None,
+        )
+
+    @property
+    def _shards(self) -> range:
+        return self.part.shards(self.plan.num_shards)
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Be the only process that extracts this part, and remove the drafts of killed ones."""
+        drafts_of = [shard_name(shard) for shard in self._shards]
+        with claim_file(self.folder / self.part.name, drafts_of=drafts_of):
+            for other in claimed_names(self.folder, "part-*"):
+                if not other.endswith(f"-of-{self.part.count}"):
+                    raise ClinitError(
+                        f"another process extracts {other} into {self.folder}, this one"
+                        f" {self.part.name}: they have shards in common",
+                        remedy="Give both the same number of parts, or wait for the other one.",
+                    )
+            yield
+
+    def _begin(self) -> None:
+        """Write plan, head and manifest, which stand beside the shards, unless they exist."""
+        with _alone(self.folder / PLAN_FILE):
+            settle_plan(self.plan, self.folder)
+        if self.head is not None and self.view is None:
+            stored = store_head(self.head, self.folder.parent / HEAD_FILE)
+            if stored.class_names != self.head.class_names:
+                self.head = stored
+                self.head_names = HeadNames(stored.class_names, NAMED_EARLIER)
+        path = self.folder / MANIFEST_FILE
+        with suppress(ManifestError):
+            if read_manifest(path).digest == self.manifest.digest:
+                return
+        with _alone(path):
+            write_manifest(self.manifest, path)
+
+    def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
+        """Return the shards to compute; of those that exist, why they do not count."""
+        missing = {}
+        for shard in self._shards:
+            path = self.folder / shard_name(shard)
+            if finished is not None:
+                problem = verify_shard(finished, shard)
+            else:
+                problem = shard_problem(path, self.plan, shard)
+            if problem is not None:
+                missing[shard] = problem if path.exists() else ""
+        return missing
+
+    def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
+        """Return the number of invalid rows of each whole shard that has some."""
+        found = {
+            shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
+            for shard in self._shards
+            if shard not in missing
+        }
+        return {shard: count for shard, count in found.items() if count}
+
+    def _compute(self, todo: list[int], retried: Collection[int]) -> int:
+        """Compute shards and write them; return the number of their rows."""
+        done = 0
+        total = sum(len(self.plan.rows(shard)) for shard in self._shards)
+        found = total - sum(len(self.plan.rows(shard)) for shard in todo)
+
+        def advance(rows: int) -> None:
+            nonlocal done
+            done += rows
+            self.on_progress(Progress(self.plan.title, found + done, total))
+
+        for index, shard in self._shards_of(todo, advance):
+            with self.timing.phase("write"):
+                if index in retried:
+                    self._withdraw_summary()
+                path = self.folder / shard_name(index)
+                write_shard(shard, path, plan=self.plan, index=index)
+        return done
+
+    def _withdraw_summary(self) -> None:
+        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
+
+        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
+        """
+        path = self.folder / SUMMARY_FILE
+        if path.exists():
+            path.unlink()
+            flush_folder(self.folder)
+
+    def _summarise(self, head_classes: str, run: RunFacts) -> None:
+        # One after the other: whoever has written a shard last also reads it last.
+        with _alone(self.folder / SUMMARY_FILE):
+            write_summary(
+                self.folder,
+                self.plan,
+                self.manifest,
+                head=self.head,
+                head_classes=head_classes,
+                run=run,
+            )
+
+    def _judge_again(self, finished: CacheSplit) -> None:
+        """Let the summary of a complete split be about this command's images, weights and head.
+
+        The head is judged again if it or the names of its rows differ from what was judged, or
+        if this command names them; a summary of an earlier version lacks some of that.
+        """
+        told = finished.summary
+        run = replace(told.run, root=self._root, weights=self._weights)
+        if self.head_names.source != NAMED_EARLIER:
+            run = replace(run, head_classes=self.head_names.file)
+        tensors = None if self.head is None else tensors_sha256(self.head)
+        names = None if self.head is None else self.head.class_names
+        is_judged = (tensors, names_sha256(names)) == (told.head.tensors, told.head.names)
+        if self.settings.head_classes is not None or not is_judged or run != told.run:
+            self._summarise(UNKNOWN if names is None else self.head_names.source, run)
+
+    @property
+    def _root(self) -> str:
+        return str(self.root.absolute())
+
+    @property
+    def _weights(self) -> str | None:
+        """The file of the weights; None for timm's own."""
+        path = self.backbone.config.weights
+        return None if path is None else str(path.absolute())
+
+    def _facts(self, computed: int, started: datetime) -> RunFacts:
+        """Return how the features came about, as far as this process has computed them."""
+        timing = self.timing
+        return RunFacts(
+            root=self._root,
+            weights=self._weights,
+            head_classes=self.head_names.file,
+            started=started.isoformat(timespec="seconds"),
+            device=self.backbone.config.device,
+            workers=self.settings.threads,
+            max_pixels=self.settings.max_pixels,
+            computed_rows=computed,
+            images_per_s=computed / timing.busy if timing.busy else None,
+            seconds=dict(timing.seconds),
+            shares=timing.shares(),
+            bound=timing.bound,
+            versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
+            command=self.settings.command,
+        )
+
+    def _shards_of(
         self, shards: Iterable[int], on_rows: Callable[[int], None]
     ) -> Iterator[tuple[int, Shard]]:
         """Compute shards; yield each one when all of its features are back.
@@ -120,10 +346,7 @@ class ShardWork:
         features = np.zeros((len(rows), *(self.plan.shape or (self.plan.dim,))), dtype=np.float32)
         reasons: dict[int, str] = {}
         computed = features_of(
-            batches,
-            lambda pixels: self.backbone.features(normalise(pixels)),
-            device,
-            self.timing,
+            batches, lambda pixels: self.backbone.features(normalise(pixels)), device, self.timing
         )
         with closing(computed):
             for batch, found in computed:
@@ -177,252 +400,6 @@ class ShardWork:
                 f"none of the {len(rows):,} images from {paths[rows.start]} on is in {self.root}",
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitResult:
-    """What came of one split, or of a part of it."""
-
-    plan: Plan
-    path: Path
-    """The folder of the split."""
-    part: Part = WHOLE
-    """The part whose shards were looked at."""
-    computed_rows: int = 0
-    """Rows extracted in this run; 0 if the part was complete."""
-    replaced_shards: tuple[str, ...] = ()
-    """Why existing shards were computed again."""
-    retried_rows: int | None = None
-    """Invalid rows whose images were read again; None if that was not asked for."""
-    shards_there: int
-    """Existing shards of all parts."""
-    problem: str = ""
-    """What is wrong with a shard of another part, if all exist."""
-    run: RunFacts | None = None
-    """How this run has computed its rows; None if it computed none."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the split is complete, with all its parts."""
-        return self.shards_there == self.plan.num_shards and not self.problem
-
-    @cached_property
-    def split(self) -> CacheSplit:
-        """The complete split."""
-        return open_split(self.path)
-
-    @property
-    def top1(self) -> Top1:
-        """Accuracy of the stored head, on the rows whose class it knows."""
-        return self.split.summary.head.top1
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class SplitRun:
-    """The extraction of one split: find the shards that are missing, compute and write them."""
-
-    work: ShardWork
-    part: Part = WHOLE
-    """The shards that this worker may compute."""
-    head: Head | None
-    """The pretrained head, stored beside the split (not a view) and judged on it."""
-    head_names: HeadNames
-    """Its class names, and where they came from."""
-    on_progress: Callable[[Progress], None]
-
-    def run(self) -> SplitResult:
-        """Extract what is missing of this part; complete the split if all parts are there.
-
-        Raises:
-            ClinitError: If another process extracts the same part, the folder belongs to another
-                extraction, or the storage fails.
-        """
-        plan = self.plan
-        with self._claimed():
-            self._begin()
-            finished = None
-            with suppress(CacheError):
-                finished = open_split(self.folder)
-            missing = self._missing_shards(finished)
-            retried = self._invalid_rows(missing) if self.work.settings.retry_invalid else {}
-            todo = sorted({*missing, *retried})
-            started, computed = datetime.now(UTC), self._compute(todo, retried)
-            facts, problem = self._facts(computed, started), ""
-            there = sum((self.folder / shard_name(n)).exists() for n in range(plan.num_shards))
-            if there == plan.num_shards and finished is not None and not todo:
-                self._judge_again(finished)
-            elif there == plan.num_shards:
-                try:
-                    self._summarise(self.head_names.source, facts)
-                except CacheError as error:
-                    if self.part == WHOLE:
-                        raise
-                    problem = str(error)
-        return SplitResult(
-            plan=plan,
-            path=self.folder,
-            part=self.part,
-            computed_rows=computed,
-            replaced_shards=tuple(why for why in missing.values() if why),
-            retried_rows=sum(retried.values()) if self.work.settings.retry_invalid else None,
-            shards_there=there,
-            problem=problem,
-            run=facts if computed else None,
-        )
-
-    @property
-    def plan(self) -> Plan:
-        """Which rows go to which shard."""
-        return self.work.plan
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the split."""
-        return self.work.folder
-
-    @property
-    def _shards(self) -> range:
-        return self.part.shards(self.plan.num_shards)
-
-    @contextmanager
-    def _claimed(self) -> Iterator[None]:
-        """Be the only process that extracts this part, and remove the drafts of killed ones."""
-        drafts_of = [shard_name(shard) for shard in self._shards]
-        with claim_file(self.folder / self.part.name, drafts_of=drafts_of):
-            for other in claimed_names(self.folder, "part-*"):
-                if not other.endswith(f"-of-{self.part.count}"):
-                    raise ClinitError(
-                        f"another process extracts {other} into {self.folder}, this one"
-                        f" {self.part.name}: they have shards in common",
-                        remedy="Give both the same number of parts, or wait for the other one.",
-                    )
-            yield
-
-    def _begin(self) -> None:
-        """Write plan, head and manifest, which stand beside the shards, unless they exist."""
-        with _alone(self.folder / PLAN_FILE):
-            settle_plan(self.plan, self.folder)
-        if self.head is not None and self.work.view is None:
-            stored = store_head(self.head, self.folder.parent / HEAD_FILE)
-            if stored.class_names != self.head.class_names:
-                self.head = stored
-                self.head_names = HeadNames(stored.class_names, NAMED_EARLIER)
-        path = self.folder / MANIFEST_FILE
-        with suppress(ManifestError):
-            if read_manifest(path).digest == self.work.manifest.digest:
-                return
-        with _alone(path):
-            write_manifest(self.work.manifest, path)
-
-    def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
-        """Return the shards to compute; of those that exist, why they do not count."""
-        missing = {}
-        for shard in self._shards:
-            path = self.folder / shard_name(shard)
-            if finished is not None:
-                problem = verify_shard(finished, shard)
-            else:
-                problem = shard_problem(path, self.plan, shard)
-            if problem is not None:
-                missing[shard] = problem if path.exists() else ""
-        return missing
-
-    def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
-        """Return the number of invalid rows of each whole shard that has some."""
-        found = {
-            shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
-            for shard in self._shards
-            if shard not in missing
-        }
-        return {shard: count for shard, count in found.items() if count}
-
-    def _compute(self, todo: list[int], retried: Collection[int]) -> int:
-        """Compute shards and write them; return the number of their rows."""
-        watch, done = Stopwatch(), 0
-        total = sum(len(self.plan.rows(shard)) for shard in self._shards)
-        found = total - sum(len(self.plan.rows(shard)) for shard in todo)
-
-        def advance(rows: int) -> None:
-            nonlocal done
-            done += rows
-            rate, shares = done / watch.total, self.work.timing.shares()
-            self.on_progress(Progress(self.plan.title, found + done, total, rate, shares))
-
-        for index, shard in self.work.compute(todo, advance):
-            with self.work.timing.phase("write"):
-                if index in retried:
-                    self._withdraw_summary()
-                path = self.folder / shard_name(index)
-                write_shard(shard, path, plan=self.plan, index=index)
-        return done
-
-    def _withdraw_summary(self) -> None:
-        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
-
-        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
-        """
-        path = self.folder / SUMMARY_FILE
-        if path.exists():
-            path.unlink()
-            flush_folder(self.folder)
-
-    def _summarise(self, head_classes: str, run: RunFacts) -> None:
-        # One after the other: whoever has written a shard last also reads it last.
-        with _alone(self.folder / SUMMARY_FILE):
-            write_summary(
-                self.folder,
-                self.plan,
-                self.work.manifest,
-                head=self.head,
-                head_classes=head_classes,
-                run=run,
-            )
-
-    def _judge_again(self, finished: CacheSplit) -> None:
-        """Let the summary of a complete split be about this command's images, weights and head.
-
-        The head is judged again if it or the names of its rows differ from what was judged, or
-        if this command names them; a summary of an earlier version lacks some of that.
-        """
-        told = finished.summary
-        run = replace(told.run, root=self._root, weights=self._weights)
-        if self.head_names.source != NAMED_EARLIER:
-            run = replace(run, head_classes=self.head_names.file)
-        tensors = None if self.head is None else tensors_sha256(self.head)
-        names = None if self.head is None else self.head.class_names
-        is_judged = (tensors, names_sha256(names)) == (told.head.tensors, told.head.names)
-        if self.work.settings.head_classes is not None or not is_judged or run != told.run:
-            self._summarise(UNKNOWN if names is None else self.head_names.source, run)
-
-    @property
-    def _root(self) -> str:
-        return str(self.work.root.absolute())
-
-    @property
-    def _weights(self) -> str | None:
-        """The file of the weights; None for timm's own."""
-        path = self.work.backbone.config.weights
-        return None if path is None else str(path.absolute())
-
-    def _facts(self, computed: int, started: datetime) -> RunFacts:
-        """Return how the features came about, as far as this process has computed them."""
-        timing = self.work.timing
-        return RunFacts(
-            root=self._root,
-            weights=self._weights,
-            head_classes=self.head_names.file,
-            started=started.isoformat(timespec="seconds"),
-            device=self.work.backbone.config.device,
-            workers=self.work.settings.threads,
-            max_pixels=self.work.settings.max_pixels,
-            computed_rows=computed,
-            images_per_s=computed / timing.busy if timing.busy else None,
-            seconds=dict(timing.seconds),
-            shares=timing.shares(),
-            bound=timing.bound,
-            versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
-            command=self.work.settings.command,
-        )
 
 
 @contextmanager

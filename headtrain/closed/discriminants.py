@@ -152,9 +152,7 @@ class Klda(ClosedForm):
         self._config, self._zeros, self._seed = config, zeros, seed
         self._maps: tuple[FeatureMap, ...] = ()
         """Drawn when the first rows come: they set the width of the kernel."""
-        self._moments = tuple(
-            ClassMoments(beside(zeros, np.zeros(config.width))) for _ in range(config.members)
-        )
+        self._moments = tuple(ClassMoments.like(zeros, config.width) for _ in range(config.members))
         self._members: tuple[Rows, ...] = ()
         self.block_values = config.width
 
@@ -166,7 +164,7 @@ class Klda(ClosedForm):
             for moments in self._moments:
                 moments.grow(arrival.num_classes)
             for feature_map, moments in zip(self._maps, self._moments, strict=False):
-                moments.add(arrival.features, arrival.labels, feature_map, arrival.progress)
+                moments.add_mapped(arrival.features, arrival.labels, feature_map, arrival.progress)
         if arrival.task == 0:
             return Solution()
         with arrival.watch.phase("solve"):
@@ -189,7 +187,7 @@ class Klda(ClosedForm):
 
     def head(self) -> StoredHead | None:
         """Return the discriminants of the random features; None of several maps."""
-        if len(self._members) != 1:
+        if len(self._members) > 1:
             return None
         return StoredHead(self._members[0], self._maps[0].description)
 

@@ -59,14 +59,6 @@ class Fecam(ClosedForm):
         """L^-1 of these classes."""
         self.block_values = 4 * dim
 
-    @property
-    def alphas(self) -> tuple[float, float]:
-        """The strengths of the shrinkage on and off the diagonal."""
-        second = self._config.alpha2
-        if isinstance(second, str):
-            second = float(bool(self._is_after_relu))
-        return self._config.alpha1, second
-
     def learn(self, arrival: Arrival) -> Solution:
         """Compute means and covariances of the classes that arrive.
 
@@ -148,8 +140,11 @@ class Fecam(ClosedForm):
 
     def _whitening(self, covariance: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
         xp = namespace(covariance)
+        alpha1, alpha2 = self._config.alpha1, self._config.alpha2
+        if isinstance(alpha2, str):
+            alpha2 = float(bool(self._is_after_relu))
         for _ in range(2 if self._is_after_relu else 1):
-            covariance = shrink(covariance, *self.alphas)
+            covariance = shrink(covariance, alpha1, alpha2)
         roots = xp.sqrt(xp.linalg.diagonal(covariance))
         correlation = covariance / roots[:, None] / roots
         try:
@@ -157,7 +152,7 @@ class Fecam(ClosedForm):
         except np.linalg.LinAlgError as error:
             raise StatisticsError(
                 "the covariance of a class is not positive definite after its shrinkage by"
-                f" {self.alphas[0]:g} and {self.alphas[1]:g}",
+                f" {alpha1:g} and {alpha2:g}",
                 remedy="Give a larger --fecam-alpha1.",
             ) from error
         whitening = factor.half(beside(correlation, np.eye(correlation.shape[0])))

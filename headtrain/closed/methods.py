@@ -94,35 +94,30 @@ def check_memory(scenario: Scenario, study: Study, dim: int) -> None:
     Raises:
         MachineError: If they do not.
     """
-    need, what, remedy = needed(scenario, study, dim)
+    need = needed(scenario, study, dim)
     free = free_memory(choose_device(study.training.device))
     if need > free:
         raise MachineError(
-            f"{what} take {size_text(need)} of memory, but {size_text(free)} are free",
-            remedy=f"Give {remedy}.",
+            f"the statistics of {study.stream.method} take {size_text(need)} of memory, but"
+            f" {size_text(free)} are free",
+            remedy="Give narrower features (ranpac and klda: a smaller --ranpac-width or"
+            " --klda-width), or --method slda.",
         )
 
 
-def needed(scenario: Scenario, study: Study, dim: int) -> tuple[int, str, str]:
-    """Return the bytes that a study needs at its peak, for what, and what would need less."""
-    closed, counts = study.closed, scenario.train_counts
+def needed(scenario: Scenario, study: Study, dim: int) -> int:
+    """Return the bytes that a study needs at its peak; 0 if they are few."""
+    ranpac, klda, counts = study.closed.ranpac, study.closed.klda, scenario.train_counts
     match study.stream.method:
         case "ranpac":
-            width, copies = closed.ranpac.width, _GRAM_COPIES
             most = max(int(counts[task.rows].sum()) for task in scenario.learnt)
-            if closed.ranpac.lam == "auto" and most > width:
-                copies += _PATH_COPIES
-            numbers = copies * width**2 + 2 * scenario.num_classes * width
-            return 8 * numbers, f"{width:,} random features", "a smaller --ranpac-width"
+            chooses = ranpac.lam == "auto" and most > ranpac.width
+            copies = _GRAM_COPIES + (_PATH_COPIES if chooses else 0)
+            return 8 * (copies * ranpac.width**2 + 2 * scenario.num_classes * ranpac.width)
         case "klda":
-            width, members = closed.klda.width, closed.klda.members
-            numbers = members * (width**2 + 2 * scenario.num_classes * width)
-            what = f"{members:,} times {width:,} random features"
-            remedy = "a smaller --klda-width or fewer --klda-members"
-            return 8 * (numbers + _GRAM_COPIES * width**2), what, remedy
+            own = klda.members * (klda.width**2 + 2 * scenario.num_classes * klda.width)
+            return 8 * (own + _GRAM_COPIES * klda.width**2)
         case "fecam":
             classes = int((counts[: scenario.learnt[-1].stop] > 1).sum())  # with a covariance
-            what = f"the matrices of {classes:,} classes, {dim:,} x {dim:,} each,"
-            remedy = "--method slda, which has one covariance for all, or narrower features"
-            return 4 * classes * dim**2 + 8 * _GRAM_COPIES * dim**2, what, remedy
-    return 0, "", ""
+            return 4 * classes * dim**2 + 8 * _GRAM_COPIES * dim**2
+    return 0

@@ -35,27 +35,13 @@ Progress = Callable[[str, int, int], None]
 _DIAGONAL_BLOCK = 512
 
 
-class ClassMoments:
+class ClassMoments(MomentSums):
     """n_c, S_c = sum of h over class c, and G = sum of h h^T over all rows, in float64."""
 
-    def __init__(self, zeros: Float[Any, " dim"]) -> None:
-        """Begin with no class and no row; `zeros` has the library and the device of the rows."""
-        self._sums = MomentSums.zeros(np.zeros(0), zeros)
-
-    @property
-    def counts(self) -> Int[np.ndarray, " classes"]:
-        """Rows of each class."""
-        return self._sums.counts
-
-    @property
-    def sums(self) -> Float[Any, "classes dim"]:
-        """Sum of the rows of each class."""
-        return self._sums.sums
-
-    @property
-    def lower(self) -> Float[Any, "dim dim"]:
-        """The Gram matrix; on the CPU its lower half alone."""
-        return self._sums.lower
+    @classmethod
+    def like(cls, zeros: Float[Any, ...], width: int) -> ClassMoments:
+        """Begin with no class and no row, in the library and on the device of `zeros`."""
+        return cls.zeros(np.zeros(0), beside(zeros, np.zeros(width)))
 
     @property
     def means(self) -> Float[Any, "classes dim"]:
@@ -74,11 +60,11 @@ class ClassMoments:
 
     def grow(self, num_classes: int) -> None:
         """Make place for classes that arrive."""
-        self._sums.counts = grown(self.counts, num_classes)
-        self._sums.weights = np.ones(num_classes)
-        self._sums.sums = grown(self.sums, num_classes)
+        self.counts = grown(self.counts, num_classes)
+        self.weights = np.ones(num_classes)
+        self.sums = grown(self.sums, num_classes)
 
-    def add(
+    def add_mapped(
         self,
         features: FeatureRows,
         labels: Int[np.ndarray, " rows"],
@@ -87,14 +73,14 @@ class ClassMoments:
     ) -> None:
         """Add rows, mapped block by block."""
         for block in slices(len(labels), mapped.block_rows):
-            self._sums.add(mapped(take(features, block)), labels[block])
+            self.add(mapped(take(features, block)), labels[block])
             progress("summing up rows", block.stop, len(labels))
 
     def merge(self, other: ClassMoments) -> None:
         """Add the sums of other rows of the same classes, in place."""
-        self._sums.counts += other.counts
-        self._sums.sums += other.sums
-        self._sums.lower += other.lower
+        self.counts += other.counts
+        self.sums += other.sums
+        self.lower += other.lower
 
 
 def grown(values: Any, num_classes: int) -> Any:

@@ -32,15 +32,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import (
-    Cholesky,
-    beside,
-    namespace,
-    select,
-    slices,
-    take,
-    to_numpy,
-)
+from clinit.headtrain.array import Cholesky, beside, namespace, select, slices, take, to_numpy
 from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
 from clinit.headtrain.closed.moments import BLOCK_VALUES, ClassMoments, FeatureMap, plus_diagonal
 from clinit.headtrain.groups import in_whole_groups
@@ -130,7 +122,7 @@ class Ranpac(ClosedForm):
         drawn = FeatureMap.relu(zeros.shape[0], config.width, seed=seed).beside(zeros)
         super().__init__(zeros, drawn)
         self._lam, self._seed, self._drawn = config.lam, seed, drawn
-        self._moments = self._empty()
+        self._moments = ClassMoments.like(zeros, config.width)
         self.block_values = config.width
 
     def learn(self, arrival: Arrival) -> Solution:
@@ -141,7 +133,9 @@ class Ranpac(ClosedForm):
             curve = self._add_and_judge(arrival)
         else:
             with arrival.watch.phase("statistics"):
-                self._moments.add(arrival.features, arrival.labels, self._drawn, arrival.progress)
+                self._moments.add_mapped(
+                    arrival.features, arrival.labels, self._drawn, arrival.progress
+                )
         if arrival.task == 0:
             return Solution()
         lam, note = self._choice(arrival.task, curve)
@@ -149,9 +143,6 @@ class Ranpac(ClosedForm):
             arrival.progress("solving for the head", 0, 1)
             self._rows = self._solved(lam)
         return Solution(lam, curve, (note,) if note else ())
-
-    def _empty(self) -> ClassMoments:
-        return ClassMoments(beside(self._rows.bias, np.zeros(self._drawn.width)))
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
         """Add the rows of a task; return what each lambda answers for the last fifth of them.
@@ -173,9 +164,9 @@ class Ranpac(ClosedForm):
         with arrival.watch.phase("statistics"):
             part = self._moments
             if by_gram:  # the statistics of the rows to fit, before those of all others come in
-                part = self._empty()
+                part = ClassMoments.like(self._rows.bias, self._drawn.width)
                 part.grow(arrival.num_classes)
-            part.add(of_fitted, labels[fitted], self._drawn, arrival.progress)
+            part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.progress)
         curve = None
         if len(fitted) and len(judged):
             with arrival.watch.phase("lambda"):
@@ -194,7 +185,7 @@ class Ranpac(ClosedForm):
         with arrival.watch.phase("statistics"):
             if by_gram:
                 self._moments.merge(part)
-            self._moments.add(of_judged, labels[judged], self._drawn, arrival.progress)
+            self._moments.add_mapped(of_judged, labels[judged], self._drawn, arrival.progress)
         return curve
 
     def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, str]:
@@ -210,17 +201,12 @@ class Ranpac(ClosedForm):
         if not allowed:
             raise self._singular(curve.lams[-1])
         lam = min(allowed)[1]
-        if lam in (LAMBDAS[0], LAMBDAS[-1]):
-            return lam, (
-                f"task {task}: lambda {lam:g} is at the edge of the grid; give one with"
-                " --ranpac-lambda to look beyond"
-            )
-        if curve.best != lam:
-            return lam, (
-                f"task {task}: lambda {curve.best:g} has the least held-out error, but the Gram"
-                f" matrix plus so little is singular in double precision: {lam:g} is taken"
-            )
-        return lam, ""
+        if LAMBDAS[0] < lam < LAMBDAS[-1] and lam == curve.best:
+            return lam, ""
+        return lam, (
+            f"task {task}: lambda {lam:g} is at the edge of the grid, or of what is not singular"
+            " in double precision; give one with --ranpac-lambda to look beyond"
+        )
 
     def _solved(self, lam: float) -> Rows:
         try:

@@ -215,7 +215,18 @@ def add(
         config.old_rows, left.head, left.memory, arriving.train, given=given.train, seed=config.seed
     )
     base, new = Source(rows, tested), Source(arriving.train, arriving.val)
-    study = _study(config, len(rows.labels), new, model.backbone.config.device)
+    on_gpu = model.backbone.config.device.startswith("cuda")
+    stream = Stream(
+        method="rehearsal" if len(rows.labels) else "naive",
+        tasks=1,
+        iterations=config.iterations,
+        buffer=len(rows.labels) or None,
+        eval_every=max(1, config.iterations),
+        seed=config.seed,
+        class_order=new.class_names,
+    )
+    training = Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu")
+    study = Study(stream=stream, start=Start(init=config.init), training=training)
     plain = replace(left.head, fingerprint="")
     (record,) = run_experiment(base, new, plain, [study], observer=observer)
     head = record.head
@@ -297,24 +308,6 @@ def _given(left: Model, arriving: Source, old: Source | None, share: float) -> S
         fresh = [row.tobytes() not in known for row in train.features.astype(np.float16)]
         train = FeatureSet(train.features[fresh], train.labels[fresh], train.class_names)
     return Source(train, held_out)
-
-
-def _study(config: AddConfig, num_old: int, new: Source, device: str) -> Study:
-    return Study(
-        stream=Stream(
-            method="rehearsal" if num_old else "naive",
-            tasks=1,
-            iterations=config.iterations,
-            buffer=num_old or None,
-            eval_every=max(1, config.iterations),
-            seed=config.seed,
-            class_order=new.class_names,
-        ),
-        start=Start(init=config.init),
-        training=Training(
-            loss=config.loss, lr=config.lr, device="cuda" if device.startswith("cuda") else "cpu"
-        ),
-    )
 
 
 def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> Memory:

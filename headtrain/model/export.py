@@ -296,12 +296,16 @@ def export_run(
     calibrated: bool = True,
     check_with: Sequence[Path] = (),
     overwrite: bool = False,
+    head_only: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
+    Or the head alone, for features that are computed elsewhere.
+
     Args:
         run: The folder of the record.
-        out: The model file to write, .safetensors; any other name is that of a model folder.
+        out: The model file to write, .safetensors; any other name is that of a model folder, but
+            for .npz, which is the head alone.
         base: The feature cache of the base classes, where it is not where the record says.
         new: That of the classes that arrived.
         weights: The weights of the backbone, where they are not where the cache says.
@@ -312,23 +316,27 @@ def export_run(
             rows that the run was evaluated on, where its backbone was frozen and they are enough.
         check_with: Images to compare the two forms on; default: test images of the run.
         overwrite: Whether a model or a head that is there is replaced.
+        head_only: Whether a .safetensors file holds the head alone too.
 
     Raises:
         ModelError: If there is something at `out` already, or timm cannot have the network from
             a folder, or its ONNX form computes something else.
         RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, or its training has diverged.
+        HeadError: If the head is damaged, its training has diverged, it is no linear head on
+            features, or it is written alone and training has changed the backbone.
         CacheError: If the cache is not there or is that of another backbone, its features were
             imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
     check_free(out, overwrite=overwrite)
-    is_file = out.suffix == ".safetensors"
-    if onnx and is_file:
-        raise ValueError(f"ONNX needs a folder, got {out}")
+    is_file = out.suffix in (".safetensors", ".npz")
+    if (onnx and is_file) or (head_only and not is_file):
+        raise ValueError(f"ONNX needs a folder, a head alone a file, got {out}")
     if onnx:
         check_installed()
     trained = TrainedRun.read(run, base, new)
+    if head_only or out.suffix == ".npz":
+        return _head_alone(trained, out, calibrated=calibrated)
     info, ended = trained.record.info, trained.accuracies()
     fingerprint = Fingerprint(info["base"]["fingerprint"])
     if fingerprint.weights is None:
@@ -395,40 +403,12 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
     backbone.network.load_state_dict(changed, strict=False)
 
 
-def export_head(
-    run: Path,
-    out: Path,
-    *,
-    calibrated: bool = True,
-    base: Path | None = None,
-    new: Path | None = None,
-    overwrite: bool = False,
-) -> Export:
-    """Write the final head of a run record to a file, for features that are computed elsewhere.
-
-    Args:
-        run: The folder of the record.
-        out: The file, .npz or .safetensors.
-        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
-        base: The feature cache of the base classes, where it is not where the record says.
-        new: That of the classes that arrived.
-        overwrite: Whether a model or a head that is there is replaced.
-
-    Raises:
-        ModelError: If there is something at `out` already.
-        RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, its training has diverged, it is no linear head on
-            features, or those of a backbone that training has changed.
-    """
-    if out.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out, overwrite=overwrite)
-    trained = TrainedRun.read(run, base, new)
+def _head_alone(trained: TrainedRun, out: Path, *, calibrated: bool) -> Export:
     info = trained.record.info
     if trained.changed:
         raise HeadError(
-            f"training has changed the backbone of {run}: its head alone does not fit the features"
-            " of any cache",
+            f"training has changed the backbone of {info['id']}: its head alone does not fit the"
+            " features of any cache",
             remedy="Export both: `clinit export RUN --out FOLDER`.",
         )
     temperature, notes = trained.temperature() if calibrated else (None, ())

@@ -21,7 +21,6 @@ import math
 import os
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -31,7 +30,7 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import ClinitError, ModelError, StorageError
+from clinit.errors import ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
 from clinit.extract.dataset.known import title
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
@@ -55,7 +54,7 @@ Stored = tuple[ModelFacts, Backbone | None, Memory | None]
 
 
 def read_model(path: Path, *, device: str | None = None, remembers: bool = True) -> Stored:
-    """Read a model folder or a model file; once more if it was replaced meanwhile.
+    """Read a model folder or a model file.
 
     Args:
         path: The folder or the file.
@@ -72,27 +71,9 @@ def read_model(path: Path, *, device: str | None = None, remembers: bool = True)
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-
-    def read() -> Stored:
-        file, facts = _read_facts(path)
-        backbone = None if device is None else _read_network(file, facts, device)
-        return facts, backbone, _read_memory(path, facts) if remembers else None
-
-    before = _identity(path)
-    try:
-        return read()
-    except ClinitError:
-        if _identity(path) == before:
-            raise
-    return read()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a folder or a file is replaced; None where there is none."""
-    with suppress(OSError):
-        status = path.stat()
-        return status.st_ino, status.st_mtime_ns
-    return None
+    file, facts = _read_facts(path)
+    backbone = None if device is None else _read_network(file, facts, device)
+    return facts, backbone, _read_memory(path, facts) if remembers else None
 
 
 def _read_facts(path: Path) -> tuple[Path, ModelFacts]:

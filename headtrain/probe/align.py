@@ -24,14 +24,13 @@ from jaxtyping import Float
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.extract.cache.read import Cache, CacheSplit
-from clinit.extract.cache.shard_rows import stored_features
+from clinit.extract.cache.read import Cache, CacheSplit, stored_features
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.record.info import provenance
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.scenario import check_head, map_to_head
+from clinit.headtrain.stream.source import Source, head_digest
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.evaluate import count_correct
 from clinit.headtrain.train.heads import Bank, LabelledRows, check_precision

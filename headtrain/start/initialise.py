@@ -10,9 +10,7 @@ grid has half decades around the eigenvalues, and more where its lower edge is b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -44,7 +42,7 @@ def initialise(
     loss: str = "ce",
     travel: float = math.inf,
     statistics: ClassStatistics | None = None,
-    path: Callable[[], LambdaPath] | None = None,
+    path: LambdaPath | None = None,
     watch: Stopwatch | None = None,
 ) -> Initialisation:
     """Return the rows [start, stop) of the head.
@@ -55,8 +53,7 @@ def initialise(
         loss: What calibration, the choice of lambda and the fit minimise: that of the training.
         travel: As of `scaled`.
         statistics: `data.statistics()`, if they are there already.
-        path: Returns the least-square heads of these statistics for all lambdas, if they are
-            there already.
+        path: The least-square heads of these statistics for all lambdas, if they are there already.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
 
     Raises:
@@ -80,7 +77,7 @@ def initialise(
         assert sample is not None
         assert statistics is not None
         with watch.phase("lambda"):
-            lam, curve = choose_lambda(start, sample, path or partial(LambdaPath.of, statistics))
+            lam, curve = choose_lambda(start, sample, statistics, path)
     elif start.reads_lambda:
         lam = float(start.ridge_parameter)
     with watch.phase("solve"):
@@ -97,7 +94,7 @@ def initialise(
 
 
 def choose_lambda(
-    start: Start, sample: CalibrationSet, path: Callable[[], LambdaPath]
+    start: Start, sample: CalibrationSet, statistics: ClassStatistics, path: LambdaPath | None
 ) -> tuple[float, LambdaCurve | None]:
     """Return the lambda that a word stands for, and the curve that it is chosen by.
 
@@ -107,7 +104,8 @@ def choose_lambda(
     Args:
         start: How rows start; its `lam` is `auto` or `held-out`.
         sample: The data, and all logits that stay fixed.
-        path: Returns the least-square heads of these data for all lambdas.
+        statistics: Those of the data.
+        path: As of `initialise`.
     """
     data = sample.data
     if start.lam == "held-out":
@@ -117,10 +115,10 @@ def choose_lambda(
             groups=data.groups,
         )  # fmt: skip
         return held.best, held
-    curve: LambdaCurve | None = None
+    path, curve = path or LambdaPath.of(statistics), None
     if data.has_pairs:
-        curve = loss_curve(sample.judgeable, path(), with_bias=start.bias == "write")
-    return curve.best if curve is not None else safe_lambda(path()), curve
+        curve = loss_curve(sample.judgeable, path, with_bias=start.bias == "write")
+    return curve.best if curve is not None else safe_lambda(path), curve
 
 
 def loss_curve(

@@ -137,7 +137,7 @@ def learnt_scale(
     """
     old = to_numpy(sample.data.pretrained.weight)
     try:
-        episodes = list(_Stage.of(sample.data, start, raw.lam).episodes()) if old.any() else []
+        episodes = list(_Stage(sample.data, start, raw.lam).episodes()) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:
@@ -163,27 +163,18 @@ def learnt_scale(
     return found._replace(factor=factor * carried, loss_after=loss)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Stage:
-    """Old rows, and what is known of them."""
+    """At most `MAX_ROWS` old rows, or two per class, in an order that is theirs alone."""
 
-    start: Start
-    lam: float | None
-    data: NewClasses
-    head: Rows
-    features: Float[np.ndarray, "rows dim"]
-    labels: Int[np.ndarray, " rows"]
-
-    @classmethod
-    def of(cls, data: NewClasses, start: Start, lam: float | None) -> _Stage:
-        """Take `MAX_ROWS` old rows, or two per class, in an order that is theirs alone."""
+    def __init__(self, data: NewClasses, start: Start, lam: float | None) -> None:
         old = np.flatnonzero(data.labels < data.start)
         two_each = 2 * len(np.unique(data.labels[old]))
         drawn = old[balanced_draw(data.labels[old], max(MAX_ROWS, two_each))]
         features = to_numpy(take(data.features, drawn)).astype(np.float64)
         order = np.lexsort((features.sum(axis=1), data.labels[drawn]))
-        head, labels = data.head.on_host(), data.labels[drawn][order]
-        return cls(start, lam, data, head, features[order], labels)
+        self.data, self.start, self.lam = data, start, lam
+        self.head, self.features = data.head.on_host(), features[order]
+        self.labels = data.labels[drawn][order]
 
     def episodes(self) -> Iterator[Episode]:
         """Yield all episodes; none if no two classes have two rows."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ def lda(statistics: ClassStatistics, lam: float) -> Rows:
 SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
 """By the name of their method; of `ridge` the row of a class without data is zero."""
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
+Shared = TypeVar("Shared")
 Spent = dict[str, float]
 """Seconds by what they were spent on: those of `PHASES` that there were."""
 
@@ -169,8 +170,9 @@ class TaskStart:
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
             needed.append(f"statistics {init.weighting}")
+        path = None
         if init.chooses_lambda and init.lam != "held-out":
-            self._path(init.weighting)
+            path = self._once(f"lambda {init.weighting}", LambdaPath.of, statistics)
             needed.append(f"lambda {init.weighting}")
         watch = Stopwatch(self.device)
         start = initialise(
@@ -179,44 +181,33 @@ class TaskStart:
             loss=study.training.loss,
             travel=travel,
             statistics=statistics,
-            path=lambda: self._path(init.weighting),
+            path=path,
             watch=watch,
         )
         if start.curve is not None:
             self.chosen(start.curve)
         return start, self._with_shared(needed, watch)
 
-    def _once(self, phase: str, compute: Callable[[], Any]) -> Any:
+    def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:
         """Return what heads share under this name, computed at its first use."""
         if phase not in self._shared:
             with self._watch.phase(phase):
-                self._shared[phase] = compute()
-        return self._shared[phase]
-
-    def _path(self, weighting: Weighting) -> LambdaPath:
-        statistics = self.statistics(weighting)
-        path: LambdaPath = self._once(f"lambda {weighting}", lambda: LambdaPath.of(statistics))
-        return path
+                self._shared[phase] = compute(*given)
+        shared: Shared = self._shared[phase]
+        return shared
 
     def statistics(self, weighting: Weighting) -> ClassStatistics:
         """Return the class statistics of the rows that the start looks at."""
         features, groups = self._read
         given = self.seen, features, self.task.stop, weighting, groups
-        phase = f"statistics {weighting}"
-        statistics: ClassStatistics = self._once(phase, lambda: self.summed.of(*given))
-        return statistics
+        return self._once(f"statistics {weighting}", self.summed.of, *given)
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
         given = features, self.seen.labels, self.task.stop
-
-        def compute() -> LambdaCurve:
-            curve = lambda_curve(*given, weighting=weighting, groups=groups)
-            self.chosen(curve)
-            return curve
-
-        found: LambdaCurve = self._once(f"lambda {weighting}", compute)
-        return found
+        curve = lambda_curve(*given, weighting=weighting, groups=groups)
+        self.chosen(curve)
+        return curve
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")
@@ -224,11 +215,12 @@ class TaskStart:
         statistics = self.statistics(weighting)
         needed = ["features", f"statistics {weighting}"]
         curve, lam = None, None
-        if "lam" not in idle:
-            if isinstance(study.start.lam, str):
-                curve = self._curve(weighting)
-                needed.append(f"lambda {weighting}")
-            lam = curve.best if curve is not None else study.start.ridge_parameter
+        if "lam" not in idle and isinstance(study.start.lam, str):
+            needed.append(f"lambda {weighting}")
+            curve = self._once(needed[-1], self._curve, weighting)
+            lam = curve.best
+        elif "lam" not in idle:
+            lam = study.start.ridge_parameter
         watch = Stopwatch(self.device)
         with watch.phase("solve"):
             rows = solve(statistics, lam or 0.0)

@@ -89,8 +89,8 @@ class LambdaCurve:
         """The lambda of the largest accuracy, the one of the least error among several."""
         if self.accuracies is None:
             return None
-        ranks = zip(self.accuracies, (-error for error in self.errors), strict=True)
-        return max(zip(ranks, self.lams, strict=True))[1]
+        ranks = zip(self.accuracies, (-error for error in self.errors), self.lams, strict=True)
+        return max(ranks)[2]
 
 
 def lambda_curve(
@@ -100,8 +100,6 @@ def lambda_curve(
     *,
     classes: slice = ALL,
     weighting: Weighting = "class",
-    lams: tuple[float, ...] | None = None,
-    seed: int = 0,
     groups: Int[np.ndarray, " rows"] | None = None,
 ) -> LambdaCurve:
     """Return the held-out error of W_LS over the head rows `classes`.
@@ -112,33 +110,27 @@ def lambda_curve(
         num_classes: Classes of W_LS, those without rows included.
         classes: The head rows that will be written, and so are judged.
         weighting: What an average is, in the solution and in the error.
-        lams: Default: half decades around the mean eigenvalue of the total covariance, from
-            1e-6 to 1e2 times its power of ten.
-        seed: Seed of the draw of the held-out rows.
         groups: Of rows that repeat each other: each is held out as a whole, and counts as one row.
 
     Raises:
         StatisticsError: If none of `classes` has two rows that do not repeat each other.
     """
-    held = held_out(labels, seed, groups)
+    held = held_out(labels, 0, groups)
     if not count(labels[held], num_classes)[classes].any():
         raise StatisticsError(
             "lambda cannot be chosen from data: no class that is judged has two rows, one to fit"
             " and one to judge",
             remedy="Give a number (the paper: 0.05) instead of `auto`.",
         )
-    fitted, judge = (
-        ClassStatistics.of(
-            select(features, rows),
-            labels[rows],
-            num_classes=num_classes,
-            weighting=weighting,
+
+    def summed(rows: Int[np.ndarray, " _"]) -> ClassStatistics:
+        return ClassStatistics.of(
+            select(features, rows), labels[rows], num_classes=num_classes, weighting=weighting,
             groups=None if groups is None else groups[rows],
-        )
-        for rows in (np.flatnonzero(~held), np.flatnonzero(held))
-    )
-    path = LambdaPath.of(fitted)
-    lams = default_lams(fitted) if lams is None else lams
+        )  # fmt: skip
+
+    fitted, judge = summed(np.flatnonzero(~held)), summed(np.flatnonzero(held))
+    path, lams = LambdaPath.of(fitted), default_lams(fitted)
     errors = tuple(held_out_error(path.head(lam, classes), judge, classes) for lam in lams)
     return LambdaCurve(lams, errors)
 
@@ -148,9 +140,8 @@ def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
     xp = namespace(statistics.gram)
     mean_eigenvalue = float(xp.linalg.trace(statistics.total_covariance)) / statistics.dim
     centre = round(np.log10(mean_eigenvalue)) if mean_eigenvalue > 0 else 0
-    decades = range(centre - 6, centre + 3)
-    values = [mantissa * 10.0**decade for decade in decades for mantissa in (1, 3)]
-    return tuple(float(f"{value:.0e}") for value in values[:-1])
+    lams = [float(f"{m}e{decade}") for decade in range(centre - 6, centre + 3) for m in (1, 3)]
+    return tuple(lams[:-1])
 
 
 def held_out(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import array_api_compat
 import numpy as np
@@ -45,7 +45,7 @@ class MomentSums:
     """Gram matrix in Fortran order; on the CPU its lower half only."""
 
     @classmethod
-    def zeros(cls, weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]) -> MomentSums:
+    def zeros(cls, weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]) -> Self:
         """Return empty sums about `shift`, in the namespace of `shift`."""
         xp = namespace(shift)
         classes, dim, device = len(weights), shift.shape[0], array_api_compat.device(shift)
@@ -107,7 +107,9 @@ def add_by_class(
     """Add each row to the sum of its class, in place; there must be a row."""
     if isinstance(sums, np.ndarray):
         classes, column = np.unique(labels, return_inverse=True)
-        sums[classes] += _membership(column, len(classes)) @ rows
+        pointer = np.concatenate([[0], np.cumsum(np.bincount(column))])
+        ones, order = np.ones(len(labels)), np.argsort(column, kind="stable")
+        sums[classes] += csr_matrix((ones, order, pointer), (len(classes), len(labels))) @ rows
         return
     xp = namespace(sums)
     for part in slices(len(labels), ONES_ROWS):
@@ -132,10 +134,3 @@ def cut(
         picked = rows if order is None else order[rows]
         of_rows = (labels[picked],) if shares is None else (labels[picked], shares[picked])
         yield take(features, picked), *of_rows
-
-
-def _membership(column: np.ndarray, classes: int) -> Any:
-    """Return the sparse (classes, rows) matrix of ones that sums the rows of each class."""
-    order = np.argsort(column, kind="stable")
-    pointer = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=classes))])
-    return csr_matrix((np.ones(len(column)), order, pointer), shape=(classes, len(column)))

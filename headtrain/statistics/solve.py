@@ -66,9 +66,13 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
     right = xp.concat([statistics.target_covariance, mean[None, :]])  # V_0 and a in one solve
     solved = Cholesky.of(system).solve(right.T).T
     free, direction = solved[:-1, :], solved[-1, :]
-    shares = beside(covariance, statistics.shares)
+    return _with_bias(free, direction, mean, beside(covariance, statistics.shares), lam)
+
+
+def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, lam: float) -> Rows:
+    """Return (V, b) from V_0, a, mu and p."""
     bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
-    return Rows(free + lam * xp.linalg.outer(bias, direction), bias)
+    return Rows(free + lam * namespace(free).linalg.outer(bias, direction), bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,12 +160,9 @@ class LambdaPath:
     def _within(self, lam: float, classes: slice) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""
         _check(lam, self.statistics)
-        mean, shares = self._mean, self.statistics.shares[classes]
-        target = self._target[classes, :] @ self.basis
-        free = target / (self.eigenvalues + lam)
-        direction = mean / (self.eigenvalues + lam)
-        bias = (beside(mean, shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
-        return Rows(free + lam * namespace(free).linalg.outer(bias, direction), bias)
+        mean, system = self._mean, self.eigenvalues + lam
+        free, shares = self._target[classes, :] @ self.basis / system, self.statistics.shares
+        return _with_bias(free, mean / system, mean, beside(mean, shares[classes]), lam)
 
 
 def resolution(statistics: ClassStatistics) -> float:
@@ -171,7 +172,7 @@ def resolution(statistics: ClassStatistics) -> float:
     return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 
-def _check(lam: float, statistics: ClassStatistics) -> None:
+def _check(lam: Any, statistics: ClassStatistics) -> None:
     """Refuse a lambda that is no ridge, or too small for features that span no whole space."""
     if not (isinstance(lam, Real) and 0 <= lam < math.inf):
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")

@@ -65,12 +65,8 @@ class Pool:
         self._order = np.argsort(self.labels, kind="stable")
         self._sorted = self.labels[self._order]
 
-    def rows_of(self, head_row: int) -> Int[np.ndarray, " rows"]:
-        """Return the rows of one class, in stored order."""
-        return self.rows_between(head_row, head_row + 1)
-
     def rows_between(self, start: int, stop: int) -> Int[np.ndarray, " rows"]:
-        """Return the rows of the classes `start` to `stop` - 1, class after class."""
+        """Return the rows of the classes `start` to `stop` - 1, each class in stored order."""
         first, last = np.searchsorted(self._sorted, [start, stop])
         return self._order[first:last]
 
@@ -216,7 +212,13 @@ class Buffer:
 
     def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
         self._quotas = quotas
-        self._ordered = cache(lambda row: _class_order(pool.rows_of(row), row, seed))
+
+        @cache
+        def ordered(row: int) -> tuple[float, Int[np.ndarray, " rows"]]:
+            random = generator(seed, Draw.BUFFER, row)
+            return float(random.random()), random.permutation(pool.rows_between(row, row + 1))
+
+        self._ordered = ordered
 
     def order(self, head_row: int) -> Int[np.ndarray, " rows"]:
         """Return all pool rows of a class in the order in which the buffer takes them."""
@@ -231,13 +233,6 @@ class Buffer:
         kept = self._quotas(counts, np.array(ranks))
         parts = [order[:quota] for order, quota in zip(orders, kept, strict=True)]
         return np.concatenate(parts)
-
-
-def _class_order(
-    rows: Int[np.ndarray, " rows"], head_row: int, seed: int
-) -> tuple[float, Int[np.ndarray, " rows"]]:
-    random = generator(seed, Draw.BUFFER, head_row)
-    return float(random.random()), random.permutation(rows)
 
 
 EVERY = 10

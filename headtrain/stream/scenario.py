@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from clinit.errors import ExperimentError
+from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.cache.head import Head
 from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.groups import groups_of
-from clinit.headtrain.stream.base_head import check_head, map_to_head, refuse_swapped
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, check_same_backbone
 from clinit.headtrain.study.parts import Stream
-from clinit.words import examples, number_of
+from clinit.words import contrast_digests, examples, number_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +167,66 @@ class Scenario:
         return np.repeat(np.arange(len(sizes)), sizes)
 
 
+def check_head(head: Head, base: Source, new: Source) -> None:
+    """Check that the head reads the features of both sides.
+
+    Raises:
+        HeadError: If its width or its backbone differs from theirs.
+        CacheError: If the two sides differ in width.
+    """
+    if new.train.dim != base.train.dim:
+        raise CacheError(
+            f"the new features are {new.train.dim} wide, those of the base {base.train.dim}",
+            remedy="Extract both with the same backbone.",
+        )
+    of_head, of_base = f"width {head.dim}", f"width {base.train.dim}"
+    if head.dim == base.train.dim:
+        if not base.fingerprint.fields or base.fingerprint.fits(head.fingerprint):
+            return
+        of_head, of_base = contrast_digests(head.fingerprint, base.fingerprint.backbone_identifier)
+    raise HeadError(
+        f"the head is for features of {of_head}, the base cache has those of {of_base}",
+        remedy="Use the head that `clinit extract` stored in the base cache.",
+    )
+
+
+def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
+    """Return the head row of each base class, -1 for a class that has no row of data either.
+
+    Raises:
+        ExperimentError: If the head has no class names, or lacks a class that has data.
+        HeadError: If the names do not tell its rows apart.
+    """
+    names = head.class_names
+    remedy = (
+        "Give one name per row, all different: `clinit extract` with --head-classes FILE, or"
+        " `clinit cache import` with --classes FILE."
+    )
+    if names is None:
+        raise ExperimentError(
+            f"the {head.num_classes:,} rows of the base head have no class names", remedy=remedy
+        )
+    if names == base.class_names:
+        return np.arange(len(names))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise HeadError(
+            f"the base head has more than one row of the same name ({examples(twice)})",
+            remedy=remedy,
+        )
+    row_of = {name: row for row, name in enumerate(names)}
+    rows = np.array([row_of.get(name, -1) for name in base.class_names], dtype=np.int64)
+    has_data = base.train.counts() + base.val.counts() > 0
+    if unknown := [base.class_names[i] for i in np.flatnonzero(has_data & (rows < 0))]:
+        swapped = len(unknown) == np.count_nonzero(has_data)
+        raise ExperimentError(
+            f"{len(unknown):,} classes of the base cache are not in its head"
+            f" ({examples(unknown)}){': are --base and --new swapped?' if swapped else ''}",
+            remedy="Leave them out of the base cache, or extract it with --head-classes FILE"
+            " if the head names its classes in another way.",
+        )
+    return rows
+
+
 def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Scenario:
     """Match the base data with the head and order the new classes.
 
@@ -181,7 +240,6 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
     """
     check_same_backbone(base.fingerprint, new.fingerprint)
     check_head(head, base, new)
-    refuse_swapped(base, new, head)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
     order = (

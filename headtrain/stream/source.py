@@ -1,4 +1,4 @@
-"""One side of an experiment: the train and val features of a data set, and where they are from.
+"""One side of an experiment: train and val features, their origin, and the head of the base.
 
 A side may be several caches of one backbone: two halves of a class list, or more images of some
 classes. Classes are those of the same name; the rows of a class come cache after cache.
@@ -6,22 +6,23 @@ classes. Classes are those of the same name; the rows of a class come cache afte
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import hashlib
+import json
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 import polars as pl
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, tensors_sha256
-from clinit.extract.cache.read import Cache, CacheSplit, open_cache
-from clinit.extract.cache.shard_rows import stored_features
-from clinit.files.documents import content_sha256
+from clinit.extract.cache.head import Head, read_head, tensors_sha256
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache, stored_features
+from clinit.files.documents import Count, DocumentKind, Number, content_sha256
 from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
 from clinit.headtrain.stream.buffer import Pool
 from clinit.stopwatch import Stopwatch
@@ -238,8 +239,8 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
         raise CacheError(
             "the two caches hold features of different backbones:"
             f" {', '.join(map(str, differing))}",
-            remedy="Extract both with the same options of `clinit extract`, or import both from"
-            " one extractor, with the same `--backbone NAME` of `clinit cache import`.",
+            remedy="Extract both with the same options of `clinit extract`, or import both with the"
+            " same `clinit cache import --backbone NAME`.",
         )
     if one.is_nameless:
         raise CacheError(
@@ -247,3 +248,100 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
             " same one",
             remedy="Import both again with `clinit cache import --backbone NAME`.",
         )
+
+
+_FACTS = DocumentKind(
+    title="the description of an alignment",
+    format="clinit-alignment/2",
+    older=("clinit-alignment/1",),
+    error=HeadError,
+    remedy="Remove it, or run `clinit align` again.",
+)
+"""Beside heads of earlier versions; today it is in the head file, which is sealed."""
+
+
+class AlignmentFacts(TypedDict, total=False):
+    """What is read again of how a head was aligned."""
+
+    loss: Required[str]
+    views: Count
+    view_seed: Count | None
+    augmentation: str
+    epochs: Count
+    batch_size: Count
+    lr: Number
+    weight_decay: Number
+    top1_before: Number | None
+    top1_after: Number | None
+    started_from: str
+    digest: str
+    """Digest of the aligned head."""
+
+
+def head_digest(head: Head) -> str:
+    """Return the SHA-256 of weight, bias and class names."""
+    digest = hashlib.sha256()
+    for part in (head.weight, head.bias):
+        digest.update(np.ascontiguousarray(part, dtype="<f4").tobytes())
+    digest.update(json.dumps(head.class_names, ensure_ascii=False).encode())
+    return digest.hexdigest()
+
+
+def read_base_head(
+    path: Path, *, dim: int | None = None, on_note: Callable[[str], None] = lambda note: None
+) -> tuple[Head, dict[str, Any]]:
+    """Read a head file and what a run record contains about it.
+
+    How it was aligned belongs to the record; earlier versions of `clinit align` wrote that into
+    a file of its own, `NAME.alignment.json`, which counts if it is about this very head.
+
+    Args:
+        path: The file.
+        dim: As in `read_head`.
+        on_note: As in `read_head`.
+
+    Raises:
+        HeadError: If there is no such file, or it or its facts are damaged.
+    """
+    head = read_head(path, dim=dim, on_note=on_note)
+    facts, origin = head.alignment, f"the alignment in {path}"
+    beside = path.with_suffix(".alignment.json")
+    if facts is None and beside.is_file():
+        facts, origin = _FACTS.load(beside), str(beside)
+    if facts is None:
+        return head, {"path": str(path)}
+    _FACTS.convert(facts, AlignmentFacts, origin=origin)
+    if facts.get("digest") != head_digest(head):
+        return head, {"path": str(path)}
+    recorded = {name: facts.get(name) for name in AlignmentFacts.__annotations__}
+    del recorded["digest"]
+    return head, {"path": str(path), "alignment": recorded}
+
+
+def starting_head(
+    base: Source,
+    given: Head | Path | None = None,
+    *,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> tuple[Head, dict[str, Any]]:
+    """Return the head that runs start from, and what a run record says about it.
+
+    Args:
+        base: The base classes, whose cache holds a head of its own.
+        given: Another head, or its file.
+        on_note: As in `read_head`.
+
+    Raises:
+        ExperimentError: If there is neither.
+        HeadError: If there is no such file, or it or its facts are damaged.
+    """
+    if isinstance(given, Path):
+        return read_base_head(given, dim=base.train.dim, on_note=on_note)
+    head = base.head if given is None else given
+    if head is None:
+        raise ExperimentError(
+            f"{base.path} holds no pretrained head to start from",
+            remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit cache import"
+            " --fit-head logistic`.",
+        )
+    return head, {}

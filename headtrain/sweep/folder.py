@@ -22,7 +22,7 @@ from clinit.files.documents import DocumentKind
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.runs import DATA_DIGESTS, RunData, check_data
-from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.source import head_digest
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.study.study import Study, identity_of
 

@@ -66,7 +66,6 @@ from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clinit.errors import ExperimentError
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.methods import EwcConfig
@@ -92,18 +91,7 @@ class Ewc(Rehearsal):
         self.base_sample = config.samples if config.lam else 0
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Anchor the base, before the first task.
-
-        Raises:
-            ExperimentError: If low-rank parts are trained: they are drawn anew at each task.
-        """
-        low_rank = [name for name in model.trainable() if "parametrizations" in name]
-        if low_rank and self._config.lam:
-            raise ExperimentError(
-                f"EWC holds parameters from task to task, but {low_rank[0]} is low-rank and lives"
-                " for one task",
-                remedy="Train the blocks themselves with --full-rank.",
-            )
+        """Anchor the base, before the first task."""
         if task.number == 1 and len(rows.old):
             self._anchor(model, rows, rows.old, task.start, 0)
 

@@ -20,10 +20,9 @@ from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.events import Noted, Observer, Progressed, ignore
-from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, head_digest, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.study import Study

@@ -31,7 +31,7 @@ from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
 from clinit.extract.work.settings import Settings
-from clinit.extract.work.split_run import ShardWork, SplitRun
+from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
 from clinit.files.paths import obstacle
 from clinit.headtrain.events import Noted, Observer, Progressed
@@ -186,7 +186,7 @@ class TrunkCache:
         with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
-            work = ShardWork(
+            result = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
@@ -194,9 +194,6 @@ class TrunkCache:
                 backbone=self.trunk,
                 transform=self.trunk.transform,
                 settings=settings,
-            )
-            result = SplitRun(
-                work=work,
                 head=None,
                 head_names=HeadNames(),
                 on_progress=lambda now: observe(

@@ -95,10 +95,8 @@ def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
     values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
     rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
     heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
-    split = [
-        slice(first, min(first + heads, bank.num_heads))
-        for first in range(0, bank.num_heads, heads)
-    ]
+    firsts = range(0, bank.num_heads, heads)
+    split = [slice(first, min(first + heads, bank.num_heads)) for first in firsts]
     for start in range(0, total, rows):
         yield slice(start, min(start + rows, total)), split
 
@@ -119,7 +117,7 @@ def _judge(
     space = bank.weight.new_empty(0)
     for part, blocks in blocks_of(bank, len(test)):
         features, labels = test.widened(part), test.labels[part]
-        inside = _inside(groups, part)
+        inside = [*_inside(groups, part)]
         for heads in blocks:
             logits = logits_of(bank, features, heads, space)
             own, rival, rival_in_task = compared(logits, labels, inside)
@@ -179,26 +177,17 @@ def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int)
     """Return the rows and the classes of each task; all of them without `ends`."""
     if not ends:
         return [(slice(0, len(labels)), slice(0, num_classes))]
-    bounds = torch.tensor(ends, device=labels.device)
-    last = torch.searchsorted(labels, bounds).tolist()
-    return [
-        (slice(*between), slice(*classes))
-        for between, classes in zip(pairwise((0, *last)), pairwise((0, *ends)), strict=True)
-        if between[0] < between[1]
-    ]
+    last = torch.searchsorted(labels, torch.tensor(ends, device=labels.device)).tolist()
+    tasks = zip(pairwise((0, *last)), pairwise((0, *ends)), strict=True)
+    return [(slice(*rows), slice(*classes)) for rows, classes in tasks if rows[0] < rows[1]]
 
 
-def _inside(groups: Sequence[Group], part: slice) -> list[Group]:
-    """Return the groups of the rows of a part, counted from its first one."""
-    cut = [
-        (max(rows.start, part.start), min(rows.stop, part.stop), classes)
-        for rows, classes in groups
-    ]
-    return [
-        (slice(first - part.start, last - part.start), classes)
-        for first, last, classes in cut
-        if first < last
-    ]
+def _inside(groups: Sequence[Group], part: slice) -> Iterator[Group]:
+    """Yield the groups of the rows of a part, counted from its first one."""
+    for rows, classes in groups:
+        first, last = max(rows.start, part.start), min(rows.stop, part.stop)
+        if first < last:
+            yield slice(first - part.start, last - part.start), classes
 
 
 def _counts(

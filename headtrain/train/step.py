@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -34,7 +34,6 @@ from clinit.headtrain.train.losses import loss_named
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
-Setting = TypeVar("Setting")
 
 
 class AdamW:
@@ -224,13 +223,8 @@ class _HeadGroup:
         of_bias = updates.bias_gradient[:rows].view(bias.shape)
         settings = [(each.rate, each.weight_decay) for each in bank.heads[heads]]
         self.optimizers = [
-            AdamW(
-                [weight[part], bias[part]],
-                [of_weight[part], of_bias[part]],
-                lr=lr,
-                weight_decay=weight_decay,
-            )
-            for part, (lr, weight_decay) in spans(settings)
+            AdamW([weight[p], bias[p]], [of_weight[p], of_bias[p]], lr=lr, weight_decay=decay)
+            for p, (lr, decay) in spans(settings)
         ]
 
     def update(self, products: Products, share: float) -> None:
@@ -263,7 +257,7 @@ def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
             yield from ((slice(head, head + 1), loss) for head in range(heads.start, heads.stop))
 
 
-def spans(settings: Sequence[Setting]) -> Iterator[tuple[slice, Setting]]:
+def spans(settings: Sequence[Any]) -> Iterator[tuple[slice, Any]]:
     """Yield the runs of equal neighbours in `settings`, as slices.
 
     >>> list(spans(["ce", "ce", "mse"]))

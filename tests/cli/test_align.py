@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import CacheError
-from clinit.headtrain.stream.base_head import read_base_head
+from clinit.headtrain.stream.source import read_base_head
 
 NETWORK = [
     "--backbone=convnextv2_atto",

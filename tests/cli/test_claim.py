@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,58 +72,12 @@ def test_storage_that_cannot_lock_serves_and_is_told_of(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", cannot)
+    shown = run("export", tiny_run, "--out", tmp_path / "model.safetensors")
+    assert shown.exit_code == 0, shown.output
+    assert f"Note: The storage of {tmp_path}/model.safetensors cannot lock files" in shown.output
     caches = tiny_run.parent / "caches"
-    both = ("--base", caches / "base", "--new", caches / "new")
+    words = ("--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs")
     sizes = ("--tasks=2", "--iterations=2", "--batch-size=4", "--init=random", "--device=cpu")
-    for name, words in (
-        ("model.safetensors", ("export", tiny_run)),
-        ("runs", ("train-head", *both, *sizes)),
-        ("sweep", ("sweep", *both, *(word.strip("-").replace("-", "_") for word in sizes))),
-    ):
-        shown = run(*words, "--out", tmp_path / name)
-        assert shown.exit_code == 0, shown.output
-        assert f"Note: The storage of {tmp_path}/{name} cannot lock files" in shown.output
-
-
-@pytest.mark.parametrize("command", ["train-head", "sweep"])
-def test_a_folder_that_is_removed_meanwhile_is_told_and_written_anew(
-    tiny_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    remove_before_writing: Callable[[Path], None],
-    command: str,
-) -> None:
-    out, caches = tmp_path / "runs", tiny_run.parent / "caches"
-    words: list[object] = ["--base", caches / "base", "--new", caches / "new", "--out", out]
-    if command == "train-head":
-        words += ["--tasks", 2, "--iterations", 2, "--batch-size", 4, "--device", "cpu"]
-    else:
-        words += ["device=cpu", "tasks=2", "iterations=2", "batch_size=4", "seed=0:2"]
-    with monkeypatch.context():
-        remove_before_writing(out)
-        assert f"{out} was removed or replaced" in refusal(run(command, *words))
-    again = run(command, *words)
-    assert again.exit_code == 0, again.output
-    told = "2 recorded already" if command == "sweep" else f"{out}/random is there already"
-    assert told in again.output
-
-
-@pytest.fixture
-def remove_before_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Remove a folder where the first record is about to be written into it."""
-    import shutil
-
-    from clinit.headtrain.record import format as record
-
-    def arrange(folder: Path) -> None:
-        write = record._write_files
-
-        def remove_and_write(*arguments: object) -> None:
-            monkeypatch.setattr(record, "_write_files", write)
-            shutil.rmtree(folder)
-            Path(str(arguments[1])).mkdir(parents=True)
-            write(*arguments)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(record, "_write_files", remove_and_write)
-
-    return arrange
+    shown = run("train-head", *words, *sizes)
+    assert shown.exit_code == 0, shown.output
+    assert f"Note: The storage of {tmp_path}/runs cannot lock files" in shown.output

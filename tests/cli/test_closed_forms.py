@@ -80,7 +80,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     monkeypatch.setattr(closed_methods, "free_memory", lambda device: 10**6)
     result = train(tiny_run.parent / "caches", tmp_path / "runs", "ranpac", "--ranpac-width=500")
     assert isinstance(result.exception, MachineError)
-    assert "500 random features" in str(result.exception)
+    assert "statistics of ranpac take" in str(result.exception)
     assert "--ranpac-width" in result.exception.remedy
 
 

@@ -56,14 +56,13 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     assert not (tmp_path / "val" / "train").exists()
 
 
-def test_a_root_one_folder_too_deep_is_asked_about(extract: Call, make_tree: Tree) -> None:
+def test_a_missing_val_split_is_noted(extract: Call, make_tree: Tree) -> None:
     root = make_tree()
-    shown = " ".join(extract("--root", root / "train").output.split())
-    assert f"{root / 'train'} has no val split: no class can be evaluated." in shown
-    assert f"was --root {root} meant?" in shown
+    shown = extract("--root", root / "train").output
+    assert f"{root / 'train'} has no val split: no class can be evaluated" in " ".join(
+        shown.split()
+    )
     assert "has no val split" not in extract("--root", root, out="whole").output
-    asked = extract("--root", root, "--split", "train", out="half").output
-    assert "has no val split" not in asked
 
 
 def test_test_images_become_the_split_val_where_that_is_asked_for(
@@ -77,23 +76,18 @@ def test_test_images_become_the_split_val_where_that_is_asked_for(
     assert again.output.count("already complete") == 2
 
 
-@pytest.mark.parametrize("by_manifest", [False, True])
-def test_shards_are_extracted_where_they_lie(
-    extract: Call, make_tree: Tree, tmp_path: Path, by_manifest: bool
+def test_shards_are_extracted_where_they_lie_also_by_a_manifest(
+    extract: Call, make_tree: Tree, tmp_path: Path
 ) -> None:
     images = sorted((make_tree() / "train").glob("*/*.png"))
     members = [(f"{p.parent.name}{p.stem}.png", p.read_bytes()) for p in images]
     labels = [(f"{p.parent.name}{p.stem}.txt", p.parent.name.encode()) for p in images]
-    root = make_tar(tmp_path / "shards" / "0.tar", [*members, *labels]).parent
-    if by_manifest:
-        arguments = ("--root", root, "--split", "train", "--out", tmp_path / "m")
-        assert run("manifest", "build", "webdataset", *arguments).exit_code == 0
-        shown = extract("--manifest", tmp_path / "m", "--root", root, dataset=None)
-    else:
-        shown = extract("--root", root, dataset="webdataset")
-    assert shown.exit_code == 0, shown.output
+    root, manifest = make_tar(tmp_path / "s" / "0.tar", [*members, *labels]).parent, tmp_path / "m"
+    run("manifest", "build", "webdataset", "--root", root, "--split", "train", "--out", manifest)
+    assert "stored head: top-1 " in extract("--root", root, dataset="webdataset").output
+    shown = extract("--manifest", manifest, "--root", root, dataset=None)
     assert "train: 15 images, features 15 x 12 float16" in shown.output
-    assert "stored head: top-1 " in shown.output
+    assert "  already complete: every shard verified, nothing to do" in shown.output
 
 
 def test_settings_come_from_a_file_and_the_command_line_wins(
@@ -189,9 +183,7 @@ def test_what_is_not_there_is_refused(
     assert match in str(shown.exception)
 
 
-def test_views_are_extracted_summed_up_and_shown(
-    extract: Call, make_tree: Tree, tmp_path: Path
-) -> None:
+def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path: Path) -> None:
     root, cache = make_tree(), tmp_path / "cache"
     (root / "train" / "b" / "2.png").write_text("no pixels")
     assert extract("--root", root).exit_code == 0
@@ -200,11 +192,10 @@ def test_views_are_extracted_summed_up_and_shown(
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("  already complete: every shard verified, nothing to do") == 2
     for number in (0, 1):
-        assert f"train, view {number}: 15 images at " in shown.output
+        assert f"train, view {number}: 15 images, features 14 x 12 float16" in shown.output
     assert shown.output.count("have no features") == 1, "what train has listed is not listed again"
-    assert "2 views of the training images, seed 7: " in shown.output
     again = extract("--root", root, "--views", 1, "--view-seed", 7)
-    assert "train, view 0: already complete, every shard verified; stored head" in again.output
+    assert again.output.count("  already complete: every shard verified, nothing to do") == 3
     described = run("cache", "show", cache).output
     assert "       views  2 of train, seed 7, " in described
     assert "random resized crop 32x32 bicubic antialias, area 0.08 to 1" in described

@@ -23,7 +23,7 @@ from clinit.headtrain import runs as runs_module
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_info, read_record
 from clinit.headtrain.record.info import settings_of
-from clinit.headtrain.stream.base_head import head_digest, read_base_head
+from clinit.headtrain.stream.source import head_digest, read_base_head
 from clinit.headtrain.study.study import identity_of
 from clinit.headtrain.train import heads as precision
 from tests.cli.made_cache import CLASSES, write_cache

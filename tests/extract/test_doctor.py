@@ -144,21 +144,21 @@ def test_a_codec_that_fails_or_gives_other_pixels_is_a_fault(
 @pytest.mark.parametrize(
     ("free", "planned", "state", "told"),
     [
-        (1e9, 1.5e9, "fault", "the cache takes 1.5 GB"),
-        (2e9, 1.5e9, "ok", "2.0 GB free at"),
-        (1e8, None, "warning", "0.1 GB free at"),
+        (10**9, 15 * 10**8, "fault", "the cache takes 1.5 GB"),
+        (2 * 10**9, 15 * 10**8, "ok", "2.0 GB free at"),
+        (10**8, None, "warning", "0.1 GB free at"),
     ],
 )
 def test_a_planned_cache_is_compared_with_the_free_space(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    free: float,
-    planned: float | None,
+    free: int,
+    planned: int | None,
     state: str,
     told: str,
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=int(free)))
-    found = check_disk(tmp_path / "not" / ("x" * 300), planned and int(planned))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    found = check_disk(tmp_path / "not" / ("x" * 300), planned)
     only(found, state, told, "" if state == "ok" else "--out")
     assert cache_bytes(1_000_000, 500) == 1.05 * 1_016_000_000
 

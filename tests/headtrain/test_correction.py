@@ -10,17 +10,14 @@ import polars as pl
 import pytest
 import torch
 
-from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head
 from clinit.headtrain.correction import bias_corrected, class_weights, weight_aligned
-from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import PRIOR
 from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.study import Study
+from tests.headtrain.test_experiment import BASE, make_base, make_new
+from tests.headtrain.test_experiment import NEW as ARRIVING
+from tests.headtrain.test_experiment import run as train
 
 OLD, NEW, DIM = 6, 3, 5
 STOP = OLD + NEW
@@ -105,118 +102,6 @@ def test_each_class_weighs_the_same_and_absent_ones_are_stood_for_by_others_of_t
     np.testing.assert_allclose(class_weights(every, 2, 3), [1 / 3, 1 / 6, 1 / 6, 1 / 3])
 
 
-WIDTH, BASE, ARRIVING = 12, 6, 4
-CONFIG = {"tasks": 2, "iterations": 20, "buffer": 60, "batch_size": 16, "eval_every": 10}
-
-
-def side(prefix: str, classes: int, place: int) -> Source:
-    centres = np.random.default_rng(place).normal(size=(classes, WIDTH))
-
-    def rows(each: int, seed: int) -> FeatureSet:
-        labels = np.repeat(np.arange(classes), each)
-        noise = np.random.default_rng([place, seed]).normal(size=(len(labels), WIDTH))
-        names = tuple(f"{prefix}{number}" for number in range(classes))
-        return FeatureSet((centres[labels] + noise).astype(np.float16), labels, names)
-
-    return Source(rows(20, 1), rows(8, 2), path=prefix)
-
-
-def head() -> Head:
-    centres = np.random.default_rng(1).normal(size=(BASE, WIDTH)).astype(np.float32)
-    bias = -(centres**2).sum(1) / 2
-    return Head(centres, bias, tuple(f"base{number}" for number in range(BASE)))
-
-
-def run(inits: tuple[str, ...] = ("random",), **settings: Any) -> list[RunRecord]:
-    studies = [Study.of({**CONFIG, "device": "cpu", **settings, "init": init}) for init in inits]
-    return run_experiment(side("base", BASE, 1), side("new", ARRIVING, 2), head(), studies)
-
-
-def tables(record: RunRecord) -> list[pl.DataFrame]:
-    return [getattr(record, name).drop("elapsed_s", strict=False) for name in TABLES]
-
-
-def right(record: RunRecord, task: int, iteration: int) -> list[int]:
-    """Test images labelled right at an evaluation, of the base and of each task."""
-    here = record.evaluations.filter(pl.col("task") == task, pl.col("iteration") == iteration)
-    origins = here.join(record.classes.select("row", origin="task"), on="row")
-    return (
-        origins.group_by("origin").agg(pl.col("correct").sum()).sort("origin")["correct"].to_list()
-    )
-
-
-@pytest.fixture(scope="module")
-def plain() -> list[RunRecord]:
-    return run(("random", "least-square"))
-
-
-def test_weight_aligning_changes_nothing_before_the_end_of_the_first_task(
-    plain: list[RunRecord],
-) -> None:
-    for one, other in zip(plain, run(("random", "least-square"), correct="wa"), strict=True):
-        first = pl.col("task") == 1
-        assert one.steps.filter(first).equals(other.steps.filter(first))
-        before = other.info["tasks"][0]["correction"]["correct_before"]
-        assert before == right(one, 1, 20)
-        assert not one.steps.equals(other.steps)
-
-
-def test_aligned_rows_have_the_mean_norm_of_those_before_them() -> None:
-    (record,) = run(correct="wa")
-    assert record.head is not None
-    norms = np.linalg.norm(record.head.weight, axis=1)
-    ends = (BASE, BASE + ARRIVING // 2, BASE + ARRIVING)
-    last = norms[ends[1] : ends[2]].mean()
-    assert last == pytest.approx(norms[: ends[1]].mean(), rel=1e-5)
-    for task in record.info["tasks"]:
-        assert task["correction"]["factor"] > 0
-        assert task["correction"]["shift"] == 0
-
-
-@pytest.mark.parametrize("correct", ["wa", "bic"])
-def test_the_last_evaluation_is_that_of_the_corrected_head(correct: str) -> None:
-    (record,) = run(correct=correct)
-    assert record.head is not None
-    order = [int(name[3:]) for name in record.classes["name"][BASE:]]
-    base, new = side("base", BASE, 1).val, side("new", ARRIVING, 2).val
-    row_of_new = np.empty(ARRIVING, np.int64)
-    row_of_new[order] = np.arange(BASE, BASE + ARRIVING)
-    features = np.concatenate([base.features, new.features]).astype(np.float64)
-    labels = np.concatenate([base.labels, row_of_new[new.labels]])
-    logits = features @ record.head.weight.T.astype(np.float64) + record.head.bias
-    hits = (logits.argmax(1) == labels).astype(int)
-    ends = pairwise((0, BASE, BASE + ARRIVING // 2, BASE + ARRIVING))
-    expected = [int(hits[(labels >= a) & (labels < b)].sum()) for a, b in ends]
-    assert right(record, 2, 20) == expected
-    assert len(record.info["tasks"][1]["correction"]["correct_before"]) == 3
-
-
-def test_bias_correction_trains_on_fewer_rows_and_records_what_it_found() -> None:
-    (record,) = run(correct="bic", lr=0.02)
-    for task in record.info["tasks"]:
-        found = task["correction"]
-        assert task["train_rows"] == 40 - 4
-        assert found["rows_aside"] == 60 - task["buffer_rows"] + 4
-        assert found["loss_after"] <= found["loss_before"]
-        assert found["factor"] > 0
-
-
-@pytest.mark.parametrize("correct", ["wa", "bic"])
-def test_a_head_that_has_diverged_is_recorded_all_the_same(correct: str) -> None:
-    (record,) = run(correct=correct, lr=1e38)
-    assert any("has diverged" in note for note in record.info["notes"])
-
-
-KNOWN, ARRIVED, LATER = 5, 3, 2
-
-
-def scaled_head(seed: int = 0) -> Rows:
-    rng = np.random.default_rng(seed)
-    return Rows(
-        rng.normal(size=(KNOWN + ARRIVED + LATER, 4)) * 3, rng.normal(size=KNOWN + ARRIVED + LATER)
-    )
-
-
 def as_in_pycil(weight: np.ndarray, increment: int) -> tuple[np.ndarray, float]:
     """The published code, for a head that ends with the new classes."""
     weights = torch.from_numpy(weight.copy())
@@ -227,11 +112,76 @@ def as_in_pycil(weight: np.ndarray, increment: int) -> tuple[np.ndarray, float]:
 
 
 def test_new_rows_get_the_mean_norm_of_the_old_ones_and_keep_their_biases() -> None:
-    rows = scaled_head()
-    found = weight_aligned(rows, KNOWN, KNOWN + ARRIVED)
-    expected, gamma = as_in_pycil(rows.weight[: KNOWN + ARRIVED], ARRIVED)
-    np.testing.assert_allclose(found.rows.weight, expected[KNOWN:])
-    np.testing.assert_array_equal(found.rows.bias, rows.bias[KNOWN : KNOWN + ARRIVED])
+    head = trained_head(3.0, 4.0).head
+    later = Rows(np.r_[head.weight, head.weight[:2]], np.r_[head.bias, head.bias[:2]])
+    found = weight_aligned(later, OLD, STOP)
+    expected, gamma = as_in_pycil(head.weight, NEW)
+    np.testing.assert_allclose(found.rows.weight, expected[OLD:])
+    np.testing.assert_array_equal(found.rows.bias, head.bias[OLD:])
     assert found.facts == {"factor": pytest.approx(gamma), "shift": 0.0}
-    norms = np.linalg.norm(found.rows.weight, axis=1)
-    assert norms.mean() == pytest.approx(np.linalg.norm(rows.weight[:KNOWN], axis=1).mean())
+
+
+def run(*inits: str, **settings: Any) -> list[RunRecord]:
+    config = {"tasks": 2, "iterations": 20, "eval_every": 10, "buffer": 60, "batch_size": 16}
+    heads = [{**settings, "device": "cpu", "init": init} for init in inits or ("random",)]
+    return train(config, heads)
+
+
+def right(record: RunRecord, task: int) -> list[int]:
+    """Test images labelled right at the end of a task, of the base and of each task."""
+    here = record.evaluations.filter(pl.col("task") == task, pl.col("iteration") == 20)
+    origins = here.join(record.classes.select("row", origin="task"), on="row")
+    found = origins.group_by("origin").agg(pl.col("correct").sum()).sort("origin")
+    return found["correct"].to_list()
+
+
+def ends(record: RunRecord) -> list[int]:
+    first = int((record.classes["task"] == 1).sum())
+    return [0, BASE, BASE + first, BASE + ARRIVING]
+
+
+def test_weight_aligning_changes_nothing_before_the_end_of_the_first_task() -> None:
+    inits = "random", "least-square"
+    for one, other in zip(run(*inits), run(*inits, correct="wa"), strict=True):
+        first = pl.col("task") == 1
+        assert one.steps.filter(first).equals(other.steps.filter(first))
+        before = other.info["tasks"][0]["correction"]["correct_before"]
+        assert before == right(one, 1)
+        assert not one.steps.equals(other.steps)
+        assert other.head is not None
+        norms = np.linalg.norm(other.head.weight, axis=1)
+        last = ends(other)[2]
+        assert norms[last:].mean() == pytest.approx(norms[:last].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("correct", ["wa", "bic"])
+def test_the_last_evaluation_is_that_of_the_corrected_head(correct: str) -> None:
+    (record,) = run(correct=correct)
+    assert record.head is not None
+    order = [int(name[3:]) for name in record.classes["name"][BASE:]]
+    row_of_new = np.empty(ARRIVING, np.int64)
+    row_of_new[order] = np.arange(BASE, BASE + ARRIVING)
+    base, new = make_base().val, make_new().val
+    features = np.concatenate([base.features, new.features]).astype(np.float64)
+    labels = np.concatenate([base.labels, row_of_new[new.labels]])
+    logits = features @ record.head.weight.T.astype(np.float64) + record.head.bias
+    hits = (logits.argmax(1) == labels).astype(int)
+    parts = pairwise(ends(record))
+    assert right(record, 2) == [int(hits[(labels >= a) & (labels < b)].sum()) for a, b in parts]
+    assert len(record.info["tasks"][1]["correction"]["correct_before"]) == 3
+
+
+def test_bias_correction_trains_on_fewer_rows_and_records_what_it_found() -> None:
+    (record,) = run(correct="bic", lr=0.02)
+    for task in record.info["tasks"]:
+        found, rows = task["correction"], 25 * task["classes"]
+        assert 0.85 * rows < task["train_rows"] < rows
+        assert task["train_rows"] + found["rows_aside"] + task["buffer_rows"] == rows + 60
+        assert found["loss_after"] <= found["loss_before"]
+        assert found["factor"] > 0
+
+
+@pytest.mark.parametrize("correct", ["wa", "bic"])
+def test_a_head_that_has_diverged_is_recorded_all_the_same(correct: str) -> None:
+    (record,) = run(correct=correct, lr=1e38)
+    assert any("has diverged" in note for note in record.info["notes"])

@@ -19,14 +19,8 @@ from clinit.headtrain.train import heads as precision
 from clinit.headtrain.train.heads import LabelledRows
 
 DIM, BASE, NEW = 24, 8, 7
-CONFIG = {
-    "tasks": 3,
-    "iterations": 30,
-    "buffer": 60,
-    "batch_size": 16,
-    "eval_every": 20,
-    "device": "cpu",
-}
+STEPS = {"iterations": 30, "batch_size": 16, "eval_every": 20}
+CONFIG = {"tasks": 3, "buffer": 60, "device": "cpu", **STEPS}
 HEADS = [{"init": init} for init in ("random", "class-mean", "least-square")]
 
 
@@ -57,15 +51,12 @@ def make_head() -> Head:
     return Head(mean.astype(np.float32), bias.astype(np.float32), names)
 
 
-def studies(config: Mapping[str, Any], heads: Sequence[Mapping[str, Any]]) -> list[Study]:
-    return [Study.of({**config, **head}) for head in heads]
-
-
 def run(
     config: Mapping[str, Any] = CONFIG, heads: Sequence[Mapping[str, Any]] = HEADS, **sides: Any
 ) -> list[RunRecord]:
     sides = {"base": make_base(), "new": make_new(), "head": make_head(), **sides}
-    return run_experiment(sides["base"], sides["new"], sides["head"], studies(config, heads))
+    studies = [Study.of({**config, **head}) for head in heads]
+    return run_experiment(sides["base"], sides["new"], sides["head"], studies)
 
 
 @pytest.fixture(scope="module")
@@ -73,29 +64,9 @@ def records() -> list[RunRecord]:
     return run()
 
 
-def accuracy_at_start(record: RunRecord, task: int) -> float:
-    new_rows = record.classes.filter(pl.col("task") == task)["row"].to_list()
-    first = record.evaluations.filter(
-        pl.col("task") == task, pl.col("iteration") == 0, pl.col("row").is_in(new_rows)
-    )
-    return int(first["correct"].sum()) / int(first["total"].sum())
-
-
 def tables(record: RunRecord) -> list[pl.DataFrame]:
     """The tables of a record, wall times left out."""
     return [getattr(record, name).drop("elapsed_s", strict=False) for name in TABLES]
-
-
-def test_all_heads_of_a_call_see_the_same_classes_and_start_from_the_same_old_head(
-    records: list[RunRecord],
-) -> None:
-    assert [record.info["id"] for record in records] == [
-        "random",
-        "class-mean-calibrated",
-        "least-square-calibrated",
-    ]
-    assert all(record.classes.equals(records[0].classes) for record in records)
-    assert all(record.info["bank_size"] == 3 for record in records)
 
 
 @pytest.mark.parametrize("head_width", ["grow", "full"])
@@ -156,38 +127,22 @@ def test_a_stream_that_stops_early_gives_the_first_tasks_of_the_whole(width: str
     assert part.head.num_classes == BASE + (5 if width == "grow" else 7)
 
 
-def test_steps_hold_the_loss_before_each_update_and_its_two_halves(
-    records: list[RunRecord],
-) -> None:
-    steps = records[1].steps
-    assert steps.select("task", "iteration").rows() == [
-        (t, i) for t in (1, 2, 3) for i in range(30)
-    ]
-    halves = (steps["loss_new"] + steps["loss_old"]) / 2
-    np.testing.assert_allclose(steps["loss"], halves, rtol=1e-5)
-
-
-def test_run_json_says_what_was_done(records: list[RunRecord]) -> None:
+def test_run_json_contains_what_was_done(records: list[RunRecord]) -> None:
+    assert [record.info["id"] for record in records] == [
+        "random", "class-mean-calibrated", "least-square-calibrated"
+    ]  # fmt: skip
+    assert all(record.classes.equals(records[0].classes) for record in records)
     info = records[2].info
-    assert info["config"]["init"] == "least-square"
-    assert info["config"]["scale"] == "calibrated"
-    assert info["config"]["tasks"] == 3
-    assert info["device"] == "cpu"
-    assert info["optimizer"]["state"] == "fresh each task"
+    assert (info["bank_size"], info["device"], info["config"]["tasks"]) == (3, "cpu", 3)
     phases = {"prepare", "initialise", "train", "evaluate", "diagnose"}
     assert set(info["timings_s"]) == {"load", "total"} | phases
     first = info["tasks"][0]
-    assert {key: first[key] for key in ("task", "classes", "train_rows", "val_rows")} == {
-        "task": 1,
-        "classes": 3,
-        "train_rows": 75,
-        "val_rows": 18,
-    }
-    assert (first["buffer_rows"], first["buffer_classes"]) == (60, BASE)
+    told = ("task", "classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
+    assert [first[key] for key in told] == [1, 3, 75, 18, 60, BASE]  # type: ignore[literal-required]
     assert [task["buffer_classes"] for task in info["tasks"]] == [BASE, BASE + 3, BASE + 5]
-    assert first["initialisation"]["loss_after"] < first["initialisation"]["loss_before"]
-    assert info["tasks"][0]["initialisation"]["seconds"] > 0
-    assert records[0].info["tasks"][0]["initialisation"]["loss_before"] is None
+    start: Any = first["initialisation"]
+    assert start["loss_after"] < start["loss_before"]
+    assert start["seconds"] > 0
 
 
 def test_without_a_buffer_batches_are_new_and_the_old_loss_is_null() -> None:
@@ -246,5 +201,3 @@ def test_a_cuda_device_gives_the_losses_of_the_cpu(
         np.testing.assert_allclose(
             cpu.steps["loss"], cuda.steps["loss"], rtol=tolerance, atol=tolerance
         )
-        said = any("stay in host memory" in note for note in cuda.info["notes"])
-        assert said is streamed

@@ -6,48 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 import clinit
-from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.scenario import build_scenario
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.rules import DEFAULT_BUFFER
 from clinit.headtrain.study.study import Study, identity_of
 from clinit.headtrain.sweep.grid import run_of
+from tests.headtrain.test_experiment import BASE, DIM, NEW, make_base, make_head, make_new
 
-DIM, BASE, NEW = 8, 5, 4
-SMALL: dict[str, Any] = {
-    "tasks": 2,
-    "iterations": 0,
-    "batch_size": 8,
-    "eval_every": 5,
-    "device": "cpu",
-}
+SMALL: dict[str, Any] = {"tasks": 2, "iterations": 0, "batch_size": 8, "device": "cpu"}
 LEAST_SQUARE = {"scale": "norm", "lam": 0.05}
-
-
-def features_of(prefix: str, counts: list[int], seed: int) -> FeatureSet:
-    labels = np.repeat(np.arange(len(counts)), counts)
-    centres = np.random.default_rng(len(prefix)).normal(size=(len(counts), DIM))
-    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
-    features = (2 * centres[labels] + noise).astype(np.float32)
-    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(len(counts))))
-
-
-def sources() -> tuple[Source, Source, Head]:
-    base = Source(features_of("a", [12, 3, 9, 20, 1], 1), features_of("a", [4] * BASE, 2))
-    new = Source(features_of("bb", [15, 6, 9, 11], 3), features_of("bb", [4] * NEW, 4))
-    weight = np.random.default_rng(0).normal(size=(BASE, DIM)).astype(np.float32)
-    names = tuple(f"a{i}" for i in range(BASE))
-    return base, new, Head(weight, np.zeros(BASE, np.float32), names)
+SIDES = make_base(train=(12, 3, 9, 20, 1, 7, 8, 5)), make_new(train=(15, 6, 9, 11, 5, 8, 7))
 
 
 def study(*settings: Mapping[str, Any], **more: Any) -> Study:
@@ -55,8 +29,8 @@ def study(*settings: Mapping[str, Any], **more: Any) -> Study:
 
 
 def run(*heads: Mapping[str, Any], **changes: Any) -> list[RunRecord]:
-    studies = [study(SMALL, head, **changes) for head in heads or [LEAST_SQUARE]]
-    return run_experiment(*sources(), studies)
+    studies = [study(SMALL, head, **changes) for head in heads]
+    return run_experiment(*SIDES, make_head(), studies)
 
 
 def final_weight(record: RunRecord) -> np.ndarray:
@@ -66,7 +40,7 @@ def final_weight(record: RunRecord) -> np.ndarray:
 
 def test_a_buffer_is_kept_for_initialisation_alone() -> None:
     kept = study(method="naive", init_rows="buffer").resolved().stream
-    assert (kept.buffer, kept.mix) == (DEFAULT_BUFFER, "text")
+    assert (kept.buffer, kept.mix) == (24_000, "text")
     for method, rows, expected in (
         ("naive", "buffer", 60),
         ("naive", "new", None),
@@ -90,16 +64,17 @@ def one_hot_solution(
 
 @pytest.mark.parametrize("weighting", ["class", "sample"])
 def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
-    base, new, head = sources()
     raw = {**LEAST_SQUARE, "scale": "none", "weighting": weighting}
     asked = study(SMALL, raw, tasks=1, method="joint")
-    (record,) = run_experiment(base, new, head, [asked])
-    scenario = build_scenario(base, new, head, asked.stream)
+    (record,) = run_experiment(*SIDES, make_head(), [asked])
+    scenario = build_scenario(*SIDES, make_head(), asked.stream)
     features = scenario.train.take(np.arange(len(scenario.train.labels)))
     labels = scenario.train.labels
     counts = np.bincount(labels)
-    per_row = 1 / (len(counts) * counts) if weighting == "class" else np.full(9, 1 / len(labels))
-    expected = one_hot_solution(features, labels, per_row[labels], BASE + NEW)[BASE:]
+    per_class = 1 / (len(counts) * counts)
+    if weighting == "sample":
+        per_class[:] = 1 / len(labels)
+    expected = one_hot_solution(features, labels, per_class[labels], BASE + NEW)[BASE:]
     np.testing.assert_allclose(final_weight(record)[BASE:], expected, rtol=1e-4, atol=1e-6)
     peer = clinit.least_squares(features, labels, weighting=weighting)
     np.testing.assert_allclose(final_weight(record)[BASE:], peer.weight[BASE:], rtol=1e-5)
@@ -108,10 +83,10 @@ def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "classes"),
     [
-        ({"buffer": 20}, 7),
-        ({"buffer": 20, "init_rows": "new"}, 7),
-        ({"method": "naive"}, 2),
-        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, 2),
+        ({"buffer": 20}, 12),
+        ({"buffer": 20, "init_rows": "new"}, 12),
+        ({"method": "naive"}, 4),
+        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, 4),
     ],
 )
 def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
@@ -124,7 +99,7 @@ def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
         return {}
 
     asked = study(SMALL, LEAST_SQUARE, **changes)
-    run_experiment(*sources(), [asked], diagnose=diagnose)
+    run_experiment(*SIDES, make_head(), [asked], diagnose=diagnose)
     assert measured[0] == classes
 
 
@@ -146,14 +121,9 @@ def test_the_seconds_of_a_start_are_told_by_what_they_were_spent_on() -> None:
         record.info["tasks"][0]["initialisation"] for record in records
     )
     assert (random["library"], random["seconds"]) == (None, 0)
-    assert not [name for name in random if name.endswith("_s")]
     phases = ["features_s", "statistics_s", "lambda_s", "solve_s", "calibrate_s"]
     assert [name for name in least_square if name.endswith("_s")] == phases
     assert least_square["library"] == "numpy"
     assert least_square["seconds"] == pytest.approx(sum(least_square[name] for name in phases))
-    assert {name for name in imprint if name.endswith("_s")} == {
-        "features_s",
-        "solve_s",
-        "calibrate_s",
-    }
-    assert pl.DataFrame([least_square | {"loss_before": 0.0}]).height == 1  # plain values only
+    found = {name for name in imprint if name.endswith("_s")}
+    assert found == {"features_s", "solve_s", "calibrate_s"}

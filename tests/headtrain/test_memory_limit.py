@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
-from clinit.analysis.metrics.diagnosis import diagnose
 from clinit.errors import MachineError
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events
@@ -16,7 +15,7 @@ from clinit.headtrain import ram as memory_module
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.ram import HostMemory
+from clinit.headtrain.ram import HostMemory, is_resident
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source, read_sources
@@ -59,50 +58,27 @@ def train(
     return run_experiment(base, new, base.head, [study], observer=observe, **options), notes
 
 
-def measured(statistics: Any, head: Any) -> dict[str, Any]:
-    return diagnose(statistics, head.weight, head.bias, lam=0.05).content()
-
-
 def same(one: RunRecord, other: RunRecord) -> None:
     assert differences(one, other) == []
     assert one.mistakes is not None
     assert other.mistakes is not None
     assert one.mistakes.equals(other.mistakes)
-    assert timeless(one.info["tasks"]) == timeless(other.info["tasks"])
-
-
-def timeless(told: Any) -> Any:
-    """Leave out how long something took."""
-    if isinstance(told, list):
-        return [timeless(each) for each in told]
-    if not isinstance(told, dict):
-        return "nan" if isinstance(told, float) and np.isnan(told) else told
-    times = [name for name in told if name.endswith("_s") or name == "seconds"]
-    return {name: timeless(value) for name, value in told.items() if name not in times}
 
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "random": {**TRAINED, "init": "random"},
     "least-square": {**TRAINED, "init": "least-square"},
-    "lambda": {**TRAINED, "init": "least-square", "lam": "auto", "scale": "norm"},
+    "lambda": {**TRAINED, "init": "least-square", "scale": "norm", "correct": "bic"},
     "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
     "lda": {**TRAINED, "init": "lda"},
     "fitted": {**TRAINED, "init": "fitted"},
-    "bic": {**TRAINED, "init": "least-square", "correct": "bic"},
-    "wa": {**TRAINED, "init": "least-square", "correct": "wa"},
     "sgm": {**TRAINED, "mix": "sgm", "buffer_split": "sgm", "head_width": "full"},
     "bf16": {**TRAINED, "precision": "bf16"},
     "new rows": {**TRAINED, "init": "class-mean", "init_rows": "new"},
     "joint": {**TRAINED, "method": "joint", "buffer": None},
-    "naive": {**TRAINED, "method": "naive", "buffer": None},
-    **{method: {**STREAM, "method": method} for method in ("ncm", "ridge", "lda rows")},
-    "slda": {**STREAM, "method": "slda"},
-    "simplecil": {**STREAM, "method": "simplecil"},
-    "fecam": {**STREAM, "method": "fecam"},
+    **{method: {**STREAM, "method": method} for method in ("ridge", "slda", "fecam")},
     "klda": {**STREAM, "method": "klda", "klda_width": 64, "klda_members": 2},
     "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
 }
-FAMILIES["lda rows"]["method"] = "lda"
 
 
 @pytest.mark.slow
@@ -119,7 +95,7 @@ def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: 
         assert any("disk" in note for note in notes)
 
 
-@pytest.mark.parametrize("views", [0, 1, 2])
+@pytest.mark.parametrize("views", [0, 2])
 def test_alignment_is_the_same_wherever_features_are(caches: Caches, views: int) -> None:
     base, _ = caches
     config = AlignConfig(epochs=3, batch_size=32, device="cpu")
@@ -156,37 +132,30 @@ def test_without_a_limit_it_is_the_free_memory_that_counts(
     monkeypatch.setattr(memory_module, "free_memory", lambda: 30_000)
     base, new = read_sources(*caches)
     assert base.memory == new.memory == HostMemory(30_000, is_asked=False)
-    assert base.notes[-1].startswith(f"{caches[0]}/train stays on disk")
-    assert "more than the 30.00 kB that are free" in base.notes[-1]
-    assert len(new.notes) == 2
+    assert f"{caches[0]}/train stays on disk" in base.notes[-1]
 
 
+@pytest.mark.parametrize(("asked", "fact"), [(15_391, "15.39 kB of --memory"), (None, "9.00 kB")])
 def test_a_shard_that_memory_does_not_hold_is_refused(
-    caches: Caches, monkeypatch: pytest.MonkeyPatch
+    caches: Caches, asked: int | None, fact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(MachineError) as caught:
-        read_sources(*caches, memory=15_391)
-    assert str(caught.value) == (
-        f"a shard of {caches[0]}/train takes 15.39 kB and is read as a whole to verify it, but"
-        " features may take only the 15.39 kB of --memory"
-    )
-    assert caught.value.remedy == "Give more memory (--memory; in Python, memory=)."
     monkeypatch.setattr(memory_module, "free_memory", lambda: 9000)
-    with pytest.raises(MachineError, match=r"only the 9\.00 kB that are free") as caught:
-        read_sources(*caches)
-    assert caught.value.remedy == (
-        "Free some memory, or extract the features again with a smaller --shard-rows."
-    )
+    with pytest.raises(MachineError, match=f"base/train takes 15.39 kB .* {fact}") as caught:
+        read_sources(*caches, memory=asked)
+    assert "--shard-rows" in caught.value.remedy
 
 
 def test_batches_that_memory_does_not_hold_are_refused(caches: Caches) -> None:
     base, new = read_sources(*caches, memory=SMALL)
-    with pytest.raises(MachineError) as caught:
+    with pytest.raises(MachineError, match=r"take 19.20 kB, more than the 16.00 kB") as caught:
         train((base, new), {**TRAINED, "batch_size": 3})
-    assert str(caught.value) == (
-        "the rows of 25 updates, 3 for each, and a copy of them take 19.20 kB, more than the"
-        " 16.00 kB of --memory"
-    )
-    assert caught.value.remedy == (
-        "Give a smaller --batch-size, or more memory (--memory; in Python, memory=)."
-    )
+    assert "--batch-size" in caught.value.remedy
+
+
+def test_features_stay_in_host_memory_if_they_would_take_more_than_a_quarter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_module, "free_memory", lambda device: 8_000_000_000)
+    assert is_resident(2_000_000_000, torch.device("cuda"))
+    assert not is_resident(2_000_000_001, torch.device("cuda"))
+    assert is_resident(10**15, torch.device("cpu"))

@@ -68,18 +68,6 @@ def test_a_line_is_broken_where_the_value_of_a_seed_is_not_finite() -> None:
     assert Line.of([], [[]]).pieces() == []
 
 
-@pytest.mark.parametrize("half", [1, 3, 50])
-def test_the_moving_mean_looks_to_both_sides_alike_from_the_start_on(half: int) -> None:
-    line = noisy(40)
-    smooth = line.smoothed(half).mean
-    for place in range(40):
-        left = min(half, place)
-        right = min(left, 39 - place)
-        window = line.mean[place - left : place + right + 1].tolist()
-        assert smooth[place] == pytest.approx(sum(window) / len(window))
-    assert smooth[0] == line.mean[0]
-
-
 def test_a_linear_scale_is_kept_until_it_hides_a_start() -> None:
     high, low = Line.of([0, 1], [[40.0, 1e-9]]), Line.of([0, 1], [[1.0, 1e-9]])
     assert log_floor([[high], [low]]) == 0.01

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from scipy.stats import ttest_rel
 
+from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.reproduction import (
     Effect,
     adjusted_by_holm,
@@ -112,8 +113,11 @@ def test_there_is_no_test_over_images_without_mistakes_or_for_other_metrics(runs
     assert over_images(run, run, "acc_all") is None
 
 
+PLACE = Place("", "ce", 0, None, "least-square")
+
+
 def effect(paper: Any, mean: Any, p_value: Any) -> Effect:
-    return Effect("acc_new", "least-square", "random", paper, mean, 1.0, "seeds", 5, p_value)
+    return Effect(PLACE, "acc_new", "least-square", "random", paper, mean, 1.0, "seeds", 5, p_value)
 
 
 @pytest.mark.parametrize(

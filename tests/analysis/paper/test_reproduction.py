@@ -74,10 +74,10 @@ def test_each_number_stands_in_its_place(runs: Make) -> None:
 def test_effects_are_differences_of_the_same_seed(runs: Make) -> None:
     made = runs(budgets=((100, 40), (200, 80)), seeds=tuple(range(8)))
     found = reproduction(table_named("resnet18"), made)
-    effects = [each.effect for each in found.comparisons]
+    effects = [*found.effects]
     assert len(effects) == 2 * 3 * 2
     one = reproduction(table_named("resnet18"), [run for run in made if not run.config["seed"]])
-    assert (one.comparisons[0].effect.over, one.comparisons[0].effect.number > 9) == (
+    assert (one.effects[0].over, one.effects[0].number > 9) == (
         "images",
         True,
     )
@@ -109,7 +109,7 @@ def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Mak
     }
     random = [run.row()["acc_new"] for run in made if run.init == "random"]
     assert lines_of(found, iterations=300, init="random")["acc_new"].mean == fmean(random)
-    effects = [each.effect for each in found.comparisons if each.place.iterations == 300]
+    effects = [each for each in found.effects if each.place.iterations == 300]
     assert len(effects) == 3 * 2
     assert {(effect.paper, effect.verdict, effect.number) for effect in effects} == {(None, "-", 2)}
     assert all(effect.mean is not None and effect.half_width is not None for effect in effects)
@@ -259,9 +259,7 @@ def test_only_runs_of_the_same_seed_are_compared_over_images(runs: Make) -> None
     both = [run for run in made if run.init == "random"]
     found = reproduction(table_named("resnet18"), [*kept, *both[:0]])
     effect = next(
-        each.effect
-        for each in found.comparisons
-        if (each.effect.better, each.effect.other) == ("least-square", "random")
+        each for each in found.effects if (each.better, each.other) == ("least-square", "random")
     )
     assert (effect.over, effect.number, effect.mean) == ("", 0, None)
 
@@ -293,7 +291,7 @@ def test_json_and_csv_hold_every_number(whole: Reproduction) -> None:
     content = json.loads(FORMATS["json"](whole))
     assert content["reduced"] is True
     assert len(content["lines"]) == len(whole.lines)
-    assert len(content["effects"]) == len(whole.comparisons)
+    assert len(content["effects"]) == len(whole.effects)
     read = list(csv.DictReader(io.StringIO(FORMATS["csv"](whole))))
     for line, found, row in zip(whole.lines, content["lines"], read, strict=True):
         assert found["ours"] == pytest.approx(line.mean)

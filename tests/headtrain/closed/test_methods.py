@@ -20,33 +20,26 @@ def given(method: str, **settings: float) -> tuple[Scenario, Study]:
     return build_scenario(BASE, make_new(), make_head(), study.stream), study
 
 
-@pytest.mark.parametrize(
-    ("method", "fact", "remedy"),
-    [
-        ("ranpac", "10,000 random features take 4", "a smaller --ranpac-width"),
-        ("klda", "1 times 5,000 random features", "a smaller --klda-width or fewer"),
-        ("fecam", "of 12 classes, 2,048 x 2,048 each,", "--method slda"),
-    ],
-)
+@pytest.mark.parametrize("method", ["ranpac", "klda", "fecam"])
 def test_statistics_that_do_not_fit_are_refused(
-    method: str, fact: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+    method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(methods, "free_memory", lambda device: 10**8)
-    with pytest.raises(MachineError, match=fact) as error:
+    with pytest.raises(MachineError, match=f"statistics of {method} take") as error:
         check_memory(*given(method), 2048)
-    assert remedy in error.value.remedy
+    assert "--ranpac-width" in error.value.remedy
     monkeypatch.setattr(methods, "free_memory", lambda device: 10**12)
     check_memory(*given(method), 2048)
 
 
 def test_what_is_needed_is_counted_in_matrices() -> None:
     chosen, fixed = (
-        needed(*given("ranpac", ranpac_width=50, **lam), 24)[0]
+        needed(*given("ranpac", ranpac_width=50, **lam), 24)
         for lam in (dict[str, float](), {"ranpac_lam": 1.0})
     )
     assert chosen - fixed == 8 * 6 * 50**2  # a task has more rows than random features
-    assert needed(*given("fecam"), 24)[0] == 4 * 12 * 24**2 + 8 * 5 * 24**2
-    assert needed(*given("slda"), 24)[0] == 0
+    assert needed(*given("fecam"), 24) == 4 * 12 * 24**2 + 8 * 5 * 24**2
+    assert needed(*given("slda"), 24) == 0
 
 
 def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:

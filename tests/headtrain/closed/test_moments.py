@@ -21,10 +21,10 @@ def test_sums_in_parts_are_those_of_all_mapped_rows(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(FeatureMap, "block_rows", 7)
     mapped, parts = drawn("relu"), []
     for chosen, classes in ((slice(0, 14), 4), (slice(14, None), 5)):
-        part = ClassMoments(np.zeros(30))
+        part = ClassMoments.like(np.zeros(1), 30)
         part.grow(4)
         part.grow(classes)
-        part.add(ROWS[chosen], LABELS[chosen], mapped)
+        part.add_mapped(ROWS[chosen], LABELS[chosen], mapped)
         part.grow(5)
         parts.append(part)
     parts[0].merge(parts[1])

@@ -23,7 +23,7 @@ from clinit.errors import BackboneError, CacheError, ClinitError, HeadError, Mod
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.work.recorded import reload
-from clinit.headtrain.model.export import Export, TrainedRun, export_head, export_run
+from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.model import assemble, open_model
 from clinit.headtrain.model.model_file import ModelFacts, read_facts
 from clinit.headtrain.model.onnx import load_onnx
@@ -204,7 +204,7 @@ def test_changed_parameters_of_the_backbone_are_exported(
         expected = network(noise())
         assert torch.equal(in_plain_timm(file, after.facts)(noise()), expected)
     with pytest.raises(HeadError, match="training has changed the backbone"):
-        export_head(run, tmp_path / "head.npz")
+        export_run(run, tmp_path / "head.npz")
 
 
 def with_head(change: Callable[[Head], Head]) -> Callable[[Path], None]:
@@ -423,7 +423,7 @@ def test_a_head_alone_has_the_rows_of_the_model(
 ) -> None:
     monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
     out = tmp_path / f"head{suffix}"
-    exported = export_head(tiny_run, out)
+    exported = export_run(tiny_run, out, head_only=True)
     head = read_head(out)
     classifier = load_model(model.path, device="cpu").backbone.head
     assert head.weight.tobytes() == classifier.weight.tobytes()
@@ -435,4 +435,4 @@ def test_a_head_alone_has_the_rows_of_the_model(
     assert head.origin["temperature"]["value"] == exported.temperature.value
     assert [is_head_file(each) for each in (out, model.path / "model.safetensors")] == [True, False]
     with pytest.raises(ModelError, match="there is already a model at"):
-        export_head(tiny_run, out)
+        export_run(tiny_run, out, head_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from clinit.headtrain.model.folder import (
     MODEL_FILE,
     card,
     data_config,
-    read_model,
     write_model_folder,
 )
 from clinit.headtrain.model.model_file import METADATA, Change, ModelFacts, read_facts, write_model
@@ -141,21 +139,6 @@ def test_a_folder_of_an_earlier_version_may_say_more_to_timm(
     facts = replace(model.facts, timm=None)
     write_model(model.backbone.network, facts, copy / "model.safetensors")
     assert load_model(copy, device="cpu").facts.num_classes == 5
-
-
-def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = Path(shutil.copytree(folder, tmp_path / "model"))
-
-    def half(path: Path) -> ModelFacts:
-        monkeypatch.setattr("clinit.headtrain.model.folder.read_facts", read_facts)
-        place.rename(tmp_path / "former")  # which keeps its inode
-        shutil.copytree(folder, place)
-        raise BackboneError("size mismatch", remedy="")
-
-    monkeypatch.setattr("clinit.headtrain.model.folder.read_facts", half)
-    assert read_model(place)[2] is not None
 
 
 def test_names_of_all_kinds_come_back_and_nothing_is_overwritten(

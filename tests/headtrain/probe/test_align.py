@@ -16,8 +16,7 @@ from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.stream.base_head import head_digest
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, head_digest, read_source
 from tests.headtrain.probe.digits import trained
 from tests.headtrain.stream.made_caches import write_base, write_views
 

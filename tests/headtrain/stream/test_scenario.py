@@ -86,7 +86,7 @@ OF_BACKBONE, OTHER = (
             "clinit extract",
         ),
         ({"base": OF_BACKBONE, "new": OTHER}, CacheError, r"weights \(1 / 2\)", "same options"),
-        ({"base": NEW, "new": BASE}, ExperimentError, "--base and --new swapped", "--base"),
+        ({"base": NEW, "new": BASE}, ExperimentError, "--base and --new swapped", "base cache"),
         (
             {"config": replace(CONFIG, class_order=tuple("wxya"))},
             ExperimentError,

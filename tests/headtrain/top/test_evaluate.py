@@ -1,4 +1,5 @@
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,11 +70,9 @@ TRAIN, VAL = rows(1, 90), rows(2, 211)
 def test_the_curve_is_that_of_a_linear_layer_trained_by_torch(
     lr: float, weight_decay: float
 ) -> None:
-    found = linear_probe(
-        *(TRAIN, VAL),
-        **{"num_classes": CLASSES, "seed": 4, "index": 2, "lr": lr, "weight_decay": weight_decay},
-        **{"batch": 32, "iterations": 70, "eval_every": 20},
-    )
+    settings: dict[str, Any] = {"batch": 32, "iterations": 70, "eval_every": 20}
+    settings |= {"num_classes": CLASSES, "seed": 4, "index": 2}
+    found = linear_probe(TRAIN, VAL, lr=lr, weight_decay=weight_decay, **settings)
     random = generator(4, Draw.PROBE, 2)
     start = random_rows(random, CLASSES, DIM)
     batches = draw_schedule(random, [Share(0, 90, 32)], first_new=0, iterations=70).batches

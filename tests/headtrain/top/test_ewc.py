@@ -4,16 +4,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clinit.errors import ExperimentError
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.methods import EwcConfig
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top import ewc
 from clinit.headtrain.top.ewc import Ewc, Quadratic, chunk_size, diagonal_fisher
-from clinit.headtrain.top.lora import LowRank
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
@@ -202,16 +200,6 @@ def test_a_method_restored_from_its_state_goes_on_as_before(
     assert torch.equal(learn(restored, again, images, TASKS[1]), expected)
     for name, values in method.state().items():
         assert torch.equal(restored.state()[name], values)
-
-
-def test_low_rank_parts_are_refused(make_top: Make, images: Any) -> None:
-    model = make_top(BASE)
-    update = LowRank(torch.ones(1, 6), torch.zeros(5, 1), 1.0)
-    nn.utils.parametrize.register_parametrization(model.blocks[1], "weight", update)
-    with pytest.raises(ExperimentError, match="is low-rank") as caught:
-        Ewc(EwcConfig()).begin(model, TASKS[0], images)
-    assert "--full-rank" in caught.value.remedy
-    Ewc(EwcConfig(lam=0.0)).begin(model, TASKS[0], images)
 
 
 @pytest.mark.parametrize("by", WAYS)
