@@ -252,18 +252,6 @@ def test_a_head_aligned_in_another_way_is_told(runs: Make) -> None:
     assert "alignment, lr" not in told
 
 
-def test_only_runs_of_the_same_seed_are_compared_over_images(runs: Make) -> None:
-    made = runs(budgets=((100, 40), (200, 80)), seeds=(0, 1))
-    kept = [run for run in made if (run.init, run.config["seed"]) != ("random", 0)]
-    kept = [run for run in kept if (run.init, run.config["seed"]) != ("least-square", 1)]
-    both = [run for run in made if run.init == "random"]
-    found = reproduction(table_named("resnet18"), [*kept, *both[:0]])
-    effect = next(
-        each for each in found.effects if (each.better, each.other) == ("least-square", "random")
-    )
-    assert (effect.over, effect.number, effect.mean) == ("", 0, None)
-
-
 @pytest.fixture
 def whole(runs: Make) -> Reproduction:
     made = runs(losses=LOSSES, budgets=((100, 40), (200, 80)), seeds=(0, 1))
