@@ -29,6 +29,8 @@ from clinit.words import contrast_digests
 if TYPE_CHECKING:
     from rich.table import Table
 
+BLOCK_ROWS = 65_536
+"""Rows that are counted at a time."""
 MEANING = {
     "nc1": "spread within classes / between them; 0: a class is a point",
     "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
@@ -160,12 +162,12 @@ def diagnose_split(
     place = torch.device("cpu") if device is None else device
 
     def blocks() -> Iterator[Block]:
-        for features, labels in split.blocks():
-            of_head = rows[labels]
-            known = of_head >= 0
-            if not known.all():
-                features, of_head = features[known], of_head[known]
-            yield placed(features, place), of_head
+        for shard in split.shards():
+            features, of_head = shard.features[shard.valid], rows[shard.labels[shard.valid]]
+            for start in range(0, len(of_head), BLOCK_ROWS):
+                part = slice(start, start + BLOCK_ROWS)
+                known = of_head[part] >= 0
+                yield placed(features[part][known], place), of_head[part][known]
 
     with torch_stream(place):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)

@@ -120,9 +120,9 @@ def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Mak
     ]
     for text in (text_of(found), FORMATS["md"](found), FORMATS["tex"](found)):
         title = "Cross entropy, 300 iterations, buffer 9,000 (the paper has no such budget)"
-        own = text[text.index(title) : text.index("Cross entropy, 600 iterations")]
-        assert own.count("least-square") == 1
-        assert "paper" not in own.removeprefix(title)
+        lonely = text[text.index(title) : text.index("Cross entropy, 600 iterations")]
+        assert lonely.count("least-square") == 1
+        assert "paper" not in lonely.removeprefix(title)
 
 
 def test_the_first_task_is_read_before_training(runs: Make) -> None:
