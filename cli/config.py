@@ -221,7 +221,8 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         file, command = open_config(path), str(context.command.name)
         commands = commands_with_files(context.find_root().command)
-        check(file, command, commands)
+        for each in (command, RUNS, TOP_RUNS) if command == "sweep" else (command,):
+            check(file, each, commands)
         context.default_map = cast(Any, Defaults(context, file, commands[command]))
     return path
 
@@ -240,9 +241,7 @@ ConfigOption = Annotated[
 ]
 
 
-def grids_of(
-    path: Path | None, words: list[str], commands: Commands, *, top: bool = False
-) -> list[dict[str, Choice]]:
+def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[dict[str, Choice]]:
     """Return the grids whose union is trained.
 
     The words overlay each table of the file, and each table the file's settings of train-head,
@@ -264,28 +263,24 @@ def grids_of(
     )
 
     typed = parse_grid(words, top=top)
+    file = ConfigFile("the command line", {}) if path is None else open_config(path)
+    if not (tables := file.grids()) and not typed:
+        raise ConfigFileError(
+            f"{file.name} holds no grid",
+            remedy="Name what to vary, init=random,class-mean seed=0:5, or write [[sweep.grid]] in"
+            ' the file of options and below it lines such as lr = "1e-4..1e-2:log5".',
+        )
     grids: list[dict[str, Choice]] = []
-    if path is None:
-        grids.append(merge({}, typed))
-    else:
-        file = open_config(path)
-        check(file, TOP_RUNS if top else RUNS, commands)
-        if not (tables := file.grids()) and not typed:
-            raise ConfigFileError(
-                f"{file.name} holds no grid",
-                remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5", or'
-                " give words such as seed=0:5.",
-            )
-        for table in tables or [{}]:
-            with _naming(file):
-                own = grid_of(table, top=top)
-            over = merge(own, typed)
-            with _naming(file):
-                laid = _over_settings(file, over, top=top)
-                # What a section holds for another method gives way to the grid.
-                asked = names_in(own if "method" in names_in(over) else laid[0])
-                refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
-            grids += laid
+    for table in tables or [{}]:
+        with _naming(file):
+            own = grid_of(table, top=top)
+        over = merge(own, typed)
+        with _naming(file):
+            laid = _over_settings(file, over, top=top)
+            # What a section holds for another method gives way to the grid.
+            asked = names_in(own if "method" in names_in(over) else laid[0])
+            refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
+        grids += laid
     refuse_idle(grids, names_in(typed), top=top)
     check_size(grids)
     return grids

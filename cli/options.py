@@ -154,7 +154,7 @@ class ReadSplit(StrEnum):
     @property
     def stored(self) -> str:
         """The split that they become."""
-        return Split.train.value if self is ReadSplit.train else Split.val.value
+        return "train" if self is ReadSplit.train else "val"
 
 
 READ_AS_VAL = " test: the test images become the split val, on which results are reported."
@@ -185,10 +185,7 @@ def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: 
 _NETWORK = "Network"
 NETWORK: Mapping[str, Any] = {
     "backbone": option(
-        str | None,
-        "timm's name of the network, with its tag.",
-        _NETWORK,
-        autocompletion=backbones,
+        str | None, "timm's name of the network, with its tag.", _NETWORK, autocompletion=backbones
     ),
     "weights": option(
         Path | None,
@@ -222,10 +219,7 @@ NETWORK: Mapping[str, Any] = {
         show_default="model's",
     ),
     "mean": option(
-        str | None,
-        "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.",
-        _NETWORK,
-        show_default="model's",
+        str | None, "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", _NETWORK, show_default="model's"
     ),
     "std": option(
         str | None, "Pixel deviation, in the same form.", _NETWORK, show_default="model's"

@@ -6,10 +6,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -32,11 +31,8 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
 
 
-class RejectRule(StrEnum):
-    """What tells whether an image is of none of the classes."""
-
-    energy = "energy"
-    max_logit = "max-logit"
+RejectRule = Literal["energy", "max-logit"]
+"""What tells whether an image is of none of the classes."""
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -213,11 +209,11 @@ def _open(
     if reject is not None and threshold is not None:
         if not math.isfinite(threshold):
             raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
-        rejection = Rejection(reject.value, threshold)
+        rejection = Rejection(reject, threshold)
     elif reject is not None:
         opened = None if is_head or path.suffix == ".onnx" else open_model(path, device=device)
         known = (None, None) if opened is None else (opened.head, opened.memory)
-        rejection = Rejection.at_rate(reject.value, rate, *known)
+        rejection = Rejection.at_rate(reject, rate, *known)
         assert opened is not None
         return Classifier(opened.facts, opened.backbone), rejection
     if is_head:

@@ -154,7 +154,7 @@ def reproduce(
         views=views,
         epochs=SMALL_EPOCHS if scale_down else None,
     )
-    plan = Plan(context, tuple(settings or ()), seeds, scale_down)
+    plan = Plan(tuple(settings or ()), seeds, scale_down)
     planned = [step for table in chosen for step in plan.steps(table, where) if not step.is_done]
     if dry_run:
         _show_commands(chosen, where, plan)
@@ -176,7 +176,6 @@ def reproduce(
 class Plan:
     """What a user asks of all tables."""
 
-    context: Context
     settings: tuple[str, ...]
     """Words, `field=values`."""
     seeds: int | None
@@ -192,12 +191,11 @@ class Plan:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
         from clinit.analysis.paper.commands import check_places
-        from clinit.cli.config import commands_with_files, grids_of
+        from clinit.cli.config import grids_of
         from clinit.headtrain.sweep.grid import distinct, runs_of
 
         if table.runs and table.name not in self.found:
-            commands = commands_with_files(self.context.find_root().command)
-            grids = grids_of(Path(table.recipe), self.words(table), commands, top=table.is_top)
+            grids = grids_of(Path(table.recipe), self.words(table), top=table.is_top)
             runs = (run for grid in grids for run in runs_of(grid, top=table.is_top))
             self.found[table.name] = distinct(runs)
             check_places(table, self.found[table.name])

@@ -13,7 +13,7 @@ import typer
 
 from clinit.cli import completion
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grids_of
+from clinit.cli.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.image_options import CheckpointEvery, takes_images
@@ -112,8 +112,7 @@ def sweep(
     tables `sweep.grid`: their union is trained.
     """
     _refuse(context, top=top, search=search is not None)
-    commands = commands_with_files(context.find_root().command)
-    grids = grids_of(config_file, grid or [], commands, top=top)
+    grids = grids_of(config_file, grid or [], top=top)
     if top and len(base) + len(new) > 2:
         raise typer.BadParameter("--top takes one cache at --base and one at --new")
     if search and len(grids) > 1:
@@ -132,7 +131,8 @@ def sweep(
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)
             if search:
-                _search(grids[0], config, data, out, bank_size)
+                with claimed_folder(out / "trials"), claimed_folder(out / "chosen"):
+                    _search(grids[0], config, data, out, bank_size)
                 return
             records = _sweep(runs, data, out, bank_size, ray=ray, dry_run=dry_run)
     if not dry_run:

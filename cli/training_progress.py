@@ -66,10 +66,9 @@ def training_progress(place: Path | None = None, *, verbose: bool = False) -> It
                         line.unit, line.more = "", event.what
                         line.count(event.done, None)
                 case events.Evaluated():
-                    low, high = min(event.loss_new.values()), max(event.loss_new.values())
-                    line.more = f"new-task loss {low:.3g}" + (
-                        "" if low == high else f" to {high:.3g}"
-                    )
+                    losses = event.loss_new.values()
+                    told = [f"{loss:.3g}" for loss in sorted({min(losses), max(losses)})]
+                    line.more = f"new-task loss {' to '.join(told)}"
                 case events.Initialised():
                     if verbose:
                         say(_initialised(event))

@@ -182,21 +182,19 @@ def records_of(
             info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
-        tables = {
-            "steps": [entry.steps(index) for entry in entries],
-            "evaluations": [
-                entry.evaluations(index, tested)
-                for entry, tested in zip(entries, seen, strict=True)
-            ],
-            "points": [entry.point_table(index) for entry in entries],
-            "mistakes": [entry.mistake_table(index) for entry in entries],
+        counts = zip(entries, seen, strict=True)
+        tables: dict[str, Any] = {
+            "steps": pl.concat(entry.steps(index) for entry in entries),
+            "evaluations": pl.concat(entry.evaluations(index, tested) for entry, tested in counts),
+            "points": pl.concat(entry.point_table(index) for entry in entries),
+            "mistakes": pl.concat(entry.mistake_table(index) for entry in entries),
         }
         records.append(
             RunRecord(
                 path=None,
                 info=cast(RunInfo, {**info, **(facts or {})}),
                 classes=class_table(scenario),
-                **{name: pl.concat(parts) for name, parts in tables.items()},
+                **tables,
                 head=head,
                 top=changed,
                 study=study,

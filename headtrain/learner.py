@@ -70,7 +70,7 @@ class Method:
         """Return the time of each head, from the seconds of all phases."""
         raise NotImplementedError
 
-    def head(self, index: int, names: Sequence[str]) -> Head | None:
+    def head(self, index: int, names: tuple[str, ...]) -> Head | None:
         """Copy one head with the names of its classes; None if it is no linear layer."""
         raise NotImplementedError
 

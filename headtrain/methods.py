@@ -204,7 +204,7 @@ class ClosedForm(_OnFeatures):
         self._watch = Stopwatch(self.device)
         if run.task.number == 1:
             with run.watch.phase("prepare"):
-                rows = self._plan.base_rows()
+                rows = self._scenario.train.rows_between(0, self._scenario.num_base)
                 data = self._training_rows(rows)
             with run.watch.phase("initialise"), torch_stream(self.device):
                 labels = self._scenario.train.labels[rows]
@@ -246,8 +246,11 @@ class ClosedForm(_OnFeatures):
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
         assert found.mistakes is not None
-        alike = (np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task))
-        run.evaluated(0, Evaluation(*alike, found.mistakes * count), np.array(losses))
+        correct, in_task = (
+            np.tile(each, (count, 1)) for each in (found.correct, found.correct_in_task)
+        )
+        found = Evaluation(correct, in_task, found.mistakes * count)
+        run.evaluated(0, found, np.array(losses))
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure the linear layer over all rows that it follows from, once for all studies."""

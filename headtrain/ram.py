@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from clinit.errors import MachineError
-from clinit.extract.cache.read import CacheSplit
-from clinit.extract.cache.shard_rows import largest_shard
+from clinit.extract.cache.read import CacheSplit, largest_shard
 from clinit.machine import free_memory
 from clinit.words import size_text
 

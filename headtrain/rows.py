@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Rows:
 
     def as_head(
         self,
-        class_names: tuple[str, ...] | None,
+        class_names: Sequence[str] | None,
         fingerprint: str = "",
         *,
         feature_map: Mapping[str, Any] | None = None,
@@ -40,13 +40,14 @@ class Rows:
         """Return the rows as a head file holds them, in float32.
 
         Args:
-            class_names: One per row; None where the classes of the rows are unknown.
+            class_names: One per row; None if the classes of the rows are unknown.
             fingerprint: Identifier of the backbone whose features they read; empty when unknown.
             feature_map: What is between those features and the rows; None where there is nothing.
         """
         rows = self.on_host()
         weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)
-        return Head(weight, bias, class_names, fingerprint, feature_map=feature_map)
+        names = None if class_names is None else tuple(class_names)
+        return Head(weight, bias, names, fingerprint, feature_map=feature_map)
 
     def between(self, start: int, stop: int) -> Rows:
         """Return the rows `start` to `stop` - 1, without a copy."""

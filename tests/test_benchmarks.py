@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import subprocess
@@ -59,14 +58,6 @@ def test_images_have_the_spectrum_of_photographs(script: Callable[[str], Any]) -
     assert power[low].mean() / power[high].mean() == pytest.approx(100, rel=0.4)  # 1 / f^2
 
 
-def test_growth_is_the_ratio_of_the_cpu_seconds(script: Callable[[str], Any]) -> None:
-    large = script("large")
-    full, part = large.ProcessCost(10.0, 8.0, 2 * 10**9), large.ProcessCost(4.0, 2.0, 10**9)
-    assert large.rows_of([("cache verify", full, part)]) == [
-        ["cache verify", "10.0", "8.0", "2.00 GB", "4.0", "2.0", "1.00 GB", "4.0"]
-    ]
-
-
 def test_a_run_is_measured_with_what_it_starts_and_stopped_at_the_limit(
     script: Callable[[str], Any],
 ) -> None:
@@ -80,27 +71,6 @@ def test_a_run_is_measured_with_what_it_starts_and_stopped_at_the_limit(
     assert endless.stopped
     with pytest.raises(SystemExit, match=r"(?s)failed:\n.*ValueError: no such thing"):
         threads.measure([sys.executable, "-c", "raise ValueError('no such thing')"], {}, limit_s=60)
-
-
-def test_settings_of_threads_are_compared_with_the_first_of_them(
-    script: Callable[[str], Any],
-) -> None:
-    threads = script("threads")
-
-    def runs(*wall_s: float, stopped: bool = False) -> list[Any]:
-        return [threads.ProcessCost(value, 2 * value, 0, stopped) for value in wall_s]
-
-    found = {
-        ("extract", False, "default"): runs(4.0, 90.0, 3.0),
-        ("extract", True, "default"): runs(20.0, stopped=True),
-        ("extract", False, "passive"): runs(5.0),
-        ("extract", True, "passive"): runs(10.0),
-    }
-    asked = argparse.Namespace(commands=["extract"], settings=["default", "passive"])
-    assert threads.rows_of(found, asked) == [
-        ["extract", "default", "4.0", "8.0", "1.00", "> 20.0", "> 40.0", "1.00"],
-        ["extract", "passive", "5.0", "10.0", "1.25", "10.0", "20.0", "0.50"],
-    ]
 
 
 @pytest.mark.slow

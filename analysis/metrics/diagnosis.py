@@ -21,7 +21,7 @@ from clinit.analysis.metrics.collapse import (
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
+from clinit.headtrain.array import beside, library, placed, slices, to_numpy, torch_stream
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.words import contrast_digests
@@ -29,8 +29,6 @@ from clinit.words import contrast_digests
 if TYPE_CHECKING:
     from rich.table import Table
 
-BLOCK_ROWS = 65_536
-"""Rows that are counted at a time."""
 MEANING = {
     "nc1": "spread within classes / between them; 0: a class is a point",
     "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
@@ -39,6 +37,8 @@ MEANING = {
     "d_ls": "squared error above that of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
 }
+BLOCK_ROWS = 65_536
+"""Most rows that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,10 +164,9 @@ def diagnose_split(
     def blocks() -> Iterator[Block]:
         for shard in split.shards():
             features, of_head = shard.features[shard.valid], rows[shard.labels[shard.valid]]
-            for start in range(0, len(of_head), BLOCK_ROWS):
-                part = slice(start, start + BLOCK_ROWS)
-                known = of_head[part] >= 0
-                yield placed(features[part][known], place), of_head[part][known]
+            for block in slices(len(of_head), BLOCK_ROWS):
+                known = of_head[block] >= 0
+                yield placed(features[block][known], place), of_head[block][known]
 
     with torch_stream(place):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)

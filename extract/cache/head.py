@@ -274,13 +274,7 @@ def read_head(
             " and `clinit rerun` alone read this one.",
         )
     return Head(
-        weight,
-        bias,
-        names,
-        facts.fingerprint,
-        facts.alignment,
-        facts.feature_map,
-        facts.origin,
+        weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map, facts.origin
     )
 
 
@@ -319,7 +313,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
     facts = {"class_names": texts}
     try:
         if origin is not None:
-            facts["origin"] = json.loads(origin[0])  # type: ignore[arg-type]
+            facts["origin"] = json.loads(origin[0])
         return weight, bias, msgspec.convert(facts, _Facts)
     except (ValueError, TypeError, IndexError, RecursionError) as error:
         raise HeadError(f"`origin` of {path} is no JSON object", remedy=_LAYOUT) from error

@@ -8,7 +8,7 @@ crosses the border of a shard, so a shard holds the same bits whenever it is com
 from __future__ import annotations
 
 import math
-import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -119,14 +119,14 @@ class Part:
         Raises:
             ClinitError: If it is no part.
         """
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise ClinitError(
-                f"--part is {text!r}, expected i/n with i from 1 to n",
-                remedy="Give --part 1/4 to --part 4/4 to four processes; in a Slurm array,"
-                " --part $((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT.",
-            )
-        return cls(int(found[1]), int(found[2]))
+        with suppress(ValueError):
+            number, count = map(int, text.split("/"))
+            return cls(number, count)
+        raise ClinitError(
+            f"--part is {text!r}, expected i/n with i from 1 to n",
+            remedy="Give --part 1/4 to --part 4/4 to four processes; in a Slurm array,"
+            " --part $((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT.",
+        )
 
     @property
     def name(self) -> str:

@@ -294,11 +294,7 @@ def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, 
 
 
 def _dataset(
-    file: h5py.File,
-    name: str,
-    types: tuple[str, ...],
-    shape: tuple[int, ...] | None,
-    size: int,
+    file: h5py.File, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None, size: int
 ) -> h5py.Dataset:
     """Return a data set of the file, checked; nothing of its content has been read.
 

@@ -198,33 +198,27 @@ def failure(error: Exception, what: str, remedy: str) -> ClinitError:
 
 @contextmanager
 def hub_or_cache() -> Iterator[str | None]:
-    """Let downloads search only the cache if the Hub is out of reach; yield why it is."""
-    why = why_unreachable()
-    if why is None or constants.HF_HUB_OFFLINE:
-        yield why
-        return
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield why
-    finally:
-        constants.HF_HUB_OFFLINE = False
-
-
-def why_unreachable() -> str | None:
-    """Return why the Hub cannot be reached; None if it answers, whatever the answer.
+    """Let downloads search only the cache if the Hub is out of reach; yield why it is.
 
     Asked as the library asks: with its proxies, certificates and time limit (HF_HUB_ETAG_TIMEOUT,
     ten seconds).
     """
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    why = ""
+        yield "HF_HUB_OFFLINE is set"
+        return
+    why = None
     for pause_s in _PAUSES_S:
         time.sleep(pause_s)
         try:
             get_session().head(constants.ENDPOINT, timeout=float(constants.HF_HUB_ETAG_TIMEOUT))
         except Exception as error:  # of whichever client this version of the library has
-            why = " ".join(str(error).split()) or type(error).__name__
+            words = " ".join(str(error).split()) or type(error).__name__
+            why = f"{constants.ENDPOINT} cannot be reached ({words})"
         else:
-            return None
-    return f"{constants.ENDPOINT} cannot be reached ({why})"
+            why = None
+            break
+    constants.HF_HUB_OFFLINE = why is not None
+    try:
+        yield why
+    finally:
+        constants.HF_HUB_OFFLINE = False

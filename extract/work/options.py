@@ -31,8 +31,7 @@ class NetworkOptions(Settings):
 
     def extraction(self, device: str | None = None) -> ExtractConfig:
         """Return the configuration of an extraction on `device`; None for that of the option."""
-        from clinit.extract.network.backbone import BackboneConfig
-        from clinit.extract.network.model_args import parse_model_args
+        from clinit.extract.network.backbone import BackboneConfig, parse_model_args
         from clinit.extract.work.run import ExtractConfig
         from clinit.machine import choose_device
 

@@ -28,8 +28,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
-from clinit.extract.network.model_args import read_model_args
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone, read_model_args
 from clinit.extract.network.transform import Transform
 from clinit.extract.views import View
 from clinit.extract.work.pipeline import ImageBatch, load_batches
@@ -226,7 +225,7 @@ def recheck(
         on_rows: Called with the title, the number of finished rows, and that of all.
 
     Raises:
-        CacheError: If a shard is damaged, or the view is of no kind known here.
+        CacheError: If a shard is damaged.
         ClinitError: If the machine fails, or an image has another size than in the manifest.
     """
     stored = _stored_rows(split, rows)
@@ -270,39 +269,24 @@ def _stored_rows(
 
 
 def _computed(
-    split: CacheSplit,
-    network: Network,
-    root: Path,
-    rows: Int[np.ndarray, " sample"],
-    workers: int,
+    split: CacheSplit, network: Network, root: Path, rows: Int[np.ndarray, " sample"], workers: int
 ) -> Iterator[tuple[ImageBatch, Float[np.ndarray, "batch dim"]]]:
     """Yield batches of rows with the features of all of them."""
     device = network.backbone.config.device
     normalise = network.transform.normaliser(torch.device(device))
-    size, numbers = split.plan.batch_size, rows.tolist()
+    size, numbers, told = split.plan.batch_size, rows.tolist(), split.fingerprint
+    view = None
+    if told.view is not None:
+        view = View.of(network.transform, seed=int(told.view_seed), number=int(told.view))
     batches = load_batches(
         images_of(split.manifest.table, root),
         [numbers[start : start + size] for start in range(0, len(numbers), size)],
         network.transform,
         workers=workers,
         max_pixels=split.summary.run.max_pixels or MAX_PIXELS,
-        view=_view(split, network),
+        view=view,
     )
     with closing(batches):
         for batch in batches:
             features = network.backbone.features(normalise(batch.pixels.to(device)))
             yield batch, features.cpu().numpy()
-
-
-def _view(split: CacheSplit, network: Network) -> View | None:
-    told = split.fingerprint
-    if told.view is None:
-        return None
-    view = View.of(network.transform, seed=int(told.view_seed), number=int(told.view))
-    if view.describe() != told.augmentation:
-        raise CacheError(
-            f"{split.path} holds views with augmentation = {told.augmentation}, here it is"
-            f" {view.describe()}",
-            remedy="Extract the views again into a new folder, with `clinit extract --views`.",
-        )
-    return view

@@ -346,10 +346,7 @@ class SplitRun:
         features = np.zeros((len(rows), *(self.plan.shape or (self.plan.dim,))), dtype=np.float32)
         reasons: dict[int, str] = {}
         computed = features_of(
-            batches,
-            lambda pixels: self.backbone.features(normalise(pixels)),
-            device,
-            self.timing,
+            batches, lambda pixels: self.backbone.features(normalise(pixels)), device, self.timing
         )
         with closing(computed):
             for batch, found in computed:

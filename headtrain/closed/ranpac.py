@@ -201,17 +201,12 @@ class Ranpac(ClosedForm):
         if not allowed:
             raise self._singular(curve.lams[-1])
         lam = min(allowed)[1]
-        if lam in (LAMBDAS[0], LAMBDAS[-1]):
-            return lam, (
-                f"task {task}: lambda {lam:g} is at the edge of the grid; give one with"
-                " --ranpac-lambda to look beyond"
-            )
-        if curve.best != lam:
-            return lam, (
-                f"task {task}: lambda {curve.best:g} has the least held-out error, but the Gram"
-                f" matrix plus so little is singular in double precision: {lam:g} is taken"
-            )
-        return lam, ""
+        if LAMBDAS[0] < lam < LAMBDAS[-1] and lam == curve.best:
+            return lam, ""
+        return lam, (
+            f"task {task}: lambda {lam:g} is at the edge of the grid, or of what is not singular"
+            " in double precision; give one with --ranpac-lambda to look beyond"
+        )
 
     def _solved(self, lam: float) -> Rows:
         try:

@@ -215,7 +215,7 @@ def add(
         config.old_rows, left.head, left.memory, arriving.train, given=given.train, seed=config.seed
     )
     base, new = Source(rows, tested), Source(arriving.train, arriving.val)
-    device = "cuda" if model.backbone.config.device.startswith("cuda") else "cpu"
+    on_gpu = model.backbone.config.device.startswith("cuda")
     stream = Stream(
         method="rehearsal" if len(rows.labels) else "naive",
         tasks=1,
@@ -225,7 +225,7 @@ def add(
         seed=config.seed,
         class_order=new.class_names,
     )
-    training = Training(loss=config.loss, lr=config.lr, device=device)
+    training = Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu")
     study = Study(stream=stream, start=Start(init=config.init), training=training)
     plain = replace(left.head, fingerprint="")
     (record,) = run_experiment(base, new, plain, [study], observer=observer)

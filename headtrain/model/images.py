@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
-from clinit.files.documents import Digest, DocumentKind
+from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of
@@ -42,10 +42,6 @@ _CONTENT = DocumentKind(
     remedy="Give another folder with `--features`, or remove this one.",
     max_bytes=2**30,
 )
-
-
-class _Content(TypedDict):
-    digests: dict[str, Digest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +169,9 @@ def _list_images(root: Path, listener: Listener) -> dict[str, Manifest]:
     return manifests
 
 
-def _same_content(manifests: Mapping[str, Manifest], root: Path, folder: Path) -> _Content:
+def _same_content(
+    manifests: Mapping[str, Manifest], root: Path, folder: Path
+) -> dict[str, dict[str, str]]:
     """Return the digests of all images, those of the features in `folder` included.
 
     A manifest knows the sizes alone, and images can be exchanged for others of equal size.
@@ -182,7 +180,7 @@ def _same_content(manifests: Mapping[str, Manifest], root: Path, folder: Path) -
         CacheError: If images are not those that the features were computed from.
     """
     file = folder / _CONTENT_FILE
-    before = _CONTENT.read(file, _Content)["digests"] if file.exists() else {}
+    before = _CONTENT.load(file)["digests"] if file.exists() else {}
     found = dict(before)
     for path in (path for each in manifests.values() for path in each.table["path"]):
         try:

@@ -24,7 +24,7 @@ from torch import nn
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
-from clinit.extract.network.model_args import read_model_args
+from clinit.extract.network.backbone import read_model_args
 from clinit.extract.network.transform import Transform
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind

@@ -24,8 +24,7 @@ from jaxtyping import Float
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.extract.cache.read import Cache, CacheSplit
-from clinit.extract.cache.shard_rows import stored_features
+from clinit.extract.cache.read import Cache, CacheSplit, stored_features
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.record.info import provenance

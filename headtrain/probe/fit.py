@@ -163,13 +163,18 @@ class LogisticRegression:
             gradient[:penalised] += strength * weight
             return value + strength / 2 * float(weight @ weight), gradient
 
-        precision = {"gtol": GRADIENT, "ftol": 64 * np.finfo(float).eps}
         found = minimize(
             objective,
             np.zeros(self.size) if start is None else start,
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": most, "maxfun": 2 * most, "maxls": 50, **precision},
+            options={
+                "maxiter": most,
+                "maxfun": 2 * most,
+                "maxls": 50,
+                "gtol": GRADIENT,
+                "ftol": 64 * np.finfo(float).eps,
+            },
         )
         loss = float(found.fun) - strength / 2 * float(np.sum(found.x[:penalised] ** 2))
         rows = self.standard.folded(*self.split(found.x))

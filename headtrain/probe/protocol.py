@@ -351,5 +351,5 @@ def _notes(
                 f"the best --{name.replace('_', '-')}, {value:g}, is at the end of those that were"
                 " tried: one beyond may be better still"
             )
-    if not all(each.converged for each in (*grid, fitted)):
+    if not fitted.converged or not all(point.converged for point in grid):
         yield "searches ended before the minimum: give more --max-iterations"

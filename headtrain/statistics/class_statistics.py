@@ -347,7 +347,7 @@ class RunningStatistics:
             groups: Of rows that repeat each other; the same of a row of the pool each time.
         """
         summed = partial(ClassStatistics.of, weighting=weighting)
-        seen, last = self._last.get(weighting, (None, None))
+        seen, last = self._last.get(weighting, (rows.rows, None))
         if last is not None and last.num_classes == num_classes and np.array_equal(seen, rows.rows):
             return last
         old = rows.rows[: rows.num_old]  # each row once, in any order

@@ -172,7 +172,7 @@ def resolution(statistics: ClassStatistics) -> float:
     return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 
-def _check(lam: float, statistics: ClassStatistics) -> None:
+def _check(lam: Any, statistics: ClassStatistics) -> None:
     """Refuse a lambda that is no ridge, or too small for features that span no whole space."""
     if not (isinstance(lam, Real) and 0 <= lam < math.inf):
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")

@@ -79,17 +79,9 @@ def _class_gaps(scenario: Scenario, new: Source, study: Study) -> Iterator[str]:
     left = "left out of a solved head" if study.is_solved else "not rehearsed"
     for those, which, what in (
         (base, counts[:first] == 0, f"base classes have no training image: {left}"),
-        (
-            new.class_names,
-            new.train.counts() == 0,
-            "new classes have no training image: left out",
-        ),
+        (new.class_names, new.train.counts() == 0, "new classes have no training image: left out"),
         (names, scenario.val_counts == 0, "classes have no validation image: not evaluated"),
-        (
-            later,
-            np.isin(later, base),
-            "new classes have the name of a base class: they are classes of their own",
-        ),
+        (later, np.isin(later, base), "new classes have the name of a base class: kept apart"),
     ):
         if found := list(compress(those, which)):
             yield f"{len(found):,} of {len(those):,} {what} ({examples(found)})"

@@ -21,8 +21,7 @@ from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
-from clinit.extract.cache.read import Cache, CacheSplit, open_cache
-from clinit.extract.cache.shard_rows import stored_features
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache, stored_features
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
 from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
 from clinit.headtrain.stream.buffer import Pool
@@ -238,7 +237,8 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """
     if differing := one.without_rows.differences(other.without_rows):
         raise CacheError(
-            f"the caches hold features of different backbones: {', '.join(map(str, differing))}",
+            "the two caches hold features of different backbones:"
+            f" {', '.join(map(str, differing))}",
             remedy="Extract both with the same options of `clinit extract`, or import both with the"
             " same `clinit cache import --backbone NAME`.",
         )

@@ -82,20 +82,18 @@ def draw_schedule(
     Each range is passed over in shuffled order and shuffled anew when it is exhausted: a row
     comes again only after all others of its range have come. Rows from `first_new` on are new.
     """
-    batches = np.hstack([_passes(random, share, iterations) for share in shares])
+
+    def passes(share: Share) -> Int[np.ndarray, "iterations share"]:
+        rows, total = share.stop - share.start, iterations * share.count
+        drawn = [np.empty(0, dtype=np.int64)]
+        if total:
+            drawn += [random.permutation(rows) for _ in range(-(-total // rows))]
+        return np.concatenate(drawn)[:total].reshape(iterations, share.count) + share.start
+
+    batches = np.hstack([passes(share) for share in shares])
     is_old = batches < first_new
     new_first = np.argsort(is_old, axis=1, kind="stable")
     return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
-
-
-def _passes(
-    random: np.random.Generator, share: Share, iterations: int
-) -> Int[np.ndarray, "iterations share"]:
-    rows, total = share.stop - share.start, iterations * share.count
-    if not total:
-        return np.empty((iterations, share.count), dtype=np.int64)
-    passes = [random.permutation(rows) for _ in range(-(-total // rows))]
-    return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start
 
 
 def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
@@ -198,10 +196,6 @@ class TaskPlan:
             return seen
         num_base, num_old = (int(kept[:stop].sum()) for stop in (seen.num_base, seen.num_old))
         return TaskRows(task.number, seen.rows[kept], seen.labels[kept], num_base, num_old)
-
-    def base_rows(self) -> Int[np.ndarray, " rows"]:
-        """Return the rows of the base classes, which closed forms see before the first task."""
-        return self._scenario.train.rows_between(0, self._scenario.num_base)
 
     def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
         """Return the rows of the task's classes that the buffer holds once they are seen."""

@@ -295,12 +295,7 @@ def merge(under: Grid, over: Grid) -> dict[str, Choice]:
                 " anew",
                 remedy=f"Give all of them: {key}=... with a value for each.",
             )
-    if not (merged := {**kept, **over}):
-        raise ExperimentError(
-            "the grid is empty",
-            remedy="Name what to vary: init=random,class-mean,least-square seed=0:5, or --config.",
-        )
-    return merged
+    return {**kept, **over}
 
 
 def check_size(grids: Sequence[Grid]) -> None:

@@ -49,8 +49,8 @@ def options(command: str, text: str, *words: str, first: bool = True) -> dict[st
 
 
 def grids(text: str, *words: str) -> list[dict[str, Any]]:
-    Path("study.toml").write_text(text, encoding="utf-8")
-    return list(grids_of(Path("study.toml"), list(words), COMMANDS))
+    parse("sweep", text)
+    return list(grids_of(Path("study.toml"), list(words)))
 
 
 STUDY = """
@@ -280,7 +280,7 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "fact", "remedy"),
     [
-        ("", ConfigFileError, "study.toml holds no grid", "Write [[sweep.grid]]"),
+        ("", ConfigFileError, "study.toml holds no grid", "[[sweep.grid]]"),
         ("[grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.grid]]"),
         ("[sweep]\ngrid = [1]\n", ConfigFileError, "or no table", "[[sweep.grid]]"),
         ("[grid]\nseed = 1\n[[sweep.grid]]\nseed = 1\n", ConfigFileError, "both [grid] and", ""),

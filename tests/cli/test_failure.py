@@ -70,14 +70,6 @@ def test_a_shortage_of_memory_is_a_sentence_with_the_options_that_need_less(
     assert said.endswith(f"{LESS}\n")
 
 
-def test_the_remedy_names_the_options_of_the_command_that_was_typed(
-    told: Callable[..., str],
-) -> None:
-    assert "Give a smaller --batch-size, or free some." in told(MemoryError(), "predict", "m", "i")
-    assert "a smaller --bank-size or --workers, or" in told(MemoryError(), "sweep")
-    assert "Use a machine with more memory, or" in told(MemoryError(), "cache", "show", "c")
-
-
 @pytest.mark.parametrize(
     "name", ["disk (os error 28)", "errno = 28", "(os error 12)", "out of memory", "bad_alloc"]
 )

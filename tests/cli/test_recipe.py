@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clinit.cli.config import commands_with_files, grids_of
+from clinit.cli.config import grids_of
 from clinit.cli.main import app
 from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
@@ -57,7 +57,7 @@ def options(command: str, name: str, *words: str) -> dict[str, Any]:
 
 def runs(name: str, *, top: bool = False) -> list[dict[str, Any]]:
     """The settings of all runs that a sweep of a recipe trains."""
-    grids = grids_of(Path(name), [], commands_with_files(ROOT), top=top)
+    grids = grids_of(Path(name), [], top=top)
     return [
         run.values() for run in distinct(run for each in grids for run in runs_of(each, top=top))
     ]

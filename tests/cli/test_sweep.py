@@ -141,7 +141,7 @@ def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> No
     error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
     assert "a sweep of train-head has no field 'lerning_rate'" in str(error)
     error = refused(CliRunner().invoke(app, ["sweep", *nothing, "--out", str(tmp_path / "out")]))
-    assert "the grid is empty" in str(error)
+    assert "holds no grid" in str(error)
     assert not (tmp_path / "out").exists()
 
 

@@ -52,16 +52,6 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
             pass  # the kernel has given it back
 
 
-def test_a_folder_whose_lock_is_removed_has_one_writer_meanwhile(tmp_path: Path) -> None:
-    with (
-        claim_folder(tmp_path, leaves_lock=False),
-        pytest.raises(ClinitError, match="another process is writing into"),
-        claim_folder(tmp_path),
-    ):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_who_waits_for_a_file_gets_it_after_its_lock_was_removed(tmp_path: Path) -> None:
     path = tmp_path / "head.safetensors"
     with held_elsewhere("claim_file", path) as process:

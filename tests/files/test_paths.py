@@ -16,15 +16,8 @@ from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_he
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free, check_writable, obstacle
+from clinit.files.paths import check_free, obstacle
 from clinit.headtrain.model.model_file import read_facts
-
-
-def test_what_can_be_made_has_no_obstacle_and_is_not_made(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "new", tmp_path / "a" / "b" / "c.safetensors"):
-        assert obstacle(path) is None
-        check_writable(path)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

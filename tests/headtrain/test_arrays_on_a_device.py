@@ -96,16 +96,6 @@ def test_statistics_are_those_of_numpy(weighting: Weighting, place: Place, dtype
     np.testing.assert_array_equal(far.counts, near.counts)
 
 
-def near_gram(features: np.ndarray, labels: np.ndarray, blocks: list[Any]) -> np.ndarray:
-    """The second moment about the mean of the first block, row by row."""
-    shift = features[: blocks[0][0].shape[0]].mean(axis=0)
-    counts, present = np.bincount(labels), len(set(labels.tolist()))
-    gram = np.zeros((DIM, DIM))
-    for row, label in zip(features, labels.tolist(), strict=True):
-        gram += np.outer(row - shift, row - shift) / (present * counts[label])
-    return gram
-
-
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("lam", [0.0, 0.05])
 def test_solves_are_those_of_numpy(weighting: Weighting, lam: float) -> None:

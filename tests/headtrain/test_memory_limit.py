@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -64,17 +63,6 @@ def same(one: RunRecord, other: RunRecord) -> None:
     assert one.mistakes is not None
     assert other.mistakes is not None
     assert one.mistakes.equals(other.mistakes)
-    assert timeless(one.info["tasks"]) == timeless(other.info["tasks"])
-
-
-def timeless(told: Any) -> Any:
-    """Leave out how long something took."""
-    if isinstance(told, list):
-        return [timeless(each) for each in told]
-    if not isinstance(told, dict):
-        return "nan" if isinstance(told, float) and np.isnan(told) else told
-    times = [name for name in told if name.endswith("_s") or name == "seconds"]
-    return {name: timeless(value) for name, value in told.items() if name not in times}
 
 
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -16,8 +16,6 @@ from clinit.headtrain.model.images import measured
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
-from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
@@ -105,19 +103,3 @@ def test_ranpac_chooses_lambda_on_other_photographs(monkeypatch: pytest.MonkeyPa
     new = Source(ROWS, ROWS)
     run_experiment(Source(base, base), new, head, [Study.of(asked)])
     assert share(rows_with(judged[0])) == pytest.approx(HELD_OUT, abs=0.02)
-
-
-@pytest.mark.parametrize("weighting", ["sample", "class"])
-def test_a_ridge_of_copies_is_chosen_as_that_of_the_photographs(weighting: Weighting) -> None:
-    labels = np.repeat(np.arange(3), 40)  # too many of a class to weigh it anew
-    features = np.random.default_rng(0).normal(size=(120, 6)) + np.eye(3, 6)[labels]
-    twice, copies = np.repeat(np.arange(120), 2), np.repeat(np.arange(120) * 2, 2)
-
-    def errors(rows: np.ndarray, groups: np.ndarray | None) -> tuple[float, ...]:
-        data = features[rows], labels[rows]
-        statistics = ClassStatistics.of(*data, weighting=weighting)
-        lams = (1e-3, 1e-2, 1e-1, 1.0)
-        return leave_one_out_curve(*data, statistics, lams, groups).errors
-
-    assert errors(twice, copies) == pytest.approx(errors(np.arange(120), None), rel=1e-9)
-    assert errors(twice, None) != pytest.approx(errors(twice, copies), rel=1e-3)

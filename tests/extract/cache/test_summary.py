@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import CacheError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
@@ -69,7 +69,6 @@ def inside(field: str, place: int | str, value: object = None, **fields: object)
 
 DAMAGES = [
     (changed(num_valid=3), "num_valid is 3 of 20, and `invalid` lists 3 rows, in order"),
-    (changed(num_valid=-1), "num_valid is -1, expected `int` >= 0"),
     (changed(num_rows=21, num_valid=18), "num_rows is 21, expected 20"),
     (changed(dim=5), "dim is 5, expected 6"),
     (changed(dtype="float16"), "dtype is float16, expected float32"),
@@ -77,11 +76,8 @@ DAMAGES = [
     (changed(shards=[]), "number of shards is 0, expected 3"),
     (inside("shards", 1, rows=6), "shards is …"),
     (inside("shards", 0, name="../x.h5"), "shards is [('../x.h5', 7)"),
-    (inside("shards", 0, non_finite=-1), "shards[0].non_finite is -1, expected `int` >= 0"),
     (inside("invalid", 0, row=4), "lists 3 rows, out of order"),
     (inside("invalid", 2, row=20), "lists 3 rows, out of order"),
-    (inside("invalid", 0, row=True), "invalid[0].row is True, expected `int`, got `bool`"),
-    (changed(head=None), "head is None, expected `object`, got `null`"),
     (inside("head", "correct", 300), "the head has 300 of 17 rows correct"),
     (lambda c: c["head"].update(correct=18, total=18), "18 of 18 rows correct, of 17 with"),
     (inside("run", "images_per_s", -3), "run.images_per_s is -3, expected `float` >= 0.0"),
@@ -169,27 +165,3 @@ def test_a_head_that_is_not_the_one_that_was_judged_is_refused(split: CacheSplit
     opened = open_cache(path.parent)  # an earlier version did not say which head it was
     assert opened.head is not None
     assert opened.head.weight[0, 0] == 2
-
-
-def test_no_flipped_bit_of_a_document_or_the_head_opens_another_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split, rng = make(tmp_path, monkeypatch), np.random.default_rng(0)
-    cache = split.path.parent
-    before = open_cache(cache)
-    assert before.head is not None
-    for path in (split.path / "plan.json", split.path / "cache.json", cache / "head.safetensors"):
-        whole = path.read_bytes()
-        for place in rng.permutation(len(whole))[:120].tolist():
-            damaged = bytearray(whole)
-            damaged[place] ^= 1 << int(rng.integers(8))
-            path.write_bytes(damaged)
-            try:
-                after = open_cache(cache)
-            except (CacheError, HeadError):
-                continue
-            found = after.split("train")
-            assert (found.plan, found.summary) == (split.plan, split.summary)
-            assert after.head is not None
-            np.testing.assert_array_equal(after.head.weight, before.head.weight)
-        path.write_bytes(whole)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from clinit.errors import BackboneError
-from clinit.extract.network.model_args import (
+from clinit.extract.network.backbone import (
     check_model_args,
     parse_model_args,
     read_literal,

@@ -15,12 +15,12 @@ from tests.conftest import TINY_ARGS, TINY_MODEL
 
 
 def tiny_backbone(weights: Path, **changes: Any) -> BackboneConfig:
-    settings = {"name": TINY_MODEL, "weights": weights, "model_args": TINY_ARGS}
+    settings: dict[str, Any] = {"name": TINY_MODEL, "weights": weights, "model_args": TINY_ARGS}
     return BackboneConfig(**settings | changes)
 
 
 def tiny_config(weights: Path, **changes: Any) -> ExtractConfig:
-    settings = {"input_size": 32, "batch_size": 4, "shard_rows": 6, "workers": 2}
+    settings: dict[str, Any] = {"input_size": 32, "batch_size": 4, "shard_rows": 6, "workers": 2}
     return ExtractConfig(backbone=tiny_backbone(weights), **settings | changes)
 
 

@@ -101,7 +101,7 @@ def test_a_killed_extraction_of_views_is_resumed_to_the_same_bits(
     make_tree: Callable[..., Path], config: ExtractConfig, tiny_weights: Path, tmp_path: Path
 ) -> None:
     root, config = make_tree(), replace(config, views=2)
-    words = [sys.executable, "-c", KILLED, root, tmp_path / "killed", tiny_weights]
+    words = [sys.executable, "-c", KILLED, *map(str, (root, tmp_path / "killed", tiny_weights))]
     assert subprocess.run(words, cwd=Path(__file__).parents[3], check=False).returncode == -9
     rows = [each.computed_rows for each in extracted(root, tmp_path / "killed", config)]
     assert rows[:2] == [0, 0]

@@ -1,5 +1,4 @@
 import errno
-import fcntl
 import json
 import shutil
 from collections.abc import Callable
@@ -339,17 +338,6 @@ def test_a_shard_that_the_storage_does_not_give_is_not_computed_again(
         with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
             extracted(root, out, config)
     assert files(out) == before
-
-
-def test_storage_that_cannot_lock_serves(
-    make_tree: Tree, config: ExtractConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    extracted(make_tree(), tmp_path / "cache", config)
-    assert open_split(tmp_path / "cache" / "train").num_valid == 15
 
 
 def without_images(root: Path) -> None:

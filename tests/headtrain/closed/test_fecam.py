@@ -18,23 +18,14 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def shrunk(covariance: np.ndarray, alpha1: float, alpha2: float) -> np.ndarray:
-    """Shrinkage, entry by entry."""
-    dim = len(covariance)
-    on = np.mean([covariance[i, i] for i in range(dim)])
-    entries = [covariance[i, j] for i in range(dim) for j in range(dim) if i != j]
-    off = np.mean([entry for entry in entries if entry != 0])
-    return np.array([
-        [covariance[i, j] + (alpha1 * on if i == j else alpha2 * off) for j in range(dim)]
-        for i in range(dim)
-    ])  # fmt: skip
+    eye = np.eye(len(covariance))
+    off = covariance[(eye == 0) & (covariance != 0)].mean()
+    mean = np.diag(covariance).mean()
+    return np.asarray(covariance + alpha1 * mean * eye + alpha2 * off * (1 - eye))
 
 
 def normalised(covariance: np.ndarray) -> np.ndarray:
-    dim = len(covariance)
-    return np.array([
-        [covariance[i, j] / np.sqrt(covariance[i, i] * covariance[j, j]) for j in range(dim)]
-        for i in range(dim)
-    ])  # fmt: skip
+    return np.asarray(covariance / np.sqrt(np.outer(*[np.diag(covariance)] * 2)))
 
 
 def naive_scores(

@@ -164,7 +164,8 @@ def arriving() -> Source:
     labels = np.repeat([0, 1], 12)
     rows = (rng.standard_normal((24, 12)) + np.eye(12)[labels]).astype(np.float16)
     train = np.arange(24) % 3 > 0
-    return Source(*(FeatureSet(rows[part], labels[part], ("x", "y")) for part in (train, ~train)))
+    sets = [FeatureSet(rows[part], labels[part], ("x", "y")) for part in (train, ~train)]
+    return Source(sets[0], sets[1])
 
 
 @pytest.mark.parametrize("iterations", [0, 3])

@@ -23,8 +23,12 @@ def digits(train: int = 300, val: int = 200, dtype: type = np.float32) -> Source
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     features, labels = (images[order] / 16).astype(dtype), labels[order].astype(np.int64)
-    parts = (slice(0, train), slice(train, train + val))
-    return Source(*(FeatureSet(features[p], labels[p], NAMES) for p in parts), path="digits")
+    first, second = slice(0, train), slice(train, train + val)
+    return Source(
+        FeatureSet(features[first], labels[first], NAMES),
+        FeatureSet(features[second], labels[second], NAMES),
+        path="digits",
+    )
 
 
 def trained(

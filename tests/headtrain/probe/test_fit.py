@@ -38,9 +38,8 @@ def test_heads_of_a_grid_are_those_of_single_trainings(
         lr=(1e-3, 1e-2), weight_decay=(0.0, 1.0), epochs=3, batch_size=64, standardise=standardise
     )
     seen = STANDARDISED if standardise else FEATURES
-    for point, found in zip(
-        config.grid, fit(rows(), 10, config.grid, config.resolved(), lambda *_: None), strict=True
-    ):
+    heads = fit(rows(), 10, config.grid, config.resolved(), lambda done, total: None)
+    for point, found in zip(config.grid, heads, strict=True):
         epochs = [replace(TRAIN, features=seen)] * 3
         rate, decay = point["lr"], point["weight_decay"]
         head = trained(epochs, np.zeros((10, 64)), lr=rate, decay=decay, batch=64)
@@ -76,7 +75,11 @@ def test_the_gradient_is_that_of_differences_and_of_blocks(monkeypatch: pytest.M
     problem = regression(count=25)
     point = np.random.default_rng(1).normal(size=problem.size)
     loss, gradient = problem.mean_loss(point)
-    slope = approx_fprime(point, lambda parameters: problem.mean_loss(parameters)[0], 1e-6)
+
+    def value(parameters: np.ndarray) -> float:
+        return problem.mean_loss(parameters)[0]
+
+    slope = approx_fprime(point, value, 1e-6)
     np.testing.assert_allclose(gradient, slope, atol=1e-5)
     monkeypatch.setattr(module, "BLOCK_VALUES", 70)  # seven rows
     assert problem.mean_loss(point)[0] == pytest.approx(loss, rel=1e-12)

@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head
 from clinit.headtrain import ram as residency
 from clinit.headtrain.array import as_array, as_tensor, library, to_numpy, torch_stream
-from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.study import Study
+from tests.headtrain.test_experiment import run as train
 
-DIM, BASE, NEW = 24, 8, 6
 HEADS = [
     {"init": "random"},
     {"lam": "auto"},
@@ -39,23 +34,9 @@ def _needs_cupy(request: pytest.FixtureRequest) -> None:
         pytest.importorskip("cupy")
 
 
-def features_of(prefix: str, rows: int, classes: int, seed: int) -> FeatureSet:
-    labels = np.arange(rows * classes) % classes
-    centres = np.random.default_rng(len(prefix)).normal(size=(classes, DIM))
-    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
-    features = (centres[labels] + 0.5 * noise).astype(np.float16)
-    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(classes)))
-
-
 def run(device: str, *heads: Mapping[str, Any], **changes: Any) -> list[RunRecord]:
-    base = Source(features_of("a", 20, BASE, 1), features_of("a", 5, BASE, 2))
-    new = Source(features_of("bb", 25, NEW, 3), features_of("bb", 5, NEW, 4))
-    weight = np.random.default_rng(0).normal(size=(BASE, DIM)).astype(np.float32)
-    head = Head(weight, np.zeros(BASE, np.float32), tuple(f"a{i}" for i in range(BASE)))
-    settings = {"tasks": 2, "iterations": 6, "batch_size": 16, "buffer": 60, **changes}
-    return run_experiment(
-        base, new, head, [Study.of({"device": device, **settings, **each}) for each in heads]
-    )
+    settings = {"tasks": 2, "iterations": 6, "batch_size": 16, "buffer": 60, "device": device}
+    return train({**settings, **changes}, heads)
 
 
 @pytest.fixture(scope="module")

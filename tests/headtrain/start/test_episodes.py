@@ -19,16 +19,14 @@ from clinit.headtrain.study.parts import Start
 OLD, NEW, DIM = 6, 3, 8
 
 
-def arrival(
-    *, noise: float = 1.0, rows: int = 6, old: int = OLD, dim: int = DIM, seed: int = 0
-) -> NewClasses:
+def arrival(*, noise: float = 1.0, dim: int = DIM) -> NewClasses:
     """Return Gaussian classes, the best head for the old ones, and one row per new class."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(old + NEW, dim))
-    labels = np.r_[np.repeat(np.arange(old), rows), np.arange(old, old + NEW)]
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(OLD + NEW, dim))
+    labels = np.r_[np.repeat(np.arange(OLD), 6), np.arange(OLD, OLD + NEW)]
     features = centres[labels] + noise * rng.normal(size=(len(labels), dim))
     head = Rows(centres / noise**2, -0.5 * (centres**2).sum(1) / noise**2)
-    return NewClasses(features, labels, head, old, old + NEW)
+    return NewClasses(features, labels, head, OLD, OLD + NEW)
 
 
 def of_single_rows(data: NewClasses, *alone: int) -> NewClasses:
@@ -149,29 +147,3 @@ def test_without_two_old_classes_of_two_rows_the_norm_is_that_of_the_head(
     assert found.loss_after is None
     expected = (2 if travel else 1) * length(data.pretrained)
     assert length(found.rows) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("old", [10, 100])
-@pytest.mark.parametrize("noise", [1.0, 2.0, 4.0])
-def test_noise_makes_rows_short_enough_to_be_no_worse_than_random_ones(
-    old: int, noise: float
-) -> None:
-    won: list[float] = []
-    random_won: list[float] = []
-    for seed in range(3):
-        data = arrival(noise=noise, rows=20, old=old, dim=64, seed=seed)
-        found = initialise(Start(), data, travel=0.0)
-        rng = np.random.default_rng([seed, 1])
-        centres = data.head.weight * noise**2
-        labels = np.repeat(np.arange(old + NEW), 30)
-        test = centres[labels] + noise * rng.normal(size=(len(labels), 64))
-        for rows, hits in (
-            (found.rows, won),
-            (Rows(rng.uniform(-1 / 8, 1 / 8, (NEW, 64)), np.zeros(NEW)), random_won),
-        ):
-            weight = np.concatenate([data.head.weight[:old], rows.weight])
-            bias = np.concatenate([data.head.bias[:old], rows.bias])
-            hits.append((np.argmax(test @ weight.T + bias, axis=1) == labels).mean())
-    assert np.mean(won) > np.mean(random_won) - 0.01
-    trained = initialise(Start(), data, travel=0.025)
-    assert length(trained.rows) / length(data.pretrained) < (1.3 if noise > 1 else 2)

@@ -81,16 +81,6 @@ def test_it_finds_the_minimum_that_scipy_finds(name: str, ridge: float) -> None:
     assert found.loss_before == pytest.approx(before)
 
 
-def test_a_unit_of_the_features_changes_nothing() -> None:
-    data, start = arrival(), start_rows()
-    found = fitted("ce", data, start, 5.0, max_steps=500)
-    scaled = NewClasses(
-        data.features * 8, data.labels, Rows(data.head.weight / 8, data.head.bias), OLD, OLD + NEW
-    )
-    again = fitted("ce", scaled, Rows(start.weight / 8, start.bias), 5.0, max_steps=500)
-    np.testing.assert_allclose(again.rows.weight * 8, found.rows.weight, atol=1e-6)
-
-
 def test_biases_that_are_kept_do_not_move() -> None:
     data, start = arrival(), start_rows()
     found = fitted("ce", data, start, 0.5, fits_bias=False)

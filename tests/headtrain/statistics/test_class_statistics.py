@@ -83,6 +83,15 @@ def test_merged_parts_are_the_whole(weighting: Weighting, cut: int) -> None:
         assert_same(pooled(*sets), whole)
 
 
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_rows_that_repeat_each_other_count_as_one(weighting: Weighting) -> None:
+    features, labels = sample()
+    rows = np.repeat(np.arange(300), 1 + np.arange(300) % 3)
+    given: Any = {"num_classes": CLASSES, "weighting": weighting}
+    found = ClassStatistics.of(features[rows], labels[rows], groups=rows, **given)
+    assert_same(found, ClassStatistics.of(features, labels, **given))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_the_covariance_survives_a_mean_far_larger_than_the_spread(dtype: type) -> None:
     rng = np.random.default_rng(1)

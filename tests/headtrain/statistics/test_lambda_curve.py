@@ -58,6 +58,7 @@ def test_the_curve_is_that_of_a_solve_without_each_row(weighting: Weighting) -> 
     found = leave_one_out_curve(features, labels, statistics, LAMS)
     expected = [naive_leave_one_out(features, labels, lam, weighting) for lam in LAMS]
     np.testing.assert_allclose(found.errors, expected, rtol=1e-9)
+    assert found.best == LAMS[int(np.argmin(expected))]
     assert found.measure == "leave-one-out error"
 
 

@@ -32,37 +32,8 @@ def solve(
     )
 
 
-def loss(
-    weight: np.ndarray, features: np.ndarray, labels: np.ndarray, lam: float, weighting: Weighting
-) -> float:
-    """Eq. 1, with the extended weight (C, d + 1)."""
-    z = np.c_[features, np.ones(len(features))]
-    w = row_weights(np.bincount(labels, minlength=CLASSES), weighting)[labels]
-    residual = z @ weight.T - np.eye(CLASSES)[labels]
-    return 0.5 * float(w @ (residual**2).sum(1)) + 0.5 * lam * float((weight**2).sum())
-
-
 def extended(head: Rows) -> np.ndarray:
     return np.asarray(np.c_[head.weight, head.bias])
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("lam", [1e-4, 0.05])
-def test_no_other_head_has_a_lower_loss_and_the_excess_is_the_deviation(
-    weighting: Weighting, lam: float
-) -> None:
-    features, labels = sample()
-    best = extended(solve(features, labels, lam, weighting))
-    z = np.c_[features, np.ones(len(features))]
-    w = row_weights(np.bincount(labels), weighting)[labels]
-    second_moment = (z * w[:, None]).T @ z + lam * np.eye(DIM + 1)
-    for seed in range(5):
-        weight = np.random.default_rng(seed).normal(size=best.shape)
-        deviation = 0.5 * np.trace((weight - best) @ second_moment @ (weight - best).T)
-        excess = loss(weight, features, labels, lam, weighting) - loss(
-            best, features, labels, lam, weighting
-        )
-        assert excess == pytest.approx(deviation, rel=1e-10)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -104,7 +75,7 @@ def test_a_singular_system_is_refused_with_the_features_that_do_not_vary(use_pat
     assert all(name in str(caught.value) for name in ("h[1]", "h[6]"))
     assert "lam > 0" in caught.value.remedy
     assert np.isfinite(least_squares_head(statistics, 1e-3).weight).all()
-    with pytest.raises(StatisticsError, match="6 rows span at most 5 directions"):
+    with pytest.raises(StatisticsError, match=r"3 of 8 directions \(6 rows span at most 5"):
         solve(features[:6], labels[:6], 0.0)
 
 

@@ -140,7 +140,8 @@ def kept(quotas: Quotas, counts: list[int], seen: int) -> list[int]:
     """Rows per class in the buffer."""
     pool = shuffled_pool(counts)
     rows = Buffer(pool, quotas, seed=0).rows(seen)
-    return np.bincount(pool.labels[rows], minlength=len(counts)).tolist()
+    found: list[int] = np.bincount(pool.labels[rows], minlength=len(counts)).tolist()
+    return found
 
 
 def test_each_split_gives_its_share() -> None:

@@ -34,11 +34,12 @@ def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
     grid = parse_grid(
         [
             "init=random,class-mean",
-            "seed=0:3,7",
+            "seed=0:3,7,1",
             "lr=1e-4..1e-2:log5",
             "weight-decay=0..0.1:lin3",
             "iterations=100..300:lin3",
             "lambda=0.05,auto,1",
+            "fit-ridge=1..9:log",
         ]
     )
     assert grid == {
@@ -48,16 +49,9 @@ def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
         "weight_decay": (0.0, 0.05, 0.1),
         "iterations": (100, 200, 300),
         "lam": (0.05, "auto", 1.0),
+        "fit_ridge": Interval(1, 9, log=True),
     }
     assert np.allclose(np.diff(np.log(np.array(grid["lr"]))), np.log(10) / 2, atol=1e-5)
-
-
-def test_a_range_without_a_count_is_an_interval() -> None:
-    assert parse_grid(["lr=1e-4..1e-2:log"]) == {"lr": Interval(1e-4, 1e-2, log=True)}
-
-
-def test_a_value_that_comes_twice_counts_once() -> None:
-    assert parse_grid(["seed=0:3,1,2"]) == {"seed": (0, 1, 2)}
 
 
 @pytest.mark.parametrize(
@@ -128,11 +122,6 @@ def test_the_grid_on_top_wins_with_its_kind_of_buffer() -> None:
     under: dict[str, Choice] = {"buffer": (10,), "lr": (1e-3,)}
     assert merge(under, {"buffer_per_class": (2,)}) == {"buffer_per_class": (2,), "lr": (1e-3,)}
     assert merge({"buffer_per_class": (2,)}, {"buffer": (10,)}) == {"buffer": (10,)}
-
-
-def test_an_empty_grid_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="the grid is empty"):
-        merge({}, {})
 
 
 def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncounted() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray_kills
 
 from clinit.errors import CacheError, ClusterError
 from clinit.extract.cache.plan import WHOLE
@@ -30,8 +31,6 @@ from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
 from clinit.headtrain.sweep.plan import compile_banks
 from clinit.ray_tasks import run_tasks
 from tests.headtrain.stream.made_caches import write_base, write_new
-
-APART = pytest.mark.skipif(ray_kills.why_not() is not None, reason=str(ray_kills.why_not()))
 
 
 class RayError(Exception):
@@ -219,50 +218,100 @@ def test_a_node_that_does_not_share_the_caches_is_named_with_its_remedy(
     assert "Give more --memory" in caught.value.remedy
 
 
-@pytest.mark.slow
-@APART
-def test_workers_and_nodes_that_are_killed_change_no_bit() -> None:
-    script = Path(__file__).parents[3] / "benchmarks" / "ray_kills.py"
-    subprocess.run([sys.executable, script, "--moments=2"], check=True, timeout=400)
+# A cluster of two nodes of one processor each, in a network namespace with nothing but loopback.
+
+APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
-SWEEP = """
-import pickle, sys
+def on_cluster(code: str, *words: object) -> None:
+    """Run code next to `cluster` and its node `second`; skip if there cannot be a cluster."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    if not shutil.which("ip") or subprocess.run([*APART[:2], "true"], check=False).returncode:
+        pytest.skip("may not make a network namespace")
+    whole = f"{CLUSTER}\ntry:\n{textwrap.indent(code, '    ')}\nfinally:\n    cluster.shutdown()"
+    python = [sys.executable, "-W", "ignore", "-c", whole, *map(str, words)]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    subprocess.run([*APART, *python], check=True, timeout=300, env=environment)
+
+
+CLUSTER = """
+import sys
 from pathlib import Path
 from ray.cluster_utils import Cluster
-from clinit.headtrain.sweep.folder import hold_folder
-from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.plan import distinct, runs_of
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+second = cluster.add_node(num_cpus=1)
+"""
+KILL = """
+import os, signal, threading, time
+from clinit.cli.main import app
+
+victim, out, words = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+killed = []
+
+def workers():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().startswith(b"ray::_extract_on_node"):
+                yield int(path.parent.name)
+        except OSError:  # it has just ended
+            pass
+
+def kill():
+    while not killed:
+        found = sorted(workers())
+        if found and len(list(out.glob("train/shard-*.h5"))) >= 3:
+            killed.append(victim)
+            if victim == "node":
+                cluster.remove_node(second, allow_graceful=False)
+            else:
+                os.kill(found[0], signal.SIGKILL)
+        time.sleep(0.002)
+
+threading.Thread(target=kill, daemon=True).start()
+app([*words, f"--out={out}", f"--ray={cluster.address}"], standalone_mode=False)
+assert killed, "nothing was killed within the run"
+assert len(list(out.glob("train/shard-*.h5"))) == 48
+"""
+SWEEP = """
+import pickle
+from clinit.files.lock import claim_folder
+from clinit.headtrain.sweep.folder import open_folder
+from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
 from clinit.headtrain.sweep.on_ray import train_on_ray
 from clinit.headtrain.sweep.plan import plan_sweep, run_sweep
 
-data = pickle.loads(Path(sys.argv[1]).read_bytes())
+data, out = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
 runs = distinct(runs_of(parse_grid(sys.argv[3:])))
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-cluster.add_node(num_cpus=1)
-try:
-    with hold_folder(Path(sys.argv[2]), data, {"ce"}) as folder:
-        plan = plan_sweep(runs, folder, data)
-        with train_on_ray(data, cluster.address) as train:
-            run_sweep(plan, folder, train, print)
-finally:
-    cluster.shutdown()
+with claim_folder(out), train_on_ray(data, cluster.address) as train:
+    folder = open_folder(out, data, {"ce"})
+    run_sweep(plan_sweep(runs, folder, data), folder, train, print)
 """
 
 
 @pytest.mark.slow
-@APART
+@pytest.mark.parametrize("victim", ["worker", "node"])
+def test_a_worker_or_a_node_that_is_killed_changes_no_bit(
+    victim: str, make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    root = make_tree(train=64, val=1)
+    words = ["extract", f"--root={root}", f"--weights={tiny_weights}", "--dataset=folder"]
+    words += ["--backbone=convnextv2_atto", "--model-arg=depths=(1,1,1,1)", "--device=cpu"]
+    words += ["--model-arg=dims=(4,8,8,12)", "--input-size=32", "--batch-size=2", "--shard-rows=4"]
+    on_cluster(KILL, victim, tmp_path / "out", *words)
+    subprocess.run(
+        [sys.executable, "-m", "clinit", *words, f"--out={tmp_path / 'alone'}"], check=True
+    )
+    alone = {path.name: path.read_bytes() for path in tmp_path.glob("alone/train/*.h5")}
+    assert alone == {path.name: path.read_bytes() for path in tmp_path.glob("out/train/*.h5")}
+
+
+@pytest.mark.slow
 def test_banks_are_trained_on_both_nodes_of_a_cluster(data: RunData, tmp_path: Path) -> None:
     stored, out = tmp_path / "data", tmp_path / "out"
     stored.write_bytes(pickle.dumps(data))
     words = ["init=random,lda", "seed=0:6", "device=cpu", "tasks=2", "iterations=6", "buffer=20"]
-    python = [sys.executable, "-W", "ignore", "-c", SWEEP]
-    subprocess.run(
-        [*ray_kills.APART, *python, str(stored), str(out), *words],
-        check=True,
-        timeout=240,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
-    )
+    on_cluster(SWEEP, stored, out, *words)
     records = [read_record(path) for path in find_records(out)]
     assert len(records) == 12
     assert len({record.info["ray_node"] for record in records}) == 2

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, StorageError
-from clinit.extract.cache import shard, shard_rows
+from clinit.extract.cache import read as shard_rows
+from clinit.extract.cache import shard
 from clinit.extract.cache.features import StoredRows, select_rows
-from clinit.extract.cache.read import CacheSplit, open_split
-from clinit.extract.cache.shard_rows import largest_shard, stored_features
+from clinit.extract.cache.read import CacheSplit, largest_shard, open_split, stored_features
 from tests.headtrain.stream.made_caches import write_split
 
 CENTRES = np.random.default_rng(0).normal(size=(5, 16))
