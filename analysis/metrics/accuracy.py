@@ -187,7 +187,7 @@ def backward_transfer(matrix: pl.DataFrame) -> float | None:
     last = matrix["after_task"].max()
     if last is None:  # no test image
         return None
-    own = matrix.filter((on > 0) & (on == after) & (after < last))
+    own = matrix.filter((on == after) & (after < last))
     final = matrix.filter(after == last).select("on_task", final="accuracy")
     joined = own.join(final, on="on_task", how="inner")
     return mean(joined["final"] - joined["accuracy"])

@@ -57,12 +57,12 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {"scale": scales.pop()} if len(scales) == 1 else {}
     texts |= {name: shown(runs[0], name) for name in settings(runs[0]) if name not in varying}
-    data = [[f"{side} classes", {_described(run, side) for run in runs}] for side in SIDES]
-    transforms = {run.record.info["base"]["fingerprint"].get("transform") for run in runs}
-    data.append(["images", transforms - {None}])
+    data = {f"{side} classes": {_described(run, side) for run in runs} for side in SIDES}
+    transforms = [run.record.info["base"]["fingerprint"].get("transform") for run in runs]
+    data["images"] = {text for text in transforms if text is not None}
     return {
         "data": [
-            *([name, found.pop()] for name, found in data if len(found) == 1),
+            *([name, found.pop()] for name, found in data.items() if len(found) == 1),
             ["in common", common(runs, ("init", "scale", *names))],
         ],
         "varying": [

@@ -149,6 +149,7 @@ def ordering(values: Mapping[str, Sequence[float]]) -> str:
     return "".join(sign + name for sign, name in zip(["", *signs], names, strict=False))
 
 
+_OF_A_HEAD = ("acc_pre", "d_ls")
 Collapse = Mapping[str, Mapping[str, Any]]
 """Values of `clinit diagnose` by the loss of the head."""
 OF_HEAD = ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative")
@@ -263,8 +264,8 @@ def _cells(table: Table) -> Cells:
                 printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
     if table.name in ("first-task", "neural-collapse"):
         # Table 1 prints A_pre and D_LS of the pretrained heads beside class means.
-        heads = {
-            place.loss: {name: printed[name] for name in ("acc_pre", "d_ls") if name in printed}
+        heads: dict[str, dict[str, Printed]] = {
+            place.loss: {name: each for name, each in printed.items() if name in _OF_A_HEAD}
             for place, printed in paper_cells("first_task").items()
             if "d_ls" in printed
         }

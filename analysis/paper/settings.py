@@ -10,8 +10,6 @@ from typing import Any
 from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.tables import METHODS, Table
 from clinit.analysis.report.run import RunSummary
-from clinit.errors import RecordError
-from clinit.headtrain.record.info import study_of_run
 from clinit.headtrain.study.rules import settings_of
 
 _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_500)}
@@ -93,11 +91,12 @@ def settings_of_runs(
     """
     if not runs:
         return []
+    heads = [run.record.info.get("head") or {} for run in runs if run.config["loss"] == "mse"]
     return [
         *_of_features(table, runs[0].record.info["base"]["fingerprint"]),
         *_of_data(runs[0]),
         *(each for each in _of_studies(table, runs, places) if each.here != "-"),
-        *_of_alignment(runs),
+        *(_aligned(heads[0].get("alignment")) if heads else ()),
         *_of_protocol(table, runs),
     ]
 
@@ -184,22 +183,12 @@ def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for run in runs:
         config = dict(run.config)
-        try:
-            idle = {*study_of_run(run.record.info, str(run.path)).idle()}
-        except RecordError:  # of another version
-            idle = set()
-        if not config["iterations"]:
-            idle |= _OF_TRAINING
+        idle = run.idle if config["iterations"] else run.idle | _OF_TRAINING
         if "alpha" in config and "alpha" not in idle:
             config[_FACTOR] = config.pop("alpha") / config["rank"]
         for name in config.keys() - idle - _OF_LINES:
             found.setdefault(name, []).append(config[name])
     return {name: found[name] for name in [*runs[0].config, _FACTOR, *found] if name in found}
-
-
-def _of_alignment(runs: Sequence[RunSummary]) -> Iterator[Setting]:
-    heads = [run.record.info.get("head") or {} for run in runs if run.config["loss"] == "mse"]
-    return _aligned(heads[0].get("alignment")) if heads else iter(())
 
 
 def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:

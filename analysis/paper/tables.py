@@ -6,6 +6,8 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 
+import msgspec
+
 ACCURACIES = ("acc_pre", "acc_new", "acc_old", "acc_all")
 
 METHODS = {"ewc": "EWC", "derpp": "DER++"}
@@ -43,11 +45,7 @@ class Table:
 
 def _read() -> tuple[Table, ...]:
     content = (files("clinit.analysis.paper") / "tables.toml").read_text(encoding="utf-8")
-    lists = ("metrics", "effects", "slips")
-    return tuple(
-        Table(**{k: tuple(v) if k in lists else v for k, v in each.items()})
-        for each in tomllib.loads(content)["table"]
-    )
+    return msgspec.convert(tomllib.loads(content)["table"], tuple[Table, ...])
 
 
 TABLES = _read()

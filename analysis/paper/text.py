@@ -151,10 +151,10 @@ def _group_title(place: Place, budget: Budget | None) -> str:
     if place.iterations:
         words.append(_budget(place.iterations, place.buffer))
     title = ", ".join(words)
-    is_same = budget is None or (
-        budget[0] == place.iterations and place.buffer in (None, budget[1])
-    )
-    return title if is_same or not place.iterations else f"{title} (here {_budget(*budget)})"
+    if budget is None or not place.iterations:
+        return title
+    is_same = budget[0] == place.iterations and place.buffer in (None, budget[1])
+    return title if is_same else f"{title} (here {_budget(*budget)})"
 
 
 def _budget(iterations: int, buffer: int | None) -> str:
@@ -170,10 +170,11 @@ def _numbers(found: Reproduction, group: Sequence[Line]) -> Table:
         ours = [_cell(line.mean, line.deviation, line.metric) for line in lines]
         sections.append([[place.init or "here", *ours]])
         if is_printed:
-            pairs = [
-                (p.value, p.deviation) if (p := line.printed) else (None, None) for line in lines
-            ]
-            printed = (_cell(*pair, line.metric) for pair, line in zip(pairs, lines, strict=True))
+            printed: list[Cell | str] = []
+            for line in lines:
+                theirs = line.printed
+                cell = _cell(theirs.value, theirs.deviation, line.metric) if theirs else "-"
+                printed.append(cell)
             sections[-1].append(["paper", *printed])
         if is_printed and not found.is_reduced:
             sections[-1].append(["difference", *(_signed(line.difference) for line in lines)])
@@ -183,7 +184,7 @@ def _numbers(found: Reproduction, group: Sequence[Line]) -> Table:
 
 
 def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
-    texts = []
+    texts: list[str | None] = []
     for value in (mean, deviation):
         if value is None:
             texts.append(None)
@@ -191,7 +192,7 @@ def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
             texts.append(f"{value:.0f}" if value >= 10 else f"{value:.3f}")
         else:
             texts.append(f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}")
-    return Cell(*texts)
+    return Cell(texts[0], texts[1])
 
 
 def _effects(found: Reproduction) -> Table:

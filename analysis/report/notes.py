@@ -26,9 +26,9 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     ]
     notes += _gain_notes(runs)
     for run, name in zip(runs, labels(runs), strict=True):
-        if run.not_finite:
+        if count := int((~run.points["loss_new"].is_finite()).sum()):
             notes.append(
-                f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
+                f"{name}: the loss on the new task is not a finite number at {count} of"
                 f" {len(run.points)} evaluation points."
             )
     parts = by_data(runs)

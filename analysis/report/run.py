@@ -193,11 +193,6 @@ class RunSummary:
             points = points.filter(pl.col("iteration").is_in(regular))
         return points.filter(pl.col("iteration") > 0) if self.skip_start else points
 
-    @property
-    def not_finite(self) -> int:
-        """Number of evaluation points at which the loss is not a finite number."""
-        return int((~self.points["loss_new"].is_finite()).sum())
-
     def row(self) -> Row:
         """Return the run as a row of the report; plain values that JSON can hold."""
         return dict(self._row)

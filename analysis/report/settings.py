@@ -201,7 +201,8 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     of_all = [" → ".join(shown(runs[0], name) for name in known)]
     shared: list[tuple[str, Sequence[RunSummary]]] = []
     for name in (name for name in _COMMON if name not in differing):
-        having = [run for run, each in zip(runs, every, strict=True) if each.get(name) is not None]
+        known_to = zip(runs, every, strict=True)
+        having: Sequence[RunSummary] = [run for run, own in known_to if own.get(name) is not None]
         text = shown(having[0], name) if having else NOTHING
         if text != NOTHING and (name, text) != ("top_blocks", "0"):
             shared.append((said(name, text), having))
@@ -281,7 +282,8 @@ def headings(parts: Sequence[Sequence[RunSummary]]) -> list[str]:
     """
     if len(parts) < 2:
         return [""] * len(parts)
-    names, paths = [], []
+    names: list[str] = []
+    paths: list[str] = []
     for run in (part[0] for part in parts):
         sides = [run.record.info[side]["path"] for side in ("base", "new")]
         known = [side for side in sides if side]

@@ -143,20 +143,16 @@ def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[Cach
     """Refuse a file that does not fit the format or the number of splits."""
     if format not in WRITERS:
         raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
-    suffix = out.suffix.lower()
+    suffix, why = out.suffix.lower(), ""
     if is_file and format != suffix.removeprefix("."):
+        why = f"is named like a {suffix} file, but the format is {format}"
+    elif is_file and len(splits) > 1:
+        why = f"is one file, but the cache has {number_of(len(splits), 'split')}"
+    elif not is_file and (suffix in _OTHER_FILES or out.is_file()):
+        why = f"is a file or named like a {suffix} file, expected a folder"
+    if why:
         raise CacheError(
-            f"{out} is named like a {suffix} file, but the format is {format}",
-            remedy="Leave out `--format`, or give a folder.",
-        )
-    if is_file and len(splits) > 1:
-        raise CacheError(
-            f"{out} is one file, but the cache has {number_of(len(splits), 'split')}",
-            remedy=f"Choose one with `--split`, or give a folder and `--format {format}`.",
-        )
-    if not is_file and (suffix in _OTHER_FILES or out.is_file()):
-        raise CacheError(
-            f"{out} is a file or named like a {suffix} file, expected a folder",
-            remedy="Give a folder, which gets a file or a folder per split, or a .safetensors or"
-            " .parquet file.",
+            f"{out} {why}",
+            remedy="Give a folder, which gets a file or a folder per split; or a .safetensors or"
+            " .parquet file with `--split`, without `--format`.",
         )

@@ -116,8 +116,7 @@ def import_features(
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored = out / HEAD_FILE
     there = stored if stored.is_file() and not config.head_follows else None
-    head = _read_head(config.head or there, dim, fingerprint, on_note)
-    head, head_classes = _named(head, names)
+    head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(source.path, source.name)
     plan = Plan(
         dataset=config.dataset,
@@ -213,24 +212,28 @@ def _manifest(
     return Manifest(config.dataset, config.split, names, table)
 
 
-def _read_head(
-    path: Path | None, dim: int, fingerprint: Fingerprint, on_note: Callable[[str], None]
-) -> Head | None:
+def _head(
+    path: Path | None,
+    dim: int,
+    names: tuple[str, ...],
+    fingerprint: Fingerprint,
+    on_note: Callable[[str], None],
+) -> tuple[Head | None, str]:
+    """Return the head in a file, and where its class names are from.
+
+    One without names takes those of the classes, where it has a row for each of them.
+    """
     if path is None:
-        return None
+        return None, UNKNOWN
     head = read_head(path, dim=dim, on_note=on_note)
     if head.dim != dim:
         raise HeadError(
             f"{path} reads features of width {head.dim}, these have width {dim}",
             remedy="Give the head that belongs to these features, or none.",
         )
-    return replace(head, fingerprint=fingerprint.backbone_identifier)
-
-
-def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]:
-    """Give a head without names those of the classes, where it has a row for each of them."""
-    if head is None or head.class_names is not None:
-        return head, "stored with the head" if head is not None else UNKNOWN
+    head = replace(head, fingerprint=fingerprint.backbone_identifier)
+    if head.class_names is not None:
+        return head, "stored with the head"
     if head.num_classes != len(names):
         return head, UNKNOWN
     return replace(head, class_names=names), "the classes of the data set"

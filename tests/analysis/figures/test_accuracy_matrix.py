@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-import polars as pl
 import pytest
 
 from clinit.analysis.figures.accuracy_matrix import draw, matrix_of
@@ -60,13 +58,6 @@ def test_the_table_begins_with_the_base_head_before_task_1(make_run: MakeRun) ->
     assert lines[place][3:] == [f"{starts[0]:.1f}", "-", "-", "-"]
     assert lines[place + 1][:3] == ["after", "task", "1"]
     assert "Before task 1: that of the base head." in " ".join(text.split())
-
-
-def test_a_record_without_the_base_head_begins_after_task_1(make_run: MakeRun) -> None:
-    record = make_run()
-    unknown = pl.lit(None, pl.Int32).alias("correct_in_task")
-    record = replace(record, evaluations=record.evaluations.with_columns(unknown))
-    assert "efore task 1" not in draw(report_of([record]).runs, 80).plain
 
 
 @pytest.mark.parametrize(("tasks", "width"), [(1, 80), (30, 80), (30, 120)])

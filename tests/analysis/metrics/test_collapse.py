@@ -100,21 +100,6 @@ def test_a_null_direction_changes_nothing(dtype: type) -> None:
     assert found.nc1 > 0
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("classes", "dim"), [(40, 8), (9, 8), (8, 8), (3, 8)])
-def test_every_shape_gives_finite_values_that_do_not_depend_on_the_precision(
-    classes: int, dim: int, dtype: type
-) -> None:
-    features, labels = sample(classes, dim, rows=4 * classes)
-    features = features[: 3 * classes].astype(np.float32)  # classes of one row among them
-    labels = labels[: 3 * classes]
-    found = metrics(features.astype(dtype), labels, *head(classes, dim))
-    assert np.isfinite(found).all()
-    assert (found >= 0).all()
-    wide = metrics(features.astype(np.float64), labels, *head(classes, dim))
-    np.testing.assert_allclose(found, wide, rtol=1e-10)
-
-
 def test_a_class_without_rows_is_left_out() -> None:
     features, labels = sample(6, 9)
     w, b = head(6, 9)
@@ -216,12 +201,6 @@ def test_the_deviation_is_the_excess_loss(weighting: Weighting, lam: float, mean
         found = deviation(statistics, weight, bias, lam=lam)
         excess = loss(weight, bias, data, lam, weighting) - least
         assert found.d_ls == pytest.approx(excess, rel=1e-10)
-
-
-def test_the_least_square_head_does_not_deviate() -> None:
-    statistics = ClassStatistics.of(*skewed())
-    best = least_squares_head(statistics, 0.05)
-    assert deviation(statistics, best.weight, best.bias, lam=0.05).d_ls < 1e-25
 
 
 def test_the_size_is_that_of_the_extended_second_moment() -> None:

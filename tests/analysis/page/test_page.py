@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from clinit.analysis.page.data import page_data
-from clinit.analysis.page.page import escaped_json, svg
+from clinit.analysis.page.page import escaped_json
 from clinit.analysis.report.report import load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -112,12 +112,6 @@ def test_the_picture_is_an_svg_whose_letters_are_text(hostile_runs: list[RunReco
     assert not [name for each in drawn.iter() for name in each.attrib if name.startswith("on")]
     assert any("<script>document.title" in text for text in drawn.itertext())
     assert "<svg" not in html.unescape(str(source))
-
-
-def test_letters_that_the_fonts_lack_are_no_warning(make_run: MakeRun) -> None:
-    record = make_run("random")
-    record.info["config"]["init"] = "中文 😀"
-    assert "中文 😀" in svg(report_of([record]).runs)
 
 
 @pytest.mark.slow

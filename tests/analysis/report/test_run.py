@@ -114,13 +114,17 @@ def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(
     make_run: MakeRun,
 ) -> None:
     """As of `--stop-after`: the classes of all tasks stay in the list."""
-    stopped = []
+    stopped: list[RunRecord] = []
     for record in map(make_run, INITS[::2]):
         info: Any = record.info
-        early = {**info, "config": {**info["config"], "stop_after": 2}, "tasks": info["tasks"][:2]}
+        cut: Any = {
+            **info,
+            "config": {**info["config"], "stop_after": 2},
+            "tasks": info["tasks"][:2],
+        }
         names = ("steps", "evaluations", "points", "mistakes")
         tables = {name: getattr(record, name).filter(pl.col("task") <= 2) for name in names}
-        stopped.append(replace(record, info=early, **tables))
+        stopped.append(replace(record, info=cut, **tables))
     early = report_of(stopped)
     whole = report_of([make_run(init) for init in INITS[::2]])
     for row, other in zip(early.rows(), whole.rows(), strict=True):

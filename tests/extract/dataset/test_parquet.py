@@ -69,7 +69,7 @@ def test_the_metadata_of_hugging_face_say_columns_and_classes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "told", ["{", "[]", '{"info": 1}', '{"info": {"features": []}}', "[" * 999]
+    "told", ["{", "[]", '{"info": 1}', '{"info": {"features": []}}', "[" * 9_999]
 )
 def test_a_description_that_is_none_is_not_taken(tmp_path: Path, told: str) -> None:
     path = tmp_path / "x.parquet"
