@@ -18,12 +18,7 @@ from typer.testing import CliRunner
 import clinit
 from clinit.cli.main import app
 from clinit.errors import ExperimentError
-from clinit.extract.cache.head import Head
-from clinit.extract.cache.read import open_cache
 from clinit.headtrain import runs as runs_module
-from clinit.headtrain.model.export import TrainedRun
-from clinit.headtrain.model.model import open_model
-from clinit.headtrain.model.predict import Rejection
 
 STUDY = {"tasks": 2, "iterations": 4, "eval_every": 2, "batch_size": 4, "buffer": 9}
 STUDY["device"] = "cpu"  # type: ignore[assignment]
@@ -65,17 +60,6 @@ def test_five_lines_from_caches_to_a_table(caches: tuple[Path, Path]) -> None:
     assert runs.steps.height == 2 * 2 * 4
     per_run = runs.evaluations.group_by("run").agg(pl.col("total").sum())
     assert per_run["total"].n_unique() == 1
-
-
-def test_early_evaluations_change_neither_training_nor_averages(caches: tuple[Path, Path]) -> None:
-    stream = {**STUDY, "tasks": 1, "iterations": 52}
-    every = clinit.train_heads(*caches, {**stream, "eval_every": 50})
-    early = clinit.train_heads(*caches, {**stream, "eval_every": "auto"})
-    assert every.points["iteration"].to_list() == [0, 50, 52]
-    assert early.points["iteration"].to_list() == [0, 1, 2, 5, 10, 20, 50, 52]
-    assert early.steps.equals(every.steps)
-    averages = ["acc_all", "acc_new", "acc_old", "acc_pre", "loss_new"]
-    assert early.table()[averages].equals(every.table()[averages])
 
 
 def test_a_rows_dataset_is_what_torch_trains_on(caches: tuple[Path, Path]) -> None:
@@ -255,32 +239,3 @@ def test_rows_of_later_blocks_keep_their_numbers(
         assert [each.row for each in found] == list(range(8))
         answers = [each.guesses[0].name == "bee" for each in found]
         assert answers == (rows[:, 1] > rows[:, 0]).tolist()
-
-
-def test_scores_are_of_the_logits_as_they_were_trained() -> None:
-    weight, origin = np.eye(2, dtype=np.float32) / 4, {"temperature": {"value": 4.0}}
-    divided = Head(weight, np.zeros(2, np.float32), ("ant", "bee"), origin=origin)
-    rows = np.array([[1.0, 0.0], [0.0, 3.0]])
-    found = clinit.predict_features(divided, rows, reject=Rejection("max-logit", 2.0))
-    assert [each.score for each in found] == [1.0, 3.0]
-    assert [each.unknown for each in found] == [True, False]
-
-
-def test_classes_beyond_the_least_probability_are_in_their_order(tmp_path: Path) -> None:
-    head = clinit.save_head(tmp_path / "head.npz", np.eye(4), None, list("abcd"))
-    (found,) = clinit.predict_features(head, np.array([[-500.0, 900.0, -200.0, -300.0]]))
-    assert [guess.name for guess in found.guesses] == ["b", "c", "d", "a"]
-
-
-def test_what_is_shown_of_a_value_fits_a_line_or_two(
-    tiny_run: Path, tiny_model: Path, caches: tuple[Path, Path]
-) -> None:
-    cache, runs, base = open_cache(caches[0]), clinit.load_runs(tiny_run), caches[0]
-    opened, loaded = open_model(tiny_model, device="cpu"), clinit.load_model(tiny_model)
-    values = [cache, cache.splits["train"], cache.splits["train"].manifest]
-    values += [clinit.load_cache(base), TrainedRun.read(tiny_run).record, opened, opened.memory]
-    values += [loaded, loaded.facts, next(iter(runs)), runs.report]
-    for each in (*values, clinit.probe(base, by="lbfgs", c=[0.1])):
-        assert repr(each).startswith(f"<{type(each).__name__}"), repr(each)
-        assert len(repr(each)) < 240 + len(str(base)) + len(str(tiny_model)), repr(each)
-    assert repr(loaded.facts) == "<ModelFacts: convnextv2_atto, 5 classes, 2 of them added later>"

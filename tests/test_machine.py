@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clinit.headtrain.top.images import Storage
-from clinit.machine import cpu_count, free_memory, visible_cpus
+from clinit.machine import cpu_count, free_memory
 
 GB = 2**30
 NO_LIMIT_V1 = 9223372036854771712
@@ -86,24 +83,6 @@ def test_a_quota_of_version_1_bounds_the_cpus_and_is_rounded_up(
     assert cpu_count(write(V1 | cpu_v1("/jobs/7", quota))) == cpus
 
 
-def test_the_tightest_quota_on_the_way_to_the_root_holds(write: Write) -> None:
-    own = v2("/user.slice/job", cpu_max="max 100000")
-    middle = v2("/user.slice", cpu_max="300000 100000")
-    beside = v2("/user.slice/other", cpu_max="100000 100000")
-    assert cpu_count(write(NESTED_V2 | own | middle | beside)) == 3
-    assert cpu_count(write(v2("", cpu_max="200000 100000"))) == 2
-    assert cpu_count(write(v2("/user.slice/job", cpu_max="50000 100000"))) == 1
-
-
-def test_a_container_that_sees_the_path_of_its_host_has_the_limits_of_its_own_group(
-    write: Write,
-) -> None:
-    files = {"proc/self/cgroup": "4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n"}
-    root = write(files | cpu_v1("", 300_000) | memory_v1("", 3 * GB, GB))
-    assert cpu_count(root) == 3
-    assert free_memory(root=root) == 2 * GB
-
-
 @pytest.mark.parametrize("text", ["", "garbage\n", "::\n", "0::/\n\0\n:::::\n", "1:cpu\n"])
 def test_nothing_that_can_be_read_is_no_limit(write: Write, text: str) -> None:
     root = write({"proc/self/cgroup": text})
@@ -160,22 +139,3 @@ def test_on_a_cuda_device_what_torch_holds_for_reuse_is_free(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
     assert free_memory(torch.device("cuda")) == 130
-
-
-def test_affinity_bounds_the_cpus_where_it_is_tighter(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
-    root = write(ROOT_V2 | v2("", cpu_max="400000 100000"))
-    assert cpu_count(root) == visible_cpus() == 1
-    assert Storage(folder=tmp_path, budget=0).workers == 1
-
-
-def test_asking_of_the_host_loads_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys; from clinit.machine import cpu_count, free_memory;"
-        "cpu_count(), free_memory();"
-        "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

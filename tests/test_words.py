@@ -11,9 +11,7 @@ from clinit.words import (
     byte_count,
     closest,
     contrast,
-    did_you_mean,
     escaped,
-    number_of,
     size_text,
 )
 
@@ -52,13 +50,6 @@ def test_a_size_is_written_in_the_largest_unit_of_which_it_has_one(size: int, te
     assert size_text(size) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1_365, "1,365 runs")]
-)
-def test_a_noun_has_an_s_but_for_one(count: int, text: str) -> None:
-    assert number_of(count, "run") == text
-
-
 LONG = "resize 36 bicubic antialias, centre crop 32"
 
 
@@ -88,12 +79,6 @@ def test_the_closest_word_is_proposed_whatever_its_case_and_joints() -> None:
     assert closest("Buffer-Per-Clas", known) == "buffer_per_class"
     assert closest("least_squares", known) == "least-square"
     assert closest("table2", ("table1-start", "table2-last-layer")) == "table2-last-layer"
-
-
-def test_where_no_word_is_like_it_nothing_is_asked() -> None:
-    assert closest("zebra", ("text", "sgm")) is None
-    assert did_you_mean("zebra", ("text", "sgm"), lead=". ") == ""
-    assert did_you_mean("sgn", ("text", "sgm"), lead=". ") == ". Did you mean sgm?"
 
 
 def test_the_dashes_before_an_option_are_no_letters_of_it() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 from pathlib import Path
 
 import pytest
@@ -63,21 +61,3 @@ def test_what_another_process_writes_is_refused_before_anything_is_read(
     assert "hollow" in refusal(run(*words))
     assert not draft.exists()
     assert not (into_file and list(tmp_path.iterdir()))
-
-
-def test_storage_that_cannot_lock_serves_and_is_told_of(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cannot(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", cannot)
-    shown = run("export", tiny_run, "--out", tmp_path / "model.safetensors")
-    assert shown.exit_code == 0, shown.output
-    assert f"Note: The storage of {tmp_path}/model.safetensors cannot lock files" in shown.output
-    caches = tiny_run.parent / "caches"
-    words = ("--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs")
-    sizes = ("--tasks=2", "--iterations=2", "--batch-size=4", "--init=random", "--device=cpu")
-    shown = run("train-head", *words, *sizes)
-    assert shown.exit_code == 0, shown.output
-    assert f"Note: The storage of {tmp_path}/runs cannot lock files" in shown.output

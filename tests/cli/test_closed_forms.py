@@ -82,15 +82,3 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     assert isinstance(result.exception, MachineError)
     assert "statistics of ranpac take" in str(result.exception)
     assert "--ranpac-width" in result.exception.remedy
-
-
-def test_sweeps_take_closed_forms_and_their_settings(tiny_run: Path, tmp_path: Path) -> None:
-    caches, out = tiny_run.parent / "caches", tmp_path / "sweep"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", out]
-    grid = ["method=slda,fecam,ranpac,ridge", "ranpac_width=20,30", "tasks=2", "device=cpu"]
-    for _ in range(2):  # the second time, all are recorded
-        result = invoke("sweep", *words, *grid)
-        assert result.exit_code == 0, result.output
-    names = {folder.name for folder in out.iterdir() if folder.is_dir()}
-    widths = {f"ranpac-ranpac-width={width}" for width in (20, 30)}
-    assert names == {"slda", "fecam", "ridge", *widths}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -192,24 +191,6 @@ def test_a_required_option_may_be_in_the_file() -> None:
     assert "Missing option" in result.output
 
 
-def test_a_file_that_cannot_be_read_is_named() -> None:
-    Path("latin.toml").write_bytes(b"# \xe9")
-    Path("folder.toml").mkdir()
-    os.mkfifo("pipe.toml")
-    reasons = {"no": "No such file", "latin": "not UTF-8", "folder": "a folder", "pipe": "a pipe"}
-    for name, reason in reasons.items():
-        line = [*PLACES["align"], f"--config={name}.toml"]
-        with pytest.raises(ConfigFileError, match=rf"{name}\.toml: .*{reason}"):
-            ROOT.commands["align"].make_context("align", line)
-
-
-def test_a_shell_that_completes_a_word_is_not_told_of_a_bad_file() -> None:
-    Path("study.toml").write_text("[align", encoding="utf-8")
-    line = ["--config=study.toml", *PLACES["train-top"], "--method=ewc"]
-    context = ROOT.commands["train-top"].make_context("train-top", line, resilient_parsing=True)
-    assert context.params["lr"] is None
-
-
 # Grids.
 
 BUDGETS = """
@@ -232,11 +213,6 @@ def test_every_table_is_a_grid_and_words_of_the_command_line_overlay_each() -> N
     found = grids(BUDGETS, "seed=7", "lr=1e-4..1e-2:log", "buffer_per_class=3")
     rest = {"seed": (7,), "lr": Interval(1e-4, 1e-2, log=True), "buffer_per_class": (3,)}
     assert found == [{"iterations": (600,), **rest}, {"iterations": (1200,), **rest}]
-
-
-@pytest.mark.parametrize("head", ["[grid]", "[sweep.grid]", "[[sweep.grid]]"])
-def test_one_grid_may_be_a_plain_table(head: str) -> None:
-    assert grids(f"{head}\nseed = 1\n") == [{"seed": (1,)}]
 
 
 def test_settings_of_train_head_are_the_defaults_of_the_runs() -> None:
@@ -325,14 +301,6 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
     assert [found[name] for name in ("base", "new")] == [[Path("b")], [Path("n")]]
     assert found["bank_size"] == 3
     assert (list(found["head"]), list(found["grid"])) == (["h"], ["seed=2"])
-
-
-def test_a_search_takes_one_grid() -> None:
-    Path("study.toml").write_text(BUDGETS, encoding="utf-8")
-    words = ["--base=b", "--new=n", "--out=o", "--config=study.toml", "--search=optuna"]
-    result = CliRunner().invoke(app, ["sweep", *words])
-    assert result.exit_code == 2
-    assert "--search takes one grid" in " ".join(result.output.split())
 
 
 # The documentation.

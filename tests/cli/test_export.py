@@ -69,16 +69,6 @@ def test_options_that_mean_nothing_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["head.npz", "model", "."])
-def test_nothing_is_written_into_the_record(tiny_run: Path, name: str) -> None:
-    """A later report would say of the record that it holds files that are not of it."""
-    before = sorted(tiny_run.iterdir())
-    result = invoke(tiny_run, "--out", tiny_run / name)
-    assert result.exit_code == 2
-    assert "--out is a place outside the run record" in unframed(result)
-    assert sorted(tiny_run.iterdir()) == before
-
-
 def test_a_run_without_test_images_gives_a_model_and_a_head(
     tiny_run: Path, tmp_path: Path, without_test_images: Callable[[Path], None]
 ) -> None:

@@ -3,7 +3,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
@@ -54,15 +53,6 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     val = extract("--root", root, "--split", "val", "--limit-per-class", 1, out="val").output
     assert "val: 3 images" in val
     assert not (tmp_path / "val" / "train").exists()
-
-
-def test_a_missing_val_split_is_noted(extract: Call, make_tree: Tree) -> None:
-    root = make_tree()
-    shown = extract("--root", root / "train").output
-    assert f"{root / 'train'} has no val split: no class can be evaluated" in " ".join(
-        shown.split()
-    )
-    assert "has no val split" not in extract("--root", root, out="whole").output
 
 
 def test_test_images_become_the_split_val_where_that_is_asked_for(
@@ -133,17 +123,6 @@ def test_invalid_rows_are_listed_and_read_again(
     assert again.exit_code == 0, again.output
     assert "  invalid rows read again: 21; invalid now: 1" in again.output
     assert f"{images[0].relative_to(root)}: the file is missing" in again.output
-
-
-def test_a_head_without_names_says_how_to_name_it(
-    extract: Call, make_tree: Tree, tiny_weights: Path, tmp_path: Path
-) -> None:
-    nameless, root = tmp_path / "nameless.safetensors", make_tree()
-    save_file(load_file(tiny_weights), nameless)
-    shown = extract("--weights", nameless, "--root", root).output
-    assert "name them with --head-classes" in shown
-    named = extract("--weights", nameless, "--root", root, "--head-classes", "dataset").output
-    assert "stored head: top-1" in named
 
 
 @pytest.mark.parametrize(

@@ -85,18 +85,6 @@ def test_the_import_fits_a_head_and_says_how_good_it_is(work: Path) -> None:
         assert split.summary.head.tensors is not None
 
 
-def test_a_head_is_measured_on_val_at_once_where_that_is_there(tmp_path: Path) -> None:
-    given = ("--backbone", "own", "--out", tmp_path / "base")
-    train = write(tmp_path, "train", BASE, 20, seed=1)
-    val = write(tmp_path, "val", BASE[:2], 10, seed=2)
-    done("cache", "import", *train, *given)
-    done("cache", "import", *val, *given, "--split", "test")
-    printed = done("cache", "import", *train, *given, "--fit-head", "ridge")
-    top1 = open_cache(tmp_path / "base").split("val").summary.head.top1
-    assert f"top-1 of the head on 20 rows of val: {top1.percent:.2f} %" in printed
-    assert "measures it on others" not in printed
-
-
 def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     text = (work / "export.log").read_text()
     assert "A head of 5 classes, 2 of which arrived later, on 8 features of own" in text
@@ -141,17 +129,6 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
     assert "--threshold VALUE" in error.remedy
 
 
-def test_features_of_another_width_are_refused(work: Path, tmp_path: Path) -> None:
-    for name, features, fact in (
-        ("wide", np.ones((2, 9), np.float32), "of shape (2, 9), the head reads"),
-        ("ints", np.ones((2, 8), int), "holds int64, expected floats (rows, dim)"),
-    ):
-        np.save(tmp_path / f"{name}.npy", features)
-        assert fact in str(failed("predict", work / "head.npz", tmp_path / f"{name}.npy"))
-    error = failed("predict", work / "head.npz", work / "new")
-    assert "clinit cache export CACHE FOLDER" in error.remedy
-
-
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
@@ -177,12 +154,6 @@ def test_options_that_mean_nothing_are_refused(
     assert result.exit_code == 2
     assert fact in " ".join(result.output.replace("│", " ").split())
     assert set(work.iterdir()) == before
-
-
-def test_a_run_on_imported_features_has_no_network_to_export(work: Path, tmp_path: Path) -> None:
-    error = failed("export", work / "runs" / "least-square-calibrated", "--out", tmp_path / "model")
-    assert "no network is known for the features" in str(error)
-    assert "`clinit export RUN --out FILE.npz`" in error.remedy
 
 
 def test_a_temperature_is_fitted_to_the_rows_of_the_run_alone(work: Path, tmp_path: Path) -> None:
@@ -286,22 +257,3 @@ def test_a_head_that_was_not_fitted_is_not_replaced(
     assert "it was not fitted" in str(failed(*given, "--fit-head", "ridge"))
     done(*given, "--head", head)
     assert open_cache(other).head is not None
-
-
-def test_what_is_no_base_cache_says_how_to_get_one(work: Path, tmp_path: Path) -> None:
-    rest = ("--out", tmp_path / "runs", *TRAIN)
-    error = failed("train-head", "--base", work / "new", "--new", work / "base", *rest)
-    assert "--fit-head logistic`" in error.remedy
-    for suffix, labels in ((".npz", ""), (".npy", " LABELS.npy")):
-        file = tmp_path / f"my features{suffix}"
-        file.write_bytes(b"")
-        error = failed("train-head", "--base", file, "--new", work / "new", *rest)
-        assert str(error) == f"no feature cache at {file}"
-        command = f"clinit cache import '{file}'{labels} --backbone NAME"
-        assert f"`{command} --out '{file.with_suffix('')}'`" in error.remedy
-
-
-def test_a_file_without_rows_has_the_columns_of_features(work: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "none.npy", np.zeros((0, 8), np.float32))
-    done("predict", work / "head.npz", tmp_path / "none.npy", "--csv", tmp_path / "found.csv")
-    assert (tmp_path / "found.csv").read_text().startswith("features,row,rank,class,")

@@ -46,15 +46,6 @@ def test_build_writes_a_manifest_and_says_what_is_in_it(root: Path) -> None:
     assert run("show", file, "--classes").stdout == "ant\nbee\ncat\n"
 
 
-def test_test_images_are_listed_as_the_split_val(root: Path, tmp_path: Path) -> None:
-    (root / "val").rename(root / "test")
-    words = ("--root", root, "--split", "test", "--out", tmp_path / "m.parquet")
-    assert run("build", "folder", *words).exit_code == 0
-    assert read_manifest(tmp_path / "m.parquet").split == "val"
-    refused = run("build", "digits", *words)
-    assert "digits has no test images with labels" in str(refused.exception)
-
-
 @pytest.mark.parametrize(
     ("dataset", "options", "fact"),
     [
@@ -72,16 +63,6 @@ def test_what_cannot_be_built_writes_nothing(
     assert not file.exists()
 
 
-def test_show_describes_a_known_data_set() -> None:
-    result = run("show", "imagenet1k")
-    assert result.exit_code == 0
-    assert "1,000 classes, from n01440764 (label 0) to n15075141" in result.stdout
-    assert "train: 1,281,167 images" in result.stdout
-    assert "    with meta.mat and ILSVRC2012_validation_ground_truth.txt" in result.stdout
-    assert "together: 1,797 images" in run("show", "digits").stdout
-    assert len(run("show", "digits", "--classes").output.split()) == 10
-
-
 @pytest.mark.parametrize(
     ("word", "fact"),
     [
@@ -94,12 +75,6 @@ def test_show_reports_what_is_not_there(word: str, fact: str) -> None:
     error = run("show", word).exception
     assert isinstance(error, ManifestError)
     assert fact in f"{error} {error.remedy}"
-
-
-def test_list_names_the_known_data_sets() -> None:
-    printed = run("list").stdout
-    for shown in ("digits", "imagenet1k", "1,281,167", "folder", "webdataset", "huggingface"):
-        assert shown in printed
 
 
 def test_shards_are_listed_with_the_number_and_the_size_of_their_files(tmp_path: Path) -> None:

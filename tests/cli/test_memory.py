@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-import clinit
 from clinit.cli.main import app
 from clinit.errors import MachineError
-from clinit.extract.cache.head import read_head
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import find_records, read_record
 from tests.headtrain.stream.made_caches import write_base, write_new
@@ -63,21 +60,6 @@ def test_runs_are_the_same_and_what_stays_on_disk_is_noted(
     assert "is there already" in again or "2 recorded already" in again
 
 
-def test_an_aligned_head_is_the_same(base: str, tmp_path: Path) -> None:
-    whole, small = tmp_path / "whole.safetensors", tmp_path / "small.safetensors"
-    options = [base, "--epochs=2", "--batch-size=32", "--device=cpu"]
-    shown("align", *options, f"--out={whole}")
-    assert "stays on disk" in shown("align", *options, f"--out={small}", f"--memory={SMALL}")
-    assert read_head(whole).weight.tobytes() == read_head(small).weight.tobytes()
-
-
-def test_a_diagnosis_is_the_same(base: str) -> None:
-    options = ["diagnose", base, "--device=cpu", "--format=json", "--per-class"]
-    whole, small = run(*options), run(*options, f"--memory={SMALL}")
-    assert json.loads(whole.stdout) == json.loads(small.stdout)
-    assert whole.stderr == small.stderr == ""
-
-
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
@@ -105,22 +87,3 @@ def test_what_is_too_little_or_no_size_is_refused(
     else:  # a shard is read as a whole to verify it
         assert isinstance(result.exception, MachineError)
         assert "takes 15.39 kB" in str(result.exception)
-
-
-def test_python_takes_a_size_as_well(caches: list[str]) -> None:
-    base, new = (word.partition("=")[2] for word in caches)
-    loaded, on_disk = clinit.load_cache(base), clinit.load_cache(base, memory=SMALL)
-    assert [loaded.train.is_loaded, on_disk.train.is_loaded] == [True, False]
-    assert (on_disk.train.features[5:9] == loaded.train.features[5:9]).all()
-    study = {"tasks": 2, "iterations": 6, "batch_size": 2, "device": "cpu"}
-    expected = clinit.train_heads(base, new, study)
-    for source, memory in ((base, 16_000), (on_disk, SMALL)):
-        found = clinit.train_heads(source, new, study, memory=memory)
-        assert found.evaluations.equals(expected.evaluations)
-        assert found.steps.equals(expected.steps)
-    with pytest.raises(ValueError, match="takes a size such as 20GB, got 'much'"):
-        clinit.load_cache(base, memory="much")
-    with pytest.raises(ValueError, match="must be above 0 bytes, got 0"):
-        clinit.train_heads(base, new, memory=0)
-    with pytest.raises(ValueError, match="both caches are loaded already"):
-        clinit.train_heads(loaded, clinit.load_cache(new), memory="1GB")

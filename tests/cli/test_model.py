@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -165,23 +164,6 @@ def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
     assert memory_of(out).counts.tolist() == [5] * 5 + [6, 6, 5]
 
 
-def test_images_exchanged_for_others_of_their_size_have_no_features_yet(
-    model: Path, images: Path, tmp_path: Path
-) -> None:
-    own = Path(shutil.copytree(images, tmp_path / "images"))
-    arguments = ["add", model, own, "--features", tmp_path / "features", "--device", "cpu"]
-    done(*arguments, "--out", tmp_path / "one")
-    done(*arguments, "--out", tmp_path / "two")
-    changed = own / "f" / "3.png"
-    before = changed.stat()
-    content = bytearray(changed.read_bytes())
-    content[-20] ^= 1
-    changed.write_bytes(content)
-    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert "(f/3.png)" in refused(CacheError, *arguments, "--out", tmp_path / "three")
-    assert not (tmp_path / "three").exists()
-
-
 def test_classes_are_removed_with_what_is_remembered_of_them(
     grown: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -235,21 +217,6 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     assert "old classes 10 " in printed
     assert memory_of(out).counts.tolist() == [8] * 5 + [6, 6]
     assert memory_of(out).held_out.counts().tolist() == [2] * 7
-
-
-def test_the_same_images_are_held_out_in_other_company(
-    grown: tuple[Path, str], images: Path, tmp_path: Path
-) -> None:
-    together = draw(tmp_path / "all", "ab", 6, start=100)
-    shutil.copytree(images, together, dirs_exist_ok=True)
-    options = ("--seed", 9, "--device", "cpu")
-    done("remember", grown[0], together, "--out", tmp_path / "out", *options)
-    before, after = (memory_of(each).held_out for each in (grown[0], tmp_path / "out"))
-    for row in (5, 6):
-        one, other = (
-            each.features[each.labels == row].astype(np.float32) for each in (before, after)
-        )
-        np.testing.assert_allclose(one, other, atol=2e-2)
 
 
 def test_python_gives_the_same_model(
@@ -337,21 +304,6 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
     for words in (["show", own], ["add", own, images, *out], ["remove", own, "b", *out]):
         assert str(file) in refused(ModelError if target is None else StorageError, *words)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("option", ["--features", "--out"])
-@pytest.mark.parametrize("into", ["model", "images"])
-def test_nothing_is_written_into_what_is_read(
-    model: Path, images: Path, tmp_path: Path, option: str, into: str
-) -> None:
-    own = Path(shutil.copytree(model, tmp_path / "model"))
-    shown = Path(shutil.copytree(images, tmp_path / "images"))
-    before = sorted(tmp_path.rglob("*"))
-    options = {"--out": tmp_path / "out"} | {option: tmp_path / into / "below"}
-    flat = [each for pair in options.items() for each in pair]
-    message = refused(ModelError, "add", own, shown, *flat, "--device", "cpu")
-    assert f"{tmp_path / into / 'below'} lies in {tmp_path / into}, which is only read" in message
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,3 @@ def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(
     assert "it holds LICENSE" in str(refused(invoke(*export, out, "--overwrite")))
     part = refused(invoke(*export, out / "model.safetensors", "--overwrite"))
     assert f"it is part of the model folder {out}" in str(part)
-
-
-def test_an_aligned_head_is_replaced(caches: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "aligned.safetensors"
-    words = ("align", caches[1], "--loss=mse", "--epochs=1", "--device=cpu", "--out", out)
-    assert invoke(*words).exit_code == 0
-    assert refused(invoke(*words)).remedy == REMEDY
-    assert invoke(*words, "--overwrite").exit_code == 0

@@ -93,16 +93,6 @@ def test_bad_images_are_reported_the_others_are_shown_and_the_code_is_1(
     assert "large.png: too large: 50 x 50 pixels" in result.stderr
 
 
-def test_names_that_are_not_utf8_are_shown(model: Path, images: list[Path], tmp_path: Path) -> None:
-    odd = tmp_path / b"caf\xe9.png".decode("utf-8", "surrogateescape")
-    odd.write_bytes(images[0].read_bytes())
-    for options in ((), ("--json",), ("--csv", tmp_path / "out.csv")):
-        result = invoke(model, odd, *options)
-        assert result.exit_code == 0, result.output
-        written = (tmp_path / "out.csv").read_text() if "--csv" in options else result.output
-        assert r"caf\xe9.png" in written.replace(r"\\", "\\")
-
-
 def scores_of(folder: Path, images: list[Path]) -> list[float]:
     rejection = Rejection("energy", 0.0)
     found = load_model(folder, device="cpu").predict(images, reject=rejection)
@@ -158,18 +148,6 @@ def test_csv_and_parquet_have_a_line_an_image_and_class(
             assert number == (row[name] and pytest.approx(row[name], rel=1e-5))
     invoke(remembering, images[0], "--parquet", tmp_path / "plain.parquet")
     assert pl.read_parquet(tmp_path / "plain.parquet").columns == list(COLUMNS)
-
-
-@pytest.mark.parametrize("kind", ["file", "onnx"])
-def test_a_model_that_remembers_nothing_asks_for_a_memory_or_a_threshold(
-    model: Path, images: list[Path], tmp_path: Path, kind: str
-) -> None:
-    (tmp_path / "x.onnx").touch()  # it is refused by its name
-    path = model if kind == "file" else tmp_path / "x.onnx"
-    result = invoke(path, images[0], "--reject", "energy")
-    assert isinstance(result.exception, ModelError)
-    assert "`clinit remember MODEL IMAGES --out NEW`" in result.exception.remedy
-    assert "--threshold VALUE" in result.exception.remedy
 
 
 @pytest.mark.parametrize(

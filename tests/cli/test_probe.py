@@ -83,8 +83,3 @@ def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], fact: s
     shown = run("probe", cache, *arguments)
     assert shown.exit_code == 2
     assert fact in " ".join(shown.output.replace("│", " ").split())
-
-
-def test_an_unknown_setting_of_the_library_is_named(cache: Path) -> None:
-    with pytest.raises(ValueError, match="there is no setting 'rate'"):
-        clinit.probe(cache, rate=3)

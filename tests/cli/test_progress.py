@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from contextlib import nullcontext
@@ -76,15 +75,6 @@ def test_results_remain_and_bars_do_not(columns: int, encoding: str) -> None:
         part[start : start + columns] for part in expected for start in range(0, len(part), columns)
     ]
     assert lines_of(screen) == [line.rstrip() for line in folded]
-
-
-def test_the_bar_is_there_while_work_goes_on() -> None:
-    middle = "time.sleep(0.3); os._exit(3)"
-    code, screen = on_terminal([sys.executable, "-c", STEPS.format(middle=middle)], columns=80)
-    assert code == 3
-    *_, last = lines_of(screen)
-    assert re.fullmatch(r"train [━╸╺ ]+ 400/1,000 images \d s left 95/s", last), last
-    assert screen.text.count("train") == 1
 
 
 @pytest.fixture

@@ -180,20 +180,3 @@ def test_records_and_heads_of_other_caches_are_refused(
     assert isinstance(error, ExperimentError)
     assert str(error) == f"{head} was aligned from another head than that of {caches[1]}"
     assert error.remedy == "Choose another --out for these caches, or remove that file."
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["init=zero"], "resnet18 has no line for rehearsal, ce, zero"),
-        (["loss=mse"], "resnet18 has no line for rehearsal, mse, random"),
-        (["lambda=0.1,0.2"], "two runs of resnet18 have the same place: they differ in lam"),
-    ],
-)
-def test_runs_without_a_place_of_their_own_are_refused(
-    reproduce: Callable[..., Result], settings: list[str], message: str
-) -> None:
-    words = [word for each in settings for word in ("--set", each)]
-    error = reproduce("resnet18", "--dry-run", *words).exception
-    assert isinstance(error, ExperimentError)
-    assert str(error) == message

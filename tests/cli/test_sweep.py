@@ -1,12 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,18 +94,6 @@ def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: P
     assert find_records(tmp_path / "out") == []
 
 
-def test_heads_are_given_by_loss(caches: list[str], tmp_path: Path) -> None:
-    head = str(tmp_path / "base" / "head.safetensors")
-    options = ["--head", f"mse={head}", "--head", head]
-    text = done(invoke(caches, tmp_path / "out", "loss=ce,mse", *options))
-    assert "2 to train in 2 banks" in text
-    assert set(json.loads((tmp_path / "out" / "sweep.json").read_text())["heads"]) == {"ce", "mse"}
-    records = [read_record(path) for path in find_records(tmp_path / "out")]
-    assert all(record.info["head"]["path"] == head for record in records)
-    error = refused(invoke(caches, tmp_path / "out", "--head", head, "--head", head))
-    assert "--head is given twice for all runs" in str(error)
-
-
 def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> None:
     nothing = ["--base", "absent", "--new", "absent"]
     error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
@@ -156,69 +137,3 @@ def test_options_that_do_not_go_together_are_refused(
     result = invoke(["--base", "absent", "--new", "absent"], tmp_path, *words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
-
-
-FULL_DISK = """
-import resource, sys
-from clinit.cli.main import main
-sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import
-resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # as full: no file grows beyond 3 kB
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_full_disk_loses_no_recorded_run_and_the_same_command_goes_on(
-    caches: list[str], tmp_path: Path
-) -> None:
-    done(invoke(caches, tmp_path / "out", "seed=0"))
-    before = find_records(tmp_path / "out")
-    words = [*caches, "--out", str(tmp_path / "out"), *SMALL, "seed=0:2"]
-    command = [sys.executable, "-c", FULL_DISK, "sweep", *words]
-    full = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = " ".join(full.stderr.split())
-    assert full.returncode == 1, said
-    assert "Traceback" not in said
-    assert "File too large; 1 of 1 runs are not recorded" in said
-    assert "then run the same command again" in said
-    assert find_records(tmp_path / "out") == before
-    assert "1 recorded already" in done(invoke(caches, tmp_path / "out", "seed=0:2"))
-    assert len(find_records(tmp_path / "out")) == 2
-
-
-@pytest.mark.slow
-def test_a_sweep_killed_at_several_moments_loses_no_recorded_run(
-    caches: list[str], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    grid = ["init=random,class-mean,least-square", "seed=0:4", "--bank-size=3"]
-    code = "from clinit.cli.main import app; app()"
-    words = ["sweep", *caches, "--out", str(out), *SMALL, *grid]
-    command = [sys.executable, "-c", code, *words]
-
-    def recorded() -> dict[Path, bytes]:
-        return {path: (path / "run.json").read_bytes() for path in find_records(out)}
-
-    kept: dict[Path, bytes] = {}
-    moments: list[Callable[[], bool]] = [
-        lambda: any(out.glob(".*.tmp-*")),
-        lambda: len(find_records(out)) >= 5,
-    ]
-    for moment in moments:
-        with subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            deadline = time.monotonic() + 120
-            while not moment() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.0005)
-            os.kill(process.pid, signal.SIGKILL)
-        assert kept.items() <= recorded().items()
-        kept = recorded()
-    assert 5 <= len(kept) < 12, "the process was meant to die before it had finished"
-    finished = done(CliRunner().invoke(app, words))
-    assert f"{len(kept)} recorded already" in finished
-    assert kept.items() <= recorded().items()
-    assert len(find_records(out)) == 12
-    assert not list(out.glob(".*.tmp-*"))
-    for path in find_records(out):
-        read_record(path)

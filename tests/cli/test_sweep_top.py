@@ -44,16 +44,6 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     assert len(find_records(tmp_path / "out")) == 2
 
 
-def test_methods_and_their_settings_are_swept_together(
-    sweep: Callable[..., Result], tmp_path: Path
-) -> None:
-    result = sweep(*TOP, "init=random", "method,lr=ewc,1e-3;derpp,2e-3")
-    assert result.exit_code == 0, result.output
-    configs = [read_info(path)["config"] for path in find_records(tmp_path / "out")]
-    found = {(config["method"], config["lr"]) for config in configs}
-    assert found == {("ewc", 1e-3), ("derpp", 2e-3)}
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -87,15 +77,6 @@ def test_a_file_holds_the_settings_of_the_runs(
     assert "--ewc-lambda does not go with --method rehearsal" in str(wrong.exception)
 
 
-def test_a_taken_folder_is_refused_before_anything_is_trained(
-    sweep: Callable[..., Result], tmp_path: Path
-) -> None:
-    (tmp_path / "out" / "random").mkdir(parents=True)
-    (tmp_path / "out" / "random" / "note.txt").touch()
-    assert "already something at" in str(sweep(*TOP, "init=random").exception)
-    assert not (tmp_path / "out" / "trunk-cache").exists()
-
-
 def test_a_killed_run_is_resumed_when_the_grid_has_grown(
     sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,15 +95,3 @@ def test_a_killed_run_is_resumed_when_the_grid_has_grown(
     assert "from its checkpoint" in result.output
     assert not left.exists()
     assert len(find_records(tmp_path / "out")) == 2
-
-
-def test_places_come_from_the_section_of_the_runs(tiny_run: Path, tmp_path: Path) -> None:
-    caches = tiny_run.parent / "caches"
-    file = tmp_path / "study.toml"
-    file.write_text(
-        f'[train-head]\nbase = "nowhere"\nnew = "nowhere"\n[train-top]\nbase = "{caches}/base"\n'
-        f'new = "{caches}/new"\ntrunk-budget = "nothing"\n'
-    )
-    words = ["sweep", "--config", str(file), "--out", str(tmp_path / "out"), "seed=0", "--dry-run"]
-    assert "got 'nothing'" in " ".join(CliRunner().invoke(app, [*words, "--top"]).output.split())
-    assert "nowhere" in str(CliRunner().invoke(app, words).exception)

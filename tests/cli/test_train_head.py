@@ -25,8 +25,7 @@ from clinit.headtrain.record.format import find_records, read_info, read_record
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.source import head_digest, read_base_head
 from clinit.headtrain.study.study import identity_of
-from clinit.headtrain.train import heads as precision
-from tests.cli.made_cache import CLASSES, write_cache
+from tests.cli.made_cache import write_cache
 
 SIZES = ("--tasks=2", "--iterations=12", "--eval-every=5", "--batch-size=8", "--device=cpu")
 STORED = ("steps.parquet", "evaluations.parquet", "classes.parquet", "head.safetensors")
@@ -154,14 +153,6 @@ def test_data_that_do_not_fit_together_are_refused(
     assert "has no split 'train'" in str(error)
 
 
-def test_a_precision_is_recorded(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: True)
-    done(train("runs", "--precision", "bf16", *RANDOM))
-    assert read_info(tmp_path / "runs" / "random")["config"]["precision"] == "bf16"
-
-
 @pytest.mark.parametrize("method", ["rehearsal", "naive", "joint", "ncm", "ridge", "lda"])
 def test_records_of_every_method_are_found_again(
     train: Train, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
@@ -186,17 +177,6 @@ def test_records_of_every_method_are_found_again(
     table = {line for line in text.splitlines() if line.startswith(method)}
     assert table <= set(again.splitlines())
     assert {path: path.stat().st_mtime_ns for path in written} == written
-
-
-def test_a_class_order_decides_when_classes_arrive(train: Train, tmp_path: Path) -> None:
-    order = [f"new{index}" for index in (2, 0, 3, 1)]
-    file = tmp_path / "order.txt"
-    file.write_text("\n".join(order) + "\n\n", encoding="utf-8")
-    done(train("runs", "--class-order", str(file), "--seed", "0:2", *RANDOM))
-    for path in find_records(tmp_path / "runs"):
-        record = read_record(path)
-        assert record.classes["name"].to_list()[CLASSES:] == order
-        assert record.info["config"]["class_order"] == order
 
 
 @pytest.mark.parametrize(
@@ -403,14 +383,6 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
     assert contents(tmp_path / "runs") == whole
     monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
     assert "3 run records" in done(train("runs", *RANDOM, "--seed=2,1", "--seed=0"))
-
-
-@pytest.mark.parametrize("line", ['seed = "0:2"', "seed = [0, 1]"])
-def test_seeds_of_a_file_are_those_of_the_option(train: Train, tmp_path: Path, line: str) -> None:
-    file = tmp_path / "options.toml"
-    file.write_text(f"[train-head]\n{line}\ninit = ['random']\n")
-    done(train("runs", "--config", str(file)))
-    assert {read_info(path)["config"]["seed"] for path in find_records(tmp_path / "runs")} == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -108,18 +108,6 @@ def test_a_record_of_another_run_is_not_overwritten(
     assert not (tmp_path / "runs" / "trunk-cache").exists()
 
 
-def test_a_run_that_diverges_is_recorded_and_others_follow(
-    train_top: Command, info_of: Callable[..., Any]
-) -> None:
-    shown = train_top("--init=least-square", "--init=class-mean", "--lr=1e30", "--iterations=2")
-    assert shown.exit_code == 0, shown.output
-    for name in ("least-square-calibrated", "class-mean-calibrated"):
-        info = info_of(name)
-        assert any(text.startswith(f"{name} has diverged: its") for text in info["notes"])
-        assert info["tasks"][0]["initialisation"]["factor"] != 1
-        assert info["tasks"][1]["initialisation"]["factor"] == 1  # random rows
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.extract import doctor
-from clinit.extract.doctor import Finding, State, cache_bytes, check_disk, check_threads
+from clinit.extract.doctor import Finding, State, cache_bytes, check_disk
 
 GIGABYTE = 2**30
 
@@ -80,11 +80,6 @@ def test_a_device_is_judged_by_its_memory_and_a_product(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(doctor, "product_error", lambda device: error)
     only(doctor.check_cuda(), state, told)
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_the_device_here_multiplies(device: str) -> None:
-    assert doctor.product_error(device) < 1e-10
 
 
 class FakeCupy:
@@ -198,29 +193,6 @@ def test_limits_of_files_cpus_and_memory_are_judged(
     only([found["memory"]], judged, f"{memory:.1f} GB")
 
 
-@pytest.mark.parametrize(
-    ("policy", "threads", "told", "remedy"),
-    [
-        ("ACTIVE", 4, "idle threads keep CPUs busy", "unset OMP_WAIT_POLICY"),
-        ("", 64, "64 of PyTorch on 4 CPUs", "export OMP_NUM_THREADS=4"),
-        ("", 4, "4 of PyTorch on 4 CPUs", ""),
-    ],
-)
-def test_more_threads_than_cpus_are_a_warning(
-    monkeypatch: pytest.MonkeyPatch, policy: str, threads: int, told: str, remedy: str
-) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    only(check_threads(threads, 4), "warning" if remedy else "ok", told, remedy)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "no-such", None])
-def test_a_terminal_that_lacks_characters_is_a_warning(encoding: str | None) -> None:
-    remedy = "export PYTHONIOENCODING=utf-8"
-    only(doctor.check_terminal(encoding, 100), "warning", "lose characters", remedy)
-    only(doctor.check_terminal("UTF-8", 40), "warning", "tables are cut", "COLUMNS=100")
-    only(doctor.check_terminal("utf8", 80), "ok", "utf8, 80 columns")
-
-
 def test_a_check_that_fails_is_a_fault() -> None:
     def check() -> Iterable[Finding]:
         yield Finding("x", State.ok, "so far")
@@ -246,10 +218,3 @@ def test_the_command_fails_on_faults_alone(tmp_path: Path, monkeypatch: pytest.M
     assert failed.exit_code == 1
     assert "the cache takes 7.9 GB" in " ".join(failed.stdout.split())
     assert "disk" in failed.stdout.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "words", [["--dim", "7"], ["--dtype", "float16"], ["--dataset", "places365", "--rows", "3"]]
-)
-def test_options_of_a_planned_cache_need_one(words: list[str]) -> None:
-    assert CliRunner().invoke(app, ["doctor", *words]).exit_code == 2

@@ -18,7 +18,6 @@ from clinit.extract.cache.plan import Plan, read_plan
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.shard import Shard, assemble, file_sha256, read_shard
 from clinit.extract.cache.verify import verify
-from clinit.headtrain.stream.source import check_same_backbone
 from tests.extract.work.made import extracted, tiny_config
 
 
@@ -129,21 +128,6 @@ def imported(tmp_path: Path) -> Callable[[str, str], Path]:
         return tmp_path / name
 
     return make
-
-
-def test_imports_of_one_name_are_mixed_and_others_or_nameless_ones_are_not(
-    imported: Callable[[str, str], Path],
-) -> None:
-    names = {"a": "imported", "bb": "imported", "ccc": "clip", "dddd": "clip", "eeeee": "dino"}
-    splits = [open_cache(imported(*each)).split("train") for each in names.items()]
-    assert splits[0].load().dim == 6
-    one, other, clip, same, dino = (split.fingerprint for split in splits)
-    check_same_backbone(clip, same)
-    with pytest.raises(CacheError, match="that name no backbone: they need not be of the") as e:
-        check_same_backbone(one, other)
-    assert "--backbone NAME" in e.value.remedy
-    with pytest.raises(CacheError, match=r"of different backbones: backbone \(clip / dino\)$"):
-        check_same_backbone(clip, dino)
 
 
 def test_an_import_of_an_earlier_version_is_not_gone_on_with_but_begun_anew(

@@ -279,10 +279,3 @@ def test_a_view_follows_from_seed_number_and_row_alone() -> None:
     )
     assert all(map(torch.equal, views, again))
     assert not any(torch.equal(one, other) for one, other in itertools.combinations(views, 2))
-
-
-def test_a_view_has_the_size_and_interpolation_of_the_plain_images() -> None:
-    view = View.of(make_transform("timm", CONFIG), seed=5, number=2)
-    assert view == View((64, 64), "bicubic", 5, 2)
-    assert view.to_input(image(33, 20), 0).shape == (3, 64, 64)
-    assert "64x64 bicubic" in view.describe()

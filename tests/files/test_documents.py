@@ -127,11 +127,6 @@ def test_a_hostile_text_is_refused_in_one_sentence(tmp_path: Path, text: str, me
     assert refusal(path).startswith(message)
 
 
-def test_a_missing_document_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CacheError, match=r"^there is no note\.json in "):
-        KIND.read(tmp_path / "note.json", Note)
-
-
 def test_a_document_beyond_the_bound_is_not_read(
     tmp_path: Path,
 ) -> None:
@@ -142,9 +137,3 @@ def test_a_document_beyond_the_bound_is_not_read(
     assert (
         str(caught.value).removeprefix(f"{path} ") == f"is {size} bytes long, expected at most 50"
     )
-
-
-def test_a_path_that_is_no_utf_8_is_kept(tmp_path: Path) -> None:
-    KIND.write(tmp_path / "note.json", CONTENT | {"name": "a\udcff \U0001f600"})
-    assert KIND.read(tmp_path / "note.json", Note).name == "a\udcff \U0001f600"
-    (tmp_path / "note.json").read_text(encoding="utf-8")

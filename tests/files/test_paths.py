@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,26 +15,8 @@ from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_he
 from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
-from clinit.files.paths import check_free, obstacle
+from clinit.files.paths import check_free
 from clinit.headtrain.model.model_file import read_facts
-
-
-@pytest.mark.parametrize(
-    ("blocks", "left", "expected"),
-    [(100, 0, "no space is left on its storage"), (100, 1, None), (0, 0, None)],
-)
-def test_a_full_disk_is_an_obstacle(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    blocks: int,
-    left: int,
-    expected: str | None,
-) -> None:
-    """Storage that counts no blocks, such as of some networks, is not full."""
-    room = SimpleNamespace(f_blocks=blocks, f_bavail=left)
-    monkeypatch.setattr(os, "statvfs", lambda path: room)
-    assert obstacle(tmp_path / "new") == expected
-
 
 NOBODY = 65534
 READERS = (read_head, read_manifest, read_facts)

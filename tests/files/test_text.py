@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -44,17 +43,6 @@ def test_names_are_lines_alone(tmp_path: Path) -> None:
     path.write_text("\ufeffa\r\nb\u2028b\n\n c\x85c \rd\x0cd", encoding="utf-8", newline="")
     assert read_class_names(path) == names
     assert read_class_order(path) == names
-
-
-def test_a_pipe_with_a_name_is_read_but_not_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    with pytest.raises(TextFileError, match=r"^it is a pipe, and nothing came within 1 s$"):
-        read_text(path)
-    writer = threading.Thread(target=lambda: path.write_text("a\nb\n", encoding="utf-8"))
-    writer.start()
-    assert read_text(path) == "a\nb\n"
-    writer.join()
 
 
 READ = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.stream import buffer as pool_module
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.study.study import Study
 from tests.headtrain.test_experiment import BASE, NEW, make_base, make_head, make_new
@@ -70,17 +68,3 @@ def test_the_copies_that_a_run_holds_are_no_more_than_the_features(
     run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 0.3 < most_copies(RUNS[run], monkeypatch) <= 1
-
-
-def test_copying_rows_needs_a_block_beside_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "TAKEN_AT_ONCE", 512)
-    features = np.zeros((16_384, 128), np.float16)
-    pool = Pool((features, np.zeros(16_384, np.int64)))
-    rows = np.arange(16_384)[::-1].copy()
-    tracemalloc.start()
-    try:
-        assert len(pool.take(rows)) == 16_384
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1.25 * features.nbytes

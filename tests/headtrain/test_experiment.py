@@ -16,7 +16,6 @@ from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.train import heads as precision
-from clinit.headtrain.train.heads import LabelledRows
 
 DIM, BASE, NEW = 24, 8, 7
 STEPS = {"iterations": 30, "batch_size": 16, "eval_every": 20}
@@ -145,13 +144,6 @@ def test_run_json_contains_what_was_done(records: list[RunRecord]) -> None:
     assert start["seconds"] > 0
 
 
-def test_without_a_buffer_batches_are_new_and_the_old_loss_is_null() -> None:
-    record = run({**CONFIG, "buffer": 0}, HEADS[:1])[0]
-    assert record.steps["loss_old"].null_count() == len(record.steps)
-    assert record.steps["loss"].equals(record.steps["loss_new"].alias("loss"))
-    assert record.info["tasks"][2]["buffer_rows"] == 0
-
-
 def test_a_head_that_diverges_is_noted_and_the_others_go_on() -> None:
     diverging = {"init": "random", "lr": 1e38}
     wild, calm = run(heads=[diverging, {**diverging, "lr": 1e-3}])
@@ -171,15 +163,6 @@ def test_a_run_in_bf16_is_recorded_and_as_accurate_as_one_in_float32(
         np.testing.assert_allclose(full.steps["loss"], low.steps["loss"], rtol=0.05, atol=0.05)
         right, low_right = (int(each.evaluations["correct"].sum()) for each in (full, low))
         assert abs(right - low_right) <= 0.001 * int(full.evaluations["total"].sum())
-
-
-def test_rows_copied_block_by_block_give_the_same_run_bit_for_bit(
-    records: list[RunRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LabelledRows, "is_resident", property(lambda rows: False))
-    for resident, streamed in zip(records, run(), strict=True):
-        for first, second in zip(tables(resident), tables(streamed), strict=True):
-            assert first.equals(second)
 
 
 @pytest.mark.gpu

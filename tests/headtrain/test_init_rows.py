@@ -113,17 +113,3 @@ def test_records_of_before_are_read_as_what_they_did(method: str, rows: str) -> 
         run_now = run_of({"method": method, "init": "least-square"})
         old = {k: v for k, v in run_now.values().items() if k not in ("init_rows", "weighting")}
         assert identity_of(old) == run_now.identity
-
-
-def test_the_seconds_of_a_start_are_told_by_what_they_were_spent_on() -> None:
-    records = run({"init": "random"}, {"lam": "auto"}, {"init": "imprint"}, buffer=20)
-    random, least_square, imprint = (
-        record.info["tasks"][0]["initialisation"] for record in records
-    )
-    assert (random["library"], random["seconds"]) == (None, 0)
-    phases = ["features_s", "statistics_s", "lambda_s", "solve_s", "calibrate_s"]
-    assert [name for name in least_square if name.endswith("_s")] == phases
-    assert least_square["library"] == "numpy"
-    assert least_square["seconds"] == pytest.approx(sum(least_square[name] for name in phases))
-    found = {name for name in imprint if name.endswith("_s")}
-    assert found == {"features_s", "solve_s", "calibrate_s"}

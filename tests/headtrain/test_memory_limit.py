@@ -15,7 +15,7 @@ from clinit.headtrain import ram as memory_module
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.ram import HostMemory, is_resident
+from clinit.headtrain.ram import is_resident
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source, read_sources
@@ -123,18 +123,6 @@ def test_the_largest_splits_stay_on_disk_until_the_others_fit(caches: Caches) ->
     assert in_memory(SMALL) == [False, True, False, False]
 
 
-def test_without_a_limit_it_is_the_free_memory_that_counts(
-    caches: Caches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, new = read_sources(*caches)
-    assert base.train.is_loaded
-    assert base.memory is None
-    monkeypatch.setattr(memory_module, "free_memory", lambda: 30_000)
-    base, new = read_sources(*caches)
-    assert base.memory == new.memory == HostMemory(30_000, is_asked=False)
-    assert f"{caches[0]}/train stays on disk" in base.notes[-1]
-
-
 @pytest.mark.parametrize(("asked", "fact"), [(15_391, "15.39 kB of --memory"), (None, "9.00 kB")])
 def test_a_shard_that_memory_does_not_hold_is_refused(
     caches: Caches, asked: int | None, fact: str, monkeypatch: pytest.MonkeyPatch
@@ -143,13 +131,6 @@ def test_a_shard_that_memory_does_not_hold_is_refused(
     with pytest.raises(MachineError, match=f"base/train takes 15.39 kB .* {fact}") as caught:
         read_sources(*caches, memory=asked)
     assert "--shard-rows" in caught.value.remedy
-
-
-def test_batches_that_memory_does_not_hold_are_refused(caches: Caches) -> None:
-    base, new = read_sources(*caches, memory=SMALL)
-    with pytest.raises(MachineError, match=r"take 19.20 kB, more than the 16.00 kB") as caught:
-        train((base, new), {**TRAINED, "batch_size": 3})
-    assert "--batch-size" in caught.value.remedy
 
 
 def test_features_stay_in_host_memory_if_they_would_take_more_than_a_quarter(

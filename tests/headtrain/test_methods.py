@@ -122,15 +122,6 @@ def test_classes_without_images_are_never_predicted_and_single_images_are_told_o
         assert "left out of a solved head" in notes
 
 
-def test_runs_that_differ_in_their_loss_share_what_is_learnt() -> None:
-    studies = [study("slda", loss=loss) for loss in ("ce", "mse")]
-    one, other = run_experiment(make_base(), make_new(), make_head(), studies)
-    assert one.evaluations.equals(other.evaluations)
-    assert not one.points["loss_new"].equals(other.points["loss_new"])
-    alone = run("slda", loss="mse")
-    assert alone.points["loss_new"].equals(other.points["loss_new"])
-
-
 def test_linear_heads_are_diagnosed_and_others_are_refused() -> None:
     record = run("slda", diagnose=lambda statistics, head: {"nc1": float(len(head.bias))})
     assert [task["diagnosis"]["nc1"] for task in record.info["tasks"]] == [11, 13, 15]

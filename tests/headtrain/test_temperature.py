@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -15,7 +13,6 @@ from clinit.headtrain.temperature import (
     Temperature,
     expected_calibration_error,
     fit_temperature,
-    logits_of,
     temperature_of,
 )
 
@@ -86,13 +83,6 @@ def test_the_calibration_error_is_that_of_a_loop_over_bins(sure: float, bins: in
     assert found == pytest.approx(naive_error(logits, labels, bins), rel=1e-12)
 
 
-def test_a_probability_on_the_edge_of_a_bin_belongs_to_the_one_below() -> None:
-    tie, below = [0.0, 0.0, NEVER], np.log([0.4, 0.3, 0.3])
-    logits, labels = np.array([tie, below]), np.array([0, 1])
-    # 1/2, right, shares the bin (0, 1/2] with 0.4, wrong: |(1 - 0.5) + (0 - 0.4)| / 2.
-    assert expected_calibration_error(logits, labels, bins=2) == pytest.approx(0.05)
-
-
 def test_rows_that_are_all_right_or_tell_nothing_give_none() -> None:
     logits, _ = drawn(rows=200)
     assert fit_temperature(logits, logits.argmax(axis=1)) is None
@@ -125,19 +115,6 @@ def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
     few = np.concatenate([np.flatnonzero(some)[: LEAST_ROWS - 1], np.flatnonzero(~some)])
     left = FeatureSet(rows.features[few], rows.labels[few], rows.class_names)
     assert temperature_of(Head(weight, bias), left) is None
-
-
-def test_a_temperature_that_makes_ties_of_all_answers_is_none() -> None:
-    head, rows = features_of(600)
-    kept = np.r_[np.flatnonzero(rows.labels != 2), np.flatnonzero(rows.labels == 2)[:20]]
-    rows = FeatureSet(rows.features[kept], rows.labels[kept], rows.class_names)
-    low = head.bias.copy()
-    low[2] = NEVER  # it has weights, so that nothing says that the class is ruled out
-    logits = logits_of(replace(head, bias=low), rows, np.arange(len(kept)))
-    value = fit_temperature(logits, rows.labels)
-    assert value is not None
-    assert value > 1e8
-    assert temperature_of(replace(head, bias=low), rows) is None
 
 
 def test_one_half_fits_and_the_other_measures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from clinit.extract.cache.head import Head
 from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.groups import held_out_rows
-from clinit.headtrain.model.images import measured
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.runs import RunData
@@ -66,14 +65,6 @@ def test_a_search_holds_out_whole_groups() -> None:
     held = rows_with(found.val.features[:])
     assert share(held) == 0.25
     assert len(found.train.labels) == (~held).sum()
-
-
-def test_an_added_class_is_measured_on_other_images_than_it_is_learnt_from() -> None:
-    found = measured(SOURCE, 0.25)
-    assert share(rows_with(found.val.features)) == 0.25
-    of_few = IMAGES % PHOTOGRAPHS < 4  # 12 rows of a class, but 4 images
-    few = FeatureSet(ROWS.features[of_few], LABELS[of_few], NAMES)
-    assert not len(measured(Source(few, SOURCE.val), 0.25).val.labels)
 
 
 def test_what_bias_correction_looks_at_is_repeated_in_no_other_row() -> None:

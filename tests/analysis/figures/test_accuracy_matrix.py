@@ -6,7 +6,6 @@ import pytest
 
 from clinit.analysis.figures.accuracy_matrix import draw, matrix_of
 from clinit.analysis.figures.line import starts_of
-from clinit.analysis.figures.style import is_dark
 from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
@@ -58,27 +57,3 @@ def test_the_table_begins_with_the_base_head_before_task_1(make_run: MakeRun) ->
     assert lines[place][3:] == [f"{starts[0]:.1f}", "-", "-", "-"]
     assert lines[place + 1][:3] == ["after", "task", "1"]
     assert "Before task 1: that of the base head." in " ".join(text.split())
-
-
-@pytest.mark.parametrize(("tasks", "width"), [(1, 80), (30, 80), (30, 120)])
-def test_the_table_is_broken_into_parts_that_fit(make_run: MakeRun, tasks: int, width: int) -> None:
-    lines = draw(report_of([make_run(tasks=tasks, iterations=1)]).runs, width).plain.splitlines()
-    assert max(map(len, lines)) <= width
-    heads = [line.split()[3:] for line in lines if line.startswith("on classes of")]
-    assert [name for head in heads for name in head] == ["base", *map(str, range(1, tasks + 1))]
-    assert sum(line.startswith("after task 1 ") for line in lines) == len(heads)
-
-
-def test_every_letter_in_a_cell_has_the_contrast_that_accessibility_asks_for(
-    make_run: MakeRun,
-) -> None:
-    import matplotlib
-
-    for step in range(101):
-        red, green, blue, _ = colour = matplotlib.colormaps["cividis"](step / 100)
-        linear = [
-            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (red, green, blue)
-        ]
-        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-        contrast = 1.05 / (luminance + 0.05) if is_dark(colour) else (luminance + 0.05) / 0.05
-        assert contrast > 4.5

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rich.cells import cell_len
 
-from clinit.analysis.figures.bars import TOP, class_words, cost_of, duel, worst_pairs
+from clinit.analysis.figures.bars import TOP, cost_of, duel, worst_pairs
 from clinit.analysis.figures.line import starts_of
 from clinit.analysis.metrics.classes import confusions
 from clinit.analysis.report.report import report_of
@@ -28,12 +27,6 @@ def test_the_worst_pairs_of_the_first_seed_are_those_of_the_query(make_run: Make
         report_of([old]).figure("confusions")
     empty = replace(record, mistakes=record.mistakes.clear())
     report_of([empty]).figure("confusions").draw_without_rendering()
-
-
-def test_a_long_name_is_shortened_and_its_task_is_not() -> None:
-    assert class_words("kitchen", 0, 14) == "kitchen [base]"
-    assert class_words("kitchen", 12, 10) == "kitc… [12]"
-    assert cell_len(class_words("写真" * 5_000, 3, 20)) <= 20
 
 
 @pytest.mark.parametrize(
@@ -59,12 +52,6 @@ def test_of_several_scales_the_calibrated_rows_are_compared_on_the_seeds_of_both
     assert (words, seeds) == ("least-square (calibrated) minus random", 1)
 
 
-def test_runs_of_different_streams_are_not_compared(make_run: MakeRun) -> None:
-    with pytest.raises(RecordError, match="no two starts of the same stream") as caught:
-        duel(report_of([make_run(), make_run("least-square", buffer=7)]).runs)
-    assert "--init random --init least-square" in caught.value.remedy
-
-
 def test_seconds_are_summed_over_tasks_and_averaged_over_seeds(make_run: MakeRun) -> None:
     records = [make_run("least-square", seed=seed) for seed in range(2)]
     for record, total in zip(records, (4.0, 6.0), strict=True):
@@ -74,15 +61,3 @@ def test_seconds_are_summed_over_tasks_and_averaged_over_seeds(make_run: MakeRun
     (start,) = starts_of(report_of(records).runs)
     first, total = ((0.4 + 0.8 + 1.2) + (0.6 + 1.2 + 1.8)) / 2, (4.0 + 6.0) / 2
     assert cost_of(start) == pytest.approx((first, total - first))
-
-
-@pytest.mark.parametrize("lacking", ["run", "task"])
-def test_a_record_without_times_says_how_to_get_them(make_run: MakeRun, lacking: str) -> None:
-    record = make_run()
-    if lacking == "run":
-        record.info["seconds"] = None
-    else:
-        del record.info["tasks"][1]["initialisation"]["seconds"]  # type: ignore[union-attr]
-    with pytest.raises(RecordError, match="no record says how many seconds") as caught:
-        report_of([record]).figure("cost")
-    assert "clinit rerun" in caught.value.remedy

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,29 +91,6 @@ def test_the_loss_has_a_log_scale_where_a_linear_one_hides_a_start(
     assert scale == "linear"
 
 
-def test_the_loss_is_drawn_up_to_where_it_diverges(make_run: MakeRun) -> None:
-    def diverging(task: int, step: int) -> float:
-        return 2.0 if step < 50 else math.inf if step < 60 else math.nan
-
-    report = report_of([make_run(loss_curve=diverging, tasks=1)])
-    (line,) = report.figure().axes[0].lines
-    assert np.asarray(line.get_xdata())[-1] == 49
-    assert "ooo" in report.curves().plain
-    nothing = report_of([make_run(loss_curve=lambda task, i: math.nan)])
-    assert "Training loss" not in nothing.curves().plain
-    nothing.figure().draw_without_rendering()
-
-
-def test_the_figure_shades_every_second_task_and_breaks_curves_between(three_inits: Path) -> None:
-    left, right = load_report([three_inits]).figure().axes
-    for axes in (left, right):
-        assert len(axes.lines) == 3 * 3  # each of a start in a task
-        assert len(axes.patches) == 1
-        assert [text.get_text() for text in axes.texts] == ["task 1", "task 2", "task 3"]
-    assert left.get_ylim()[0] == 0
-    assert right.get_ylim() == (0, 100)
-
-
 def test_eight_seeds_of_three_settings_are_three_lines_with_a_band_each(make_run: MakeRun) -> None:
     records = [
         make_run("least-square", lr=lr, seed=seed, tasks=1, loss_curve=lambda t, i, s=seed: 1.0 + s)
@@ -165,15 +141,6 @@ def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
     report = report_of([make_run(), solved, shorter])
     assert switches(report.runs) == Switches((200, 400, 600), are_shared=True)
     assert marked(report) == (["task 1", "task 2", "task 3"], 0)
-
-
-def test_tasks_have_no_numbers_where_runs_switch_at_different_places(make_run: MakeRun) -> None:
-    report = report_of([make_run(iterations=100), make_run("least-square", iterations=200)])
-    found = switches(report.runs)
-    assert found == Switches((100, 200, 400, 600), are_shared=False)
-    assert marked(report) == ([], 3)
-    text = report.curves(width=80).plain
-    assert "a vertical line is a task switch of some runs." in text
 
 
 def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: MakeRun) -> None:

@@ -63,20 +63,7 @@ def test_a_start_that_never_arrives_has_no_gain(make_run: MakeRun) -> None:
     assert [runner.result for runner in race.runners][1] == "never"
 
 
-def test_a_first_task_without_a_level_gives_way_to_the_next(make_run: MakeRun) -> None:
-    runs = [make_run(init, untested_task=1) for init in ("random", "least-square")]
-    (race,) = races(report_of(runs).runs)
-    assert race.task == 2
-
-
 def test_without_random_rows_there_is_no_race(make_run: MakeRun) -> None:
     with pytest.raises(RecordError, match="no random run of the same stream") as caught:
         races(report_of([make_run("least-square")]).runs)
     assert "--init random" in caught.value.remedy
-
-
-def test_without_a_step_there_is_no_level(make_run: MakeRun) -> None:
-    runs = [make_run(iterations=0), make_run("least-square", iterations=0)]
-    with pytest.raises(RecordError, match="there is no evaluation after the start") as caught:
-        races(report_of(runs).runs)
-    assert "--iterations above 0" in caught.value.remedy

@@ -5,14 +5,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.text import Text as Letters
 from rich.cells import cell_len
 from rich.text import Text
 
 from clinit.analysis.figures import FigureName, accuracy_matrix, curves
 from clinit.analysis.figures.gallery import FORMATS, figure_of
-from clinit.analysis.figures.line import starts_of
-from clinit.analysis.figures.style import looks_of
 from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -56,14 +53,6 @@ def test_every_figure_is_drawn_in_every_format(
         assert (tmp_path / f"a{suffix}").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", FigureName)
-def test_no_letter_is_smaller_than_7_points(full: Report, name: FigureName) -> None:
-    drawn = full.figure(name)
-    texts = [text for text in drawn.findobj(Letters) if isinstance(text, Letters)]
-    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7.0
-    assert drawn.get_figwidth() in (3.3, 6.9)
-
-
 @pytest.mark.parametrize("draw", [accuracy_matrix.draw, curves.draw])
 def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
     make_full_run: MakeRun, full: Report, draw: Callable[..., Text]
@@ -76,15 +65,6 @@ def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
             assert max(map(cell_len, drawn.splitlines())) <= width
             assert not OBEYED & set(drawn)
             assert "least-square" in drawn
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FigureName)
-def test_fifteen_starts_are_drawn(make_full_run: MakeRun, name: FigureName) -> None:
-    size = {"tasks": 12 if name is FigureName.CURVES else 3, "iterations": 2}
-    runs = [make_full_run("least-square", lam=float(lam), **size) for lam in range(14)]
-    report = report_of([make_full_run(**size), *runs])
-    report.figure(name).draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", FigureName)
@@ -111,19 +91,6 @@ def test_runs_that_lack_much_are_drawn(
 ) -> None:
     runs = [make_full_run(init, **settings) for init in ("random", "least-square")]
     report_of(runs).figure(name).draw_without_rendering()
-
-
-def test_starts_look_different(make_run: MakeRun) -> None:
-    scales = ("none", "norm", "calibrated")
-    few = report_of([make_run(), *(make_run("least-square", scale) for scale in scales)])
-    looks = looks_of(starts_of(few.runs))
-    assert len({look.colour for look in looks}) == 4
-    assert [look.line for look in looks] == ["-", "-", "--", "-."]
-    inits = ("random", "class-mean", "least-square")
-    many = report_of([make_run(init, lr=lr) for init in inits for lr in (0.1, 0.2, 0.3)])
-    looks = looks_of(starts_of(many.runs))
-    assert len({look.colour for look in looks}) == 3
-    assert len({(look.colour, look.line) for look in looks}) == 9
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

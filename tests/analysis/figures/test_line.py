@@ -6,15 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 import pytest
-from rich.cells import cell_len
 
 from clinit.analysis.figures.line import (
     Line,
     finite_values,
     lines_of,
-    log_floor,
     round_ticks,
-    shortened,
     spans_decades,
     starts_of,
 )
@@ -54,27 +51,12 @@ def test_thinning_keeps_the_least_and_the_greatest_point_of_each_column(columns:
     assert (thin.at[0], thin.at[-1]) == (line.at[0], line.at[-1])
 
 
-def test_a_single_spike_in_a_million_steps_is_not_lost() -> None:
-    values = np.ones(1_000_000)
-    values[765_432] = 50.0
-    assert Line.of(np.arange(len(values)), [values]).thinned(0, 1e6, 70).mean.max() == 50.0
-
-
 def test_a_line_is_broken_where_the_value_of_a_seed_is_not_finite() -> None:
     line = Line.of(range(6), [[1, 2, math.nan, 4, 5, math.inf], [1, 2, 3, 4, 5, 6]])
     assert [piece.at.tolist() for piece in line.pieces()] == [[0, 1], [3, 4]]
     assert finite_values([[line]]).count(5.0) == 2 + 1
     assert Line.of([0, 1], [[math.nan, math.nan]]).pieces() == []
     assert Line.of([], [[]]).pieces() == []
-
-
-def test_a_linear_scale_is_kept_until_it_hides_a_start() -> None:
-    high, low = Line.of([0, 1], [[40.0, 1e-9]]), Line.of([0, 1], [[1.0, 1e-9]])
-    assert log_floor([[high], [low]]) == 0.01
-    assert log_floor([[high], [Line.of([0, 1], [[3.0, 1e-9]])]]) is None
-    assert log_floor([[high], [Line.of([0], [[0.0]])], []]) is None
-    assert low.raised(0.01).mean.tolist() == [1.0, 0.01]
-    assert low.raised(None) is low
 
 
 def naive_lines(tables: list[pl.DataFrame]) -> dict[int, list[tuple[int, float, float, float]]]:
@@ -124,14 +106,6 @@ def test_values_span_decades_from_a_factor_of_20_on_and_only_above_0() -> None:
     assert not spans_decades([1.0, 19.0])
     assert not spans_decades([0.0, 100.0])
     assert not spans_decades([])
-
-
-@pytest.mark.parametrize("name", ["", "kitchen", "a" * 10_000, "写" * 50, "\u05d0\u05d1" * 9])
-@pytest.mark.parametrize("width", [1, 2, 30])
-def test_a_name_never_takes_more_than_its_columns(name: str, width: int) -> None:
-    short = shortened(name, width)
-    assert cell_len(short) <= width
-    assert short == name if cell_len(name) <= width else short.endswith("…")
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_start(make_run: MakeRun) -> None:

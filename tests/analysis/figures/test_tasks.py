@@ -59,20 +59,6 @@ def test_a_line_holds_what_each_lambda_was_judged_by(make_run: MakeRun) -> None:
     assert math.isnan(line.mean[2])
 
 
-def test_a_lambda_of_zero_has_no_place_and_one_off_the_grid_no_mark(make_run: MakeRun) -> None:
-    record = judged(make_run("least-square"), lam=[0.0, 1e-2, 0.1, 1.0])
-    record.info["tasks"][1]["initialisation"]["lam"] = 0.5  # type: ignore[index]
-    record.info["tasks"][2]["initialisation"]["lam"] = None  # type: ignore[index]
-    report = report_of([record])
-    found = lambda_lines(report.runs[0])
-    assert [chosen for _, _, chosen in found.values()] == [-2.0, math.log10(0.5), None]
-    assert len(found[1][1].at) == 3
-    marks = [
-        line for line in report.figure("lambda-path").axes[0].lines if len(line.get_data()[0]) == 1
-    ]
-    assert len([line for line in marks if line.get_markersize() == 5]) == 1
-
-
 def diagnosed(record: RunRecord, **changes: Any) -> RunRecord:
     for task in record.info["tasks"]:
         values = {name: value * task["task"] for name, value in VALUES.items()}
@@ -100,13 +86,6 @@ def test_what_was_not_measured_at_a_task_or_is_not_finite_is_left_out(make_run: 
     assert collapse_line(starts_of(runs)[0], "d_ls_relative").at.tolist() == [3]
     assert collapse_line(starts_of(runs)[0], "nc1").at.tolist() == [2, 3]
     assert floor_of(runs, "nc2") is None
-
-
-@pytest.mark.parametrize("name", ["loss-spike", "collapse"])
-def test_runs_without_the_facts_of_a_figure_are_left_out(make_run: MakeRun, name: str) -> None:
-    without = make_run("least-square", iterations=0 if name == "loss-spike" else 200)
-    (box,) = report_of([diagnosed(make_run()), without]).figure(name).legends
-    assert [text.get_text() for text in box.get_texts()] == ["random"]
 
 
 @pytest.mark.parametrize(

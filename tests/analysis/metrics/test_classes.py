@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.classes import class_gains, confusions, mistakes_of
-from clinit.errors import RecordError
+from clinit.analysis.metrics.classes import class_gains, confusions
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -70,16 +68,6 @@ def test_only_the_last_task_counts_and_pairs_of_one_task_are_left_out() -> None:
     assert found.select("true_class", "predicted_class", "true_is_new", "share").rows() == [
         ("bus", "cat", True, 20.0)
     ]
-
-
-def test_a_head_without_mistakes_confuses_nothing() -> None:
-    assert confusions(pl.DataFrame(schema=SCHEMA), CLASSES).is_empty()
-
-
-def test_a_record_of_an_earlier_version_says_how_to_get_them(make_run: MakeRun) -> None:
-    with pytest.raises(RecordError, match="which image was labelled as what") as caught:
-        mistakes_of(replace(make_run(), mistakes=None))
-    assert "`clinit rerun random --out FOLDER`" in caught.value.remedy
 
 
 def accuracies_of(records: Sequence[RunRecord]) -> dict[str, float]:

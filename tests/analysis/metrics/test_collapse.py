@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from clinit.analysis.metrics.collapse import class_nc1, deviation, etf_floor, neural_collapse
+from clinit.analysis.metrics.collapse import class_nc1, deviation, neural_collapse
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.solve import least_squares_head
 
@@ -119,11 +119,6 @@ def test_no_head_is_below_the_floor_and_a_projected_etf_reaches_it(classes: int,
     other = neural_collapse(statistics, *head(classes, dim))
     assert other.nc2 > other.nc2_floor
     assert other.nc3 > other.nc3_floor
-
-
-def test_the_floor_of_a_thousand_classes_in_384_dimensions() -> None:
-    assert etf_floor(1000, 384) == pytest.approx(0.872, abs=5e-4)
-    assert etf_floor(100, 384) == 0
 
 
 def test_nc1_of_the_classes_has_nc1_as_its_mean() -> None:

@@ -61,12 +61,6 @@ def test_a_spike_does_not_depend_on_the_level(values: list[float], level: float)
     assert raised.height == pytest.approx(spike.height, abs=1e-6)
 
 
-def test_a_spike_made_by_hand() -> None:
-    # Settles at (1 + 3) / 2 over the last 2 of 20 steps.
-    curve = [12.0, 7.0, *([2.0] * 16), 1.0, 3.0]
-    assert Spike.of(np.array(curve)) == Spike(height=10.0, area=10.0 + 5.0 + 1.0)
-
-
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), None])
 @pytest.mark.parametrize("place", [0, 5, -1])
 def test_a_task_without_a_finite_loss_has_no_spike(odd: float | None, place: int) -> None:
@@ -75,11 +69,6 @@ def test_a_task_without_a_finite_loss_has_no_spike(odd: float | None, place: int
     found = spikes(steps(curve, [2.0, 1.0]), [1, 2])
     assert found == {1: None, 2: Spike(1.0, 1.0)}
     assert Spike.mean([*found.values()]) is None
-
-
-def test_a_task_without_a_step_has_no_spike() -> None:
-    assert spikes(steps(), [1]) == {1: None}
-    assert Spike.mean([]) is None
 
 
 @pytest.mark.parametrize(

@@ -137,21 +137,6 @@ def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
     assert "per_class" not in content
 
 
-def test_a_cache_without_a_head_needs_one(cache: Path) -> None:
-    (cache / "head.safetensors").unlink()
-    with pytest.raises(HeadError, match="holds no pretrained head") as caught:
-        CliRunner().invoke(app, [str(cache)], catch_exceptions=False)
-    assert "--head FILE" in caught.value.remedy
-
-
-def test_classes_that_the_head_does_not_know_are_said(cache: Path, tmp_path: Path) -> None:
-    write_head(make_head(NAMES[:3], rows=3), tmp_path / "three.safetensors")
-    command = [str(cache), "--head", str(tmp_path / "three.safetensors")]
-    shown = CliRunner().invoke(app, command)
-    assert shown.exit_code == 0, shown.output
-    assert "left out: 2 classes of the cache without a row in the head" in shown.output
-
-
 @pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_device_gives_what_the_cpu_gives(split: CacheSplit, name: str) -> None:
     """On the CPU this is a rehearsal."""

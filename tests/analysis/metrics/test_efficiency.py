@@ -120,16 +120,6 @@ def test_runs_are_compared_across_initialisations_and_places_only(
     assert comparison_key(moved.info) != key
 
 
-def test_a_buffer_that_only_initialisation_sees_does_not_set_runs_apart(
-    make_run: Callable[..., RunRecord],
-) -> None:
-    key = comparison_key(make_run("random", method="ewc", buffer=None).info)
-    kept = make_run("least-square", method="ewc", buffer=600, init_rows="buffer")
-    assert comparison_key(kept.info) == key
-    rehearsed = [make_run("random", method="derpp", buffer=size) for size in (600, 700)]
-    assert comparison_key(rehearsed[0].info) != comparison_key(rehearsed[1].info)
-
-
 BOUNDING = curve(0, 50, 96, 100)
 """At 95 % of its best at 100, at its best at 150."""
 

@@ -186,17 +186,6 @@ def test_a_click_sorts_the_better_first_and_another_one_turns_it_round(
     assert heading.get_attribute("aria-sort") == "none"
 
 
-def test_a_task_can_be_zoomed_into_and_out_of(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records)
-    seen = "charts.map((chart) => [chart.scales.x.min, chart.scales.x.max])"
-    assert page.evaluate(seen) == [[0, 600]] * 4
-    page.get_by_label("Show").select_option("task 2")
-    page.wait_for_timeout(50)
-    assert page.evaluate(seen) == [[200, 400]] * 4
-    page.get_by_role("button", name="Zoom out").click()
-    assert page.evaluate(seen) == [[0, 600]] * 4
-
-
 def test_the_loss_and_its_scale_can_be_chosen(open_page: Open, records: list[RunRecord]) -> None:
     page = open_page(records)
     assert page.get_by_label("logarithmic").is_checked()
@@ -214,20 +203,6 @@ def test_the_matrix_of_the_chosen_run_is_shown(open_page: Open, records: list[Ru
     shown = page.locator(".matrix").first.locator("td").all_inner_texts()
     flat = [value for line in run["matrix"]["cells"] for value in line]
     assert shown == ["" if value is None else f"{value:.1f}" for value in flat]
-
-
-def test_each_data_has_its_tables_and_the_matrices_are_of_one(
-    open_page: Open, make_run: MakeRun
-) -> None:
-    records = [make_run(init) for init in INITS]
-    for record in records[1:]:
-        record.info["new"] |= {"manifest_digest": "b" * 64}
-    page = open_page(records)
-    assert page.locator("table.results caption").count() == 2
-    assert "Data 2 of 2" in page.locator("table.results caption").nth(1).inner_text()
-    page.locator("table.results").nth(1).get_by_role("link").nth(1).click()
-    assert page.url.endswith("#run-3"), "the second line there is the third run"
-    assert page.locator(".pair select").count() == 1, "one run alone is on the first data"
 
 
 def test_the_name_of_a_run_leads_to_its_record(open_page: Open, records: list[RunRecord]) -> None:
@@ -268,38 +243,6 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(
     assert not wide(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_light_or_dark_as_the_system_or_as_chosen(
-    open_page: Open, records: list[RunRecord], scheme: str
-) -> None:
-    page = open_page(records, color_scheme=scheme)
-    paper = "getComputedStyle(document.body).backgroundColor"
-    papers = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}
-    assert page.evaluate(paper) == papers[scheme]
-    other = "dark" if scheme == "light" else "light"
-    page.get_by_label("Colours").select_option(other)
-    assert page.evaluate(paper) == papers[other]
-    assert amount(page, 0, ORANGE) > 50
-
-
-def test_paper_has_the_figure_instead_of_the_charts(
-    open_page: Open, records: list[RunRecord]
-) -> None:
-    page = open_page(records, color_scheme="dark")
-    page.emulate_media(media="print")
-    assert page.locator("#picture").is_visible()
-    assert page.evaluate("document.getElementById('picture').naturalWidth") > 300
-    assert not page.locator("#charts").is_visible()
-    assert page.locator("#meanings").is_visible()
-    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 31, 35)"
-
-
-def test_without_a_script_the_figure_is_shown(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records, java_script_enabled=False)
-    assert page.locator("#picture").is_visible()
-    assert page.get_by_text("which this browser does not run").is_visible()
-
-
 def test_every_control_is_reached_with_the_keyboard_and_has_a_name(
     open_page: Open, records: list[RunRecord]
 ) -> None:
@@ -317,9 +260,3 @@ def test_every_control_is_reached_with_the_keyboard_and_has_a_name(
     nameless = """[...document.querySelectorAll("select, input, [tabindex]")].filter(
         (each) => !each.labels?.length && !each.getAttribute("aria-label")).length"""
     assert page.evaluate(nameless) == 0
-
-
-def test_a_run_without_steps_or_test_images_has_a_page(open_page: Open, make_run: MakeRun) -> None:
-    page = open_page([make_run("random", iterations=0, untested_task=2)])
-    assert page.get_by_text("No run has a value here.").count() == 1
-    assert page.locator(".plot canvas").count() == 3

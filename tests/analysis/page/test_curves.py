@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.analysis.page.curves import curves, thin
-from clinit.analysis.report.report import load_report
 from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.record.format import RunRecord
 
@@ -43,19 +41,6 @@ def test_thinning_keeps_the_extremes_and_both_ends(values: list[float], most: in
         assert finite.max() in array[kept]
 
 
-def test_few_points_are_kept_as_they_are(three_inits: Path) -> None:
-    runs = load_report([three_inits]).runs
-    found = curves(runs)
-    for place, run in enumerate(runs):
-        for name in ("loss_new", "acc_new", "acc_old", "acc_all"):
-            expected = run.points.select("task", "iteration", name).rows()
-            for point, wanted in zip(decoded(found, name, place), expected, strict=True):
-                assert point[:2] == wanted[:2]
-                assert point[2] == pytest.approx(wanted[2], rel=1e-3, abs=0.005)
-    assert found["ends"] == [[200, 400, 600]] * 3
-    assert not found["thinned"]
-
-
 def test_spikes_at_task_switches_survive_the_thinning(
     make_run: MakeRun, noisy: Callable[..., RunRecord]
 ) -> None:
@@ -74,24 +59,12 @@ def test_spikes_at_task_switches_survive_the_thinning(
         assert value == pytest.approx(steps[0], rel=1e-3)
 
 
-def test_iterations_are_kept_once_for_all_curves_that_share_them(three_inits: Path) -> None:
-    found = curves(load_report([three_inits]).runs)
-    assert [len(grid) for grid in found["grids"]] == [200, 5]  # those of steps and of evaluations
-
-
 def test_losses_that_are_no_numbers_are_gaps(make_run: MakeRun) -> None:
     record = make_run(iterations=4, every=2)
     losses = [1.0, math.nan, math.inf, None] * 3
     steps = record.steps.with_columns(loss=pl.Series(losses, dtype=pl.Float32))
     found = curves([RunSummary.of(replace(record, steps=steps))])
     assert [value for _, _, value in decoded(found, "loss", 0)] == [1, None, None, None] * 3
-
-
-def test_a_head_that_is_solved_has_points_without_steps(make_run: MakeRun) -> None:
-    found = curves([RunSummary.of(make_run(iterations=0))])
-    assert found["ends"] == [[0, 0, 0]]
-    assert decoded(found, "loss", 0) == []
-    assert [point[:2] for point in decoded(found, "acc_all", 0)] == [(1, 0), (2, 0), (3, 0)]
 
 
 @pytest.mark.parametrize(("peak", "log"), [(90.0, True), (0.5, False)])

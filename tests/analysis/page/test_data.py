@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.figures.style import COLOURS
 from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.page.data import page_data
 from clinit.analysis.report.report import Report, load_report, report_of
@@ -81,13 +80,6 @@ def test_runs_that_differ_in_their_seed_alone_look_alike(seeds: dict[str, Any]) 
         assert seeds["looks"][looks[place]]["label"] == run["label"].split(" (")[0]
 
 
-def test_one_initialisation_of_many_settings_has_a_look_for_each(make_run: MakeRun) -> None:
-    records = [make_run("random", lr=0.001 * number) for number in range(1, 10)]
-    looks = data_of(report_of(records))["looks"]
-    assert len({(look["colour"], *look["dash"]) for look in looks}) == 9
-    assert {look["colour"] for look in looks} == set(range(len(COLOURS)))
-
-
 def test_runs_are_switched_by_what_tells_them_apart(seeds: dict[str, Any]) -> None:
     assert seeds["fields"] == [
         {"name": "init", "values": [*INITS]},
@@ -96,13 +88,6 @@ def test_runs_are_switched_by_what_tells_them_apart(seeds: dict[str, Any]) -> No
     assert sorted(tuple(run["choices"]) for run in seeds["runs"]) == [
         (init, seed) for init in range(3) for seed in range(3)
     ]
-
-
-def test_a_setting_without_a_meaning_to_a_run_does_not_switch_it(make_run: MakeRun) -> None:
-    records = [make_run("random"), make_run("least-square", "norm"), make_run("least-square")]
-    data = data_of(report_of(records))
-    assert [field["name"] for field in data["fields"]] == ["init", "scale"]
-    assert data["runs"][0]["choices"] == [0, None]
 
 
 def test_what_was_asked_names_data_and_what_varies(seeds: dict[str, Any]) -> None:
@@ -139,15 +124,6 @@ def test_a_run_says_how_to_repeat_it(make_run: MakeRun) -> None:
     assert found["rerun"] == "clinit rerun '/data/my runs/random'"
     assert found["versions"] == [["torch", "2.11.0"], ["odd", '[1, {"a": null}]']]
     assert ["buffer", "24000"] in found["settings"]
-
-
-def test_a_run_without_a_test_image_has_no_accuracy(make_run: MakeRun) -> None:
-    record = make_run("random")
-    classes = record.classes.with_columns(val_rows=0 * record.classes["val_rows"])
-    empty = replace(record, evaluations=record.evaluations.clear(), classes=classes)
-    data = data_of(report_of([empty]))
-    assert data["runs"][0]["matrix"]["cells"] == [[None] * 4] * 3
-    assert "A_all" not in [column["heading"] for column in data["tables"][0]["columns"]]
 
 
 def test_no_text_holds_a_character_that_is_obeyed(hostile_runs: list[RunRecord]) -> None:

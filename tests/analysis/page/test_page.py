@@ -4,18 +4,13 @@ import base64
 import hashlib
 import html
 import json
-import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from clinit.analysis.page.data import page_data
@@ -114,32 +109,6 @@ def test_the_picture_is_an_svg_whose_letters_are_text(hostile_runs: list[RunReco
     assert "<svg" not in html.unescape(str(source))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("every", "varies"), [(1, "buffer")])
-def test_the_page_of_45_runs_has_less_than_a_megabyte(
-    make_run: MakeRun, noisy: Callable[..., RunRecord], every: int, varies: str
-) -> None:
-    rng = np.random.default_rng(0)
-    many: list[RunRecord] = []
-    for init in ("random", "class-mean", "least-square"):
-        for loss in ("ce", "mse", "sqen"):
-            record = make_run(
-                init,
-                tasks=5,
-                iterations=600,
-                every=every,
-                loss=loss,
-                accuracy=lambda task, i: 0.9 - math.exp(-i / 90) + 0.05 * rng.normal(),
-                loss_curve=lambda task, i: 9 * math.exp(-i / 60) + abs(rng.normal()),
-            )
-            for value in range(5):
-                info = {**record.info, "config": {**record.info["config"], varies: value}}
-                many.append(noisy(replace(record, info=info), seed=len(many)))  # type: ignore[arg-type]
-    assert len(many) == 45
-    size = len(report_of(many).html().encode())
-    assert 300_000 < size < 1_000_000
-
-
 @pytest.mark.parametrize("name", ["page.pdf", "page"])
 def test_another_ending_is_refused(three_inits: Path, tmp_path: Path, name: str) -> None:
     ending = Path(name).suffix or "missing"
@@ -147,13 +116,3 @@ def test_another_ending_is_refused(three_inits: Path, tmp_path: Path, name: str)
         load_report([three_inits]).save_html(tmp_path / name)
     assert ".html" in caught.value.remedy
     assert not (tmp_path / name).exists()
-
-
-def test_a_report_without_a_page_loads_no_matplotlib() -> None:
-    code = (
-        "import sys, clinit.analysis.report.report, clinit.cli.report\n"
-        "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)\n"
-        "assert 'clinit.analysis.page.page' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")

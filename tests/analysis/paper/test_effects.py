@@ -41,12 +41,6 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     assert over_seeds({0: 1.0}, {1: 1.0}) == (None, None, 0, None)
 
 
-@pytest.mark.parametrize(("difference", "p_value"), [(0.0, 1.0), (2.0, 0.0)])
-def test_seeds_that_all_differ_alike_have_no_spread(difference: float, p_value: float) -> None:
-    better = {seed: seed + difference for seed in range(3)}
-    assert over_seeds(better, {seed: float(seed) for seed in range(3)})[1:] == (0.0, 3, p_value)
-
-
 @pytest.mark.parametrize("metric", ["acc_new", "acc_all"])
 def test_the_difference_over_images_is_that_of_the_accuracies_at_the_ends(
     runs: Make, metric: str
@@ -104,13 +98,6 @@ def _at_end(run: RunSummary, metric: str) -> float:
     else:
         counts = counts.filter(pl.col("task") == pl.col("origin"))
     return 100 * int(counts["correct"].sum()) / int(counts["total"].sum())
-
-
-def test_there_is_no_test_over_images_without_mistakes_or_for_other_metrics(runs: Make) -> None:
-    run = runs(seeds=(0,))[0]
-    assert over_images(run, run, "loss_new") is None
-    object.__setattr__(run.record, "mistakes", None)
-    assert over_images(run, run, "acc_all") is None
 
 
 PLACE = Place("", "ce", 0, None, "least-square")

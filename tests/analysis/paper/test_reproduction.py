@@ -88,13 +88,6 @@ def test_effects_are_differences_of_the_same_seed(runs: Make) -> None:
     assert found.orders[0][1:] == ("random < class-mean < least-square",) * 2
 
 
-def test_a_budget_stands_for_the_one_of_the_paper_that_it_equals(runs: Make) -> None:
-    equal = reproduction(table_named("resnet18"), runs(budgets=((1200, 192_000),), seeds=(0,)))
-    assert lines_of(equal, iterations=1200, init="random")["acc_new"].ours
-    assert not lines_of(equal, iterations=600, init="random")["acc_new"].ours
-    assert {line.place.iterations for line in equal.lines} == {600, 1200}
-
-
 def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Make) -> None:
     made = runs(budgets=((300, 9000),), seeds=(0, 1))
     found = reproduction(table_named("resnet18"), made)
@@ -135,16 +128,6 @@ def test_the_first_task_is_read_before_training(runs: Make) -> None:
     assert lines["acc_pre"].mean == pytest.approx(fmean(s["acc_pre_alone_start"] for s in starts))
     assert lines["acc_pre"].printed.value == 77.72
     assert (lines["d_ls"].mean, lines["d_ls"].printed.value) == (5.0, 377.18)
-
-
-def test_the_cost_of_a_start_is_a_share_of_the_run_with_random_rows(runs: Make) -> None:
-    found = reproduction(table_named("cost"), runs(seeds=(0,)))
-    lines = lines_of(found, loss="ce", init="least-square")
-    # Two tasks of 0.02 seconds, and 4 seconds of a run with random rows.
-    assert lines["minutes_init"].mean == pytest.approx(0.04 / 60)
-    assert lines["overhead"].mean == pytest.approx(1.0)
-    assert lines["overhead"].printed.value == pytest.approx(100 * 13 / 186)
-    assert lines_of(found, loss="ce", init="random")["overhead"].mean is None
 
 
 def test_collapse_is_that_of_the_heads(runs: Make) -> None:
@@ -233,20 +216,6 @@ def test_each_setting_of_ewc_and_der_is_next_to_the_papers_own(runs: Make) -> No
     for text in (FORMATS["md"](found), text_of(found)):
         for words in ("snapshot", "mean", "2,048", "true labels", "Holm for the 12 tests"):
             assert words in " ".join(text.split())
-
-
-def test_a_head_aligned_in_another_way_is_told(runs: Make) -> None:
-    made = runs(losses=("mse",), seeds=(0,))
-    assert differing(reproduction(table_named("last-layer"), made))["head for squared error"] == (
-        "aligned",
-        "as pretrained",
-    )
-    for run in made:
-        run.record.info["head"] = {"alignment": {"epochs": 5, "views": 0, "lr": 1e-3}}
-    told = differing(reproduction(table_named("last-layer"), made))
-    assert told["alignment, epochs"] == ("50", "5")
-    assert told["alignment, views"] == ("50", "0")
-    assert "alignment, lr" not in told
 
 
 @pytest.fixture

@@ -72,22 +72,6 @@ def test_what_does_not_go_together_is_refused(
     assert message in " ".join(refused.output.replace("│", " ").split())
 
 
-def test_names_are_data(make_run: MakeRun, write_runs: WriteRuns) -> None:
-    hostile = "\x1b]0;EVIL\x07\x9b31m\u202e [bold]x[/bold]"
-    records = [make_run("random"), make_run("least-square", notes=[hostile])]
-    for record in records:
-        record.info["config"]["loss"] = hostile
-        record.info["base"]["path"] = f"caches/{hostile}"
-        record.info["config"]["head_width"] = hostile + record.info["id"]
-    runs = write_runs(*records)
-    for words in ([], ["--per-task"], ["--by-seed"], ["--format", "json"]):
-        text = call(runs, *words).output
-        assert r"\x1b]0;EVIL\x07\x9b31m\u202e" in text or "\\u001b]0;" in text
-        assert not set("\x1b\x07\x9b\u202e") & set(text)
-        assert "[bold]x[/bold]" in text
-    assert hostile in call(runs, "--format", "csv").output  # data, as it is, into a pipe
-
-
 def test_several_figures_are_files_and_those_without_facts_are_left_out(
     three_inits: Path, tmp_path: Path
 ) -> None:

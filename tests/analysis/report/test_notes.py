@@ -7,8 +7,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from clinit.analysis.report.notes import conclusion, conclusions, rises
-from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.report.notes import conclusion, rises
+from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -54,12 +54,6 @@ def test_finer_evaluations_are_named_where_they_would_show_more(
     fast = make_run("least-square", every=every, accuracy=lambda task, iteration: height)
     notes = report_of([make_run("random", every=every, accuracy=slowly), fast]).notes
     assert any(f"`--eval-every` than {every}" in note for note in notes) == is_said
-
-
-def test_a_loss_that_is_not_finite_is_counted(make_run: MakeRun) -> None:
-    nan = make_run("random", loss_curve=lambda task, iteration: float("nan"))
-    assert "random: the loss" in report_of([nan]).notes[0]
-    assert "15 of 15" in report_of([nan]).notes[0]
 
 
 def began_at(record: RunRecord, share: float) -> RunRecord:
@@ -128,17 +122,3 @@ def test_nothing_is_said_where_there_is_nothing_to_compare(make_run: MakeRun) ->
     apart = [make_run("random", lr=0.1), make_run("least-square", lr=0.2)]
     for runs in ([make_run()], [make_run("class-mean"), make_run("least-square")], apart):
         assert report_of(runs).conclusions == []
-
-
-def test_each_data_has_a_sentence_under_its_name(make_run: MakeRun) -> None:
-    def report(count: int) -> Report:
-        runs = [make_run(init) for init in ("random", "least-square") * 2]
-        for run in runs[2:]:
-            run.info["new"] = {"path": "caches/birds", "fingerprint": {"weights": "a"}, "rows": 2}  # type: ignore[typeddict-unknown-key]
-        return report_of(runs[:count])
-
-    said = conclusions(report(4).runs)
-    assert len(said) == 2
-    assert all(words.startswith("Data ") and ": Before the first step" in words for words in said)
-    (words,) = conclusions(report(3).runs)
-    assert "places50" in words

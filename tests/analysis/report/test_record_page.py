@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import polars as pl
 import pytest
 
 from clinit.analysis.report.run import RunSummary
@@ -100,20 +99,6 @@ def test_the_example_of_accuracies_gives_those_of_the_report(
 ) -> None:
     expected = RunSummary.of(make_run("random", iterations=60, every=20)).points
     assert example("acc_new").equals(expected.select("task", "iteration", "acc_new"))
-
-
-def test_the_other_examples_run(example: Callable[[str], Any]) -> None:
-    smooth: pl.DataFrame = example("smooth")
-    assert len(smooth) == 3 * 60
-    assert smooth["mean"].null_count() == 19
-    # The record of the test: 0.02 s before each task, 0.01 s per iteration.
-    assert example("seconds")["seconds"].to_list() == pytest.approx([0.62, 0.62, 0.62])
-    factors = example("factors")
-    assert {path.name: values for path, values in factors.items()} == {
-        "random": [21.5] * 3,
-        "least-square-calibrated": [21.5] * 3,
-    }
-    assert len(EXAMPLES) == 5
 
 
 def test_the_example_of_confusions_counts_pairs(

@@ -102,14 +102,6 @@ def test_gains_and_times_are_those_over_the_random_run(three_inits: Path) -> Non
             assert task["iterations_to_95"] == task["reached_at"]
 
 
-def test_runs_of_another_seed_are_not_compared(make_run: MakeRun) -> None:
-    first, second = report_of([make_run("random"), make_run("least-square", seed=1)]).rows()
-    assert (first["gain_equal_level"], second["gain_equal_level"]) == (1.0, None)
-    names = [f"{name}_95" for name in ("iterations_to", "seconds_to", "share_reaching")]
-    assert [second[name] for name in names] == [None] * 3
-    assert second["tasks"][0]["iterations_to_95"] is None
-
-
 def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(
     make_run: MakeRun,
 ) -> None:
@@ -143,15 +135,6 @@ def test_a_row_holds_the_pairs_that_are_confused_most_often(make_run: MakeRun) -
     assert len(found) == 10
     assert [each["count"] for each in found] == sorted((e["count"] for e in found), reverse=True)
     assert RunSummary.of(replace(record, mistakes=None)).row()["confusions"] is None
-
-
-def test_a_head_that_is_solved_as_a_whole_has_no_start(make_run: MakeRun) -> None:
-    record = make_run()
-    config: Any = record.info["config"]
-    del config["init"], config["scale"]
-    config["method"] = "ridge"
-    row = RunSummary.of(record).row()
-    assert (row["acc_pre_before"], row["init"], row["scale"]) == (None, "ridge", "none")
 
 
 def test_json_and_csv_hold_the_rows(make_run: MakeRun) -> None:

@@ -11,8 +11,7 @@ import polars as pl
 import pytest
 
 from clinit.analysis.figures.line import starts_of
-from clinit.analysis.metrics.efficiency import Reading
-from clinit.analysis.report.measures import FURTHER_MEASURES, duration
+from clinit.analysis.report.measures import FURTHER_MEASURES
 from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.analysis.report.seeds import Spread, seed_groups
 from clinit.analysis.report.settings import by_data, headings, labels
@@ -61,20 +60,6 @@ def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits:
     for best in ("83.22", "0.733", "4.0s"):
         assert f"\x1b[1;32m{best}" in bold
     assert "\x1b[1;32m72.22" not in bold
-
-
-def test_the_gain_is_printed_by_the_reading_that_is_asked_for(make_run: MakeRun) -> None:
-    # Random is at 95 % of its best at 100, at its best at 200.
-    random = make_run("random", accuracy=lambda task, i: {0: 0.0, 50: 0.4, 200: 1.0}.get(i, 0.95))
-    report = report_of([random, make_run("least-square", accuracy=lambda task, i: 1.0)])
-    found: dict[Reading, tuple[str, str]] = {
-        "equal-level": ("1.00", "≥2.00"),
-        "random-best": ("2.00", "≥4.00"),
-    }
-    for reading, expected in found.items():
-        text = printed(report.table(reading=reading))
-        assert tuple(line_of(init, text)[-2] for init in ("random", "least-square")) == expected
-        assert ("gain: random-best." in text) == (reading == "random-best")
 
 
 @pytest.mark.parametrize("table", ["table", "ranking", "metrics_table", "diagnosis_table"])
@@ -129,11 +114,6 @@ def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     assert sorted(line.split()[1] for line in text.splitlines() if line.startswith("random")) == [
         *("0", "2")
     ]
-
-
-def test_a_setting_that_one_run_leaves_open_tells_it_apart(make_run: MakeRun) -> None:
-    report = report_of([make_run(shots=None), make_run(shots=5)])
-    assert labels(report.runs) == ["random", "random (5 shots)"]
 
 
 def test_only_runs_that_were_recorded_twice_have_a_number(make_run: MakeRun) -> None:
@@ -215,17 +195,6 @@ def test_metrics_that_no_record_holds_are_named_and_take_no_room(make_run: MakeR
     assert "A_task" not in text.splitlines()[0]
 
 
-def test_lines_are_in_the_order_of_the_table_above(make_run: MakeRun) -> None:
-    report = report_of([make_run("random"), make_run("least-square")])
-
-    def order(table: object) -> list[str]:
-        words = (line.split(None, 1)[0] for line in printed(table).splitlines() if line.strip())
-        return [word for word in words if word in INITS]
-
-    assert order(report.table()) == order(report.metrics_table(ranked=False))
-    assert order(report.metrics_table()) == ["least-square", "random"]
-
-
 def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: MakeRun) -> None:
     runs = [make_run(init) for init in ("random", "least-square")]
     for run in runs:
@@ -257,14 +226,6 @@ def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) ->
     ]
     assert printed(report.diagnosis_table(per_task=True)).count("4.01e6") == 9
     assert report_of([make_run()]).diagnosis_table() is None
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.042, "0.04s"), (4.5, "4.5s"), (99.94, "99.9s"), (99.96, "1.7m"), (7200.0, "2.0h")],
-)
-def test_times_are_short(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 TRIAL = "on held-out training images (10 %)"
@@ -307,17 +268,6 @@ def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
     assert sorted(measured) == [*2 * [TRIAL.removeprefix("on ")], "test images"]
     for text in (searched.csv(), searched.means_csv(), searched.means_json()):
         assert text.count(TRIAL.removeprefix("on ")) == 2
-
-
-def test_runs_on_other_classes_have_a_table_of_their_own(make_run: MakeRun) -> None:
-    records = [make_run(init, seed=seed) for init in ("random", "least-square") for seed in (0, 1)]
-    for record in records[2:]:
-        record.info["new"] |= {"path": "other/places50", "manifest_digest": "b" * 64}
-    report = report_of(records)
-    assert [len(part) for part in by_data(report.runs)] == [2, 2]
-    first, second = printed(report.ranking()).split("Data 2 of 2")
-    assert "caches/imagenet_mini → caches/places50" in first, "names alike: where they lie"
-    assert "caches/imagenet_mini → other/places50" in second
 
 
 def test_a_copy_of_a_cache_holds_the_same_data(make_run: MakeRun) -> None:

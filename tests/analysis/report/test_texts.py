@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -11,7 +9,6 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +16,7 @@ from hypothesis import strategies as st
 
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.report.report import Report, report_of
-from clinit.analysis.report.table import _LATEX, Cell, latex_text
+from clinit.analysis.report.table import _LATEX, latex_text
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import escaped as escaped_markdown
 from clinit.words import visible
@@ -42,14 +39,6 @@ def seeded(make_run: MakeRun) -> Report:
             for note in ("plain", HOSTILE)
         ]
     )
-
-
-@pytest.mark.parametrize("sign", ["≥2.00", "−2.00", "-2.00", "1 → 2", "50 % of a_b & c"])
-def test_no_number_of_a_latex_table_has_a_sign_that_latex_lacks(sign: str) -> None:
-    cell = Cell(sign, "0.10", is_best=True).in_latex
-    assert cell.isascii()
-    assert not re.search(r"(?<!\\)[%&_]", cell)
-    assert cell.endswith(r" $\pm$ 0.10")
 
 
 def markdown_cells(text: str) -> list[list[str]]:
@@ -178,13 +167,6 @@ def folder(make_run: MakeRun, write_runs: Callable[..., Path]) -> Path:
     return write_runs(*(make_run(init, seed=seed) for init in INITS for seed in (4, 7)))
 
 
-def test_the_command_prints_the_formats(folder: Path) -> None:
-    assert len(markdown_cells(shown(folder, "-f", "markdown"))) == 2 + 3
-    assert "BWT" in shown(folder, "-f", "markdown", "--metrics")
-    assert shown(folder, "-f", "latex").endswith("\\end{tabular}\n")
-    assert "gain, random-best" in shown(folder, "-f", "latex", "--gain", "random-best")
-
-
 def test_json_of_means_has_one_entry_per_group_and_that_of_runs_stays_a_list(folder: Path) -> None:
     rows = json.loads(shown(folder, "-f", "json"))
     assert len(rows) == 6
@@ -203,29 +185,6 @@ def test_json_of_means_has_one_entry_per_group_and_that_of_runs_stays_a_list(fol
             assert found["count"] == len(values)
             assert found["mean"] == pytest.approx(statistics.mean(values))
             assert found["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-12)
-
-
-def read_csv(text: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def test_csv_of_means_is_that_of_json(folder: Path) -> None:
-    groups = json.loads(shown(folder, "-f", "json", "--means"))
-    lines = read_csv(shown(folder, "-f", "csv", "--means"))
-    assert len(lines) == len(groups) == 3
-    for line, group in zip(lines, groups, strict=True):
-        assert line["seeds"] == "4 7"
-        for name in MEANS:
-            found = group["values"][name] or {"mean": None, "deviation": None, "count": 0}
-            for key, suffix in (("mean", ""), ("deviation", "_deviation"), ("count", "_count")):
-                text = line[f"{name}{suffix}"]
-                assert (float(text) if text else None) == found[key]
-
-
-def test_settings_that_differ_are_columns_of_the_means(make_run: MakeRun) -> None:
-    report = report_of([make_run(seed=s, lr=lr, note=HOSTILE) for s in (0, 1) for lr in (0.1, 0.2)])
-    assert [line["lr"] for line in read_csv(report.means_csv())] == ["0.1", "0.2"]
-    assert json.loads(report.means_json())[0]["config"]["note"] == HOSTILE
 
 
 @pytest.mark.parametrize("words", [("-f", "latex"), ("-f", "markdown"), ("-f", "csv", "--means")])

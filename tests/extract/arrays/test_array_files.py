@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import struct
 import zipfile
@@ -17,7 +16,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
-from clinit.errors import CacheError, StorageError
+from clinit.errors import CacheError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays import parquet_files as parquet_module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
@@ -256,17 +255,6 @@ def npy(shape: object, descr: str = "'<f4'", data: bytes = bytes(64), version: i
     return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["float16", "float64", ">f4"])
-def test_an_array_is_what_numpy_saved(tmp_path: Path, order: str, dtype: str) -> None:
-    array = np.arange(12).reshape(4, 3).astype(dtype, order=order)  # type: ignore[call-overload]
-    np.save(tmp_path / "a.npy", array)
-    found = NpyFile(tmp_path / "a.npy").features("")
-    assert (found.shape, found.dtype) == ((4, 3), array.dtype.name)
-    with found.open(tmp_path) as take:
-        np.testing.assert_array_equal(take(np.array([3, 0])), array[[3, 0]].astype(np.float32))
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -296,15 +284,3 @@ def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes) -> None:
         archive.writestr("labels.npy", npy((3,), "'<i8'", bytes(24)))
     with pytest.raises(CacheError, match=r"a\.npz"):
         imported(tmp_path / "a.npz")
-
-
-def test_a_file_that_cannot_be_read_is_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    np.save(tmp_path / "a.npy", np.zeros(3))
-    monkeypatch.setattr(np.lib.format, "open_memmap", refuse)
-    with pytest.raises(StorageError, match=r"^cannot read .*a\.npy: Input/output error$"):
-        NpyFile(tmp_path / "a.npy").features("")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from clinit.errors import CacheError, ClinitError
+from clinit.errors import CacheError
 from clinit.extract.arrays import import_features as import_module
 from clinit.extract.arrays.export_features import Exported, export_features
 from clinit.extract.arrays.import_features import ImportConfig, import_features
@@ -169,21 +168,6 @@ def test_a_file_that_does_not_fit_is_refused(
     assert not (tmp_path / name).is_dir()
 
 
-def test_a_split_without_features_is_not_exported(tmp_path: Path, cache: Cache) -> None:
-    nothing = write(tmp_path / "nothing", np.full((23, 3), np.nan, np.float32))
-    with pytest.raises(CacheError, match=r"none of the 23 rows of .* has features"):
-        exported(nothing, tmp_path / "out")
-
-
-def test_names_that_are_no_lines_are_refused_as_lines(tmp_path: Path, features: np.ndarray) -> None:
-    cache = write(tmp_path / "cache", features, ("two\nlines", "ant", "no row", " blank"))
-    with pytest.raises(CacheError, match="the class name 'two\\\\nlines' cannot be a line of"):
-        exported(cache, tmp_path / "out")
-    for format in ("safetensors", "parquet"):
-        (found,) = exported(cache, tmp_path / "out", format)
-        same(imported(found.path, tmp_path / f"again-{format}"), found.split)
-
-
 @pytest.mark.parametrize(
     ("target", "format", "split"),
     [
@@ -210,19 +194,3 @@ def test_an_export_into_the_cache_is_refused_by_whatever_name(
     with pytest.raises(CacheError, match="lies in the cache itself"):
         list(export_features(splits, cache.path / target, format))
     assert {p: p.read_bytes() for p in cache.path.rglob("*") if p.is_file()} == before
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_full_disk_is_told_in_every_format(
-    tmp_path: Path, features: np.ndarray, format: str
-) -> None:
-    cache = write(tmp_path / "cache", np.tile(features, (1, 500)))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))  # a write beyond it fails
-    try:
-        with pytest.raises(ClinitError, match=r"cannot write .*train") as caught:
-            exported(cache, tmp_path / "out", format)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert caught.value.remedy.startswith("Free space")
-    assert not [path for path in (tmp_path / "out").rglob("*") if "tmp-" in path.name]

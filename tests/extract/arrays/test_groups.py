@@ -60,17 +60,6 @@ def test_a_column_groups_the_rows_of_a_class(
     assert {**after, "groups_digest": None} == {**before, "groups_digest": None} != after
 
 
-def test_rows_of_an_import_are_numbered_as_in_their_file(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32))
-    np.save(tmp_path / "y.npy", np.zeros(12, dtype=int))
-    out = tmp_path / "cache"
-    run("import", tmp_path / "x.npy", tmp_path / "y.npy", "--backbone", "x", "--out", out)
-    file = tmp_path / "frames.csv"
-    file.write_text("video\n" + "".join(f"{row // 3}\n" for row in range(12)))
-    run("group", out, file, "--column", "video")
-    np.testing.assert_array_equal(groups_of(read_source(out).train), np.arange(12) // 3 * 3)
-
-
 def test_what_does_not_fit_is_refused(imported: Path, tmp_path: Path) -> None:
     file = tmp_path / "frames.csv"
     file.write_text("path,video\n0,a\n7,a\n")

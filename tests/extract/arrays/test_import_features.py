@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.plan import Plan, settle_plan
 from clinit.extract.cache.read import CacheSplit, open_cache
-from clinit.files.lock import claim_folder
 from clinit.headtrain.stream.source import read_source
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -223,16 +220,6 @@ def test_a_killed_import_goes_on_and_ends_the_same(
     assert files(tmp_path / "c") == files(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_a_killed_import_of_another_file_begins_anew(tmp_path: Path, arrays: Arrays) -> None:
-    with pytest.raises(Killed):
-        imported(tmp_path / "c", arrays, report=killed_after(3))
-    fewer = 2 * arrays[0][:20], arrays[1][:20]
-    imported(tmp_path / "c", fewer)
-    imported(tmp_path / "whole", fewer)
-    assert files(tmp_path / "c") == files(tmp_path / "whole")
-
-
 def test_what_an_extraction_has_left_unfinished_is_not_removed(
     tmp_path: Path, arrays: Arrays
 ) -> None:
@@ -294,24 +281,3 @@ def test_a_lost_head_is_written_again_by_its_import_and_replaced_by_no_other(
     assert e.value.remedy == "Give it with `--head FILE`."
     imported(tmp_path / "c", arrays, head=head)
     assert stored.read_bytes() == before
-
-
-def test_one_import_at_a_time_writes_a_cache(tmp_path: Path, arrays: Arrays) -> None:
-    cache = tmp_path / "c"
-    with claim_folder(cache), pytest.raises(ClinitError, match="another process is writing"):
-        imported(cache, arrays, split="val")
-    assert not (cache / "val").exists()
-    assert imported(cache, arrays).num_rows == len(arrays[1])
-
-
-def test_storage_that_cannot_lock_is_told_of_and_serves(
-    tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    told: list[str] = []
-    assert imported(tmp_path / "c", arrays, report={"on_note": told.append}).load().dim == 6
-    assert len(told) == 1
-    assert "cannot lock files (No locks available)" in told[0]

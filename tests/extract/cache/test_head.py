@@ -112,14 +112,6 @@ def test_npz_files_that_describe_no_head_are_refused(
         read_head(tmp_path / "head.npz")
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadError, match="no head file at"):
-        read_head(tmp_path / "absent")
-    (tmp_path / "text").write_text("text")
-    with pytest.raises(HeadError, match="is not a head file"):
-        read_head(tmp_path / "text")
-
-
 @pytest.mark.parametrize(
     ("metadata", "names"),
     [

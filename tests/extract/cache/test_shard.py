@@ -1,4 +1,3 @@
-import errno
 import hashlib
 import shutil
 from collections.abc import Callable
@@ -200,65 +199,6 @@ def test_what_is_not_stored_as_a_shard_is_not_read(
 ) -> None:
     change(path, edit)
     with pytest.raises(CacheError, match=rf"a\.h5 cannot be read as a shard: .*{message}"):
-        read_shard(path, PLAN, 0)
-
-
-def test_a_plan_of_more_rows_than_the_file_holds_reserves_nothing(path: Path) -> None:
-    # Plan and shard agree on 2^40 rows that nobody has stored.
-    huge = replace(PLAN, num_rows=2**40, shard_rows=2**40)
-
-    def edit(file: h5py.File) -> None:
-        replaced(file, "features", data=None, shape=(2**40, 5), dtype="f2", chunks=(7, 5))
-        file.attrs["plan"] = huge.identifier
-
-    change(path, edit)
-    with pytest.raises(CacheError, match=r"`features` declares 10,995,116,277,760 bytes in a file"):
-        read_shard(path, huge, 0)
-
-
-def test_one_long_text_for_many_reasons_is_not_multiplied(tmp_path: Path) -> None:
-    plan = replace(PLAN, num_rows=400, shard_rows=400, dim=1)
-    reasons = dict.fromkeys(range(400), "bad")
-    shard = assemble(np.zeros((400, 1), np.float32), np.zeros(400, int), reasons, dtype="float16")
-    path = tmp_path / "a.h5"
-    write_shard(shard, path, plan=plan, index=0)
-    long = "x" * 50_000
-
-    def edit(file: h5py.File) -> None:
-        replaced(file, "invalid_reasons", data=[long] + ["bad"] * 399, dtype=h5py.string_dtype())
-
-    change(path, edit)
-    content = bytearray(path.read_bytes())
-    with h5py.File(path) as file:
-        place = file["invalid_reasons"].id.get_offset()
-    assert content[place : place + 4] == (50_000).to_bytes(4, "little")
-    content[place : place + 16 * 400] = content[place : place + 16] * 400  # all are the first
-    seal(path, bytes(content))
-    with h5py.File(path) as file:
-        assert file["invalid_reasons"][399] == long.encode()
-    with pytest.raises(CacheError, match=r"`invalid_reasons` are longer than the file of [0-9,]+"):
-        read_shard(path, plan, 0)
-
-
-def test_storage_that_fails_is_not_a_damaged_shard(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
-        read_shard(path, PLAN, 0)
-
-
-def test_what_is_no_file_or_larger_than_any_shard_of_its_plan_is_not_read(path: Path) -> None:
-    with path.open("rb+") as file:
-        file.truncate(2**42)  # takes no space
-    with pytest.raises(CacheError, match=r"a\.h5 has 4,398,046,511,104 bytes, a shard of its rows"):
-        read_shard(path, PLAN, 0)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(CacheError, match=r"a\.h5 is no regular file"):
         read_shard(path, PLAN, 0)
 
 

@@ -111,16 +111,6 @@ def test_parts_that_do_not_belong_together_are_told(cache: Path) -> None:
     ]
 
 
-def test_a_path_of_an_invalid_row_that_is_not_the_manifests_is_told(
-    cache: Path, edit_document: Callable[..., None]
-) -> None:
-    reason = "not an image of a known format, or its header is damaged"
-    invalid = [{"row": 7, "path": "train/b/3.png", "reason": reason}]
-    edit_document(cache / "train" / "cache.json", invalid=invalid)
-    (problem,) = problems(cache)
-    assert problem.endswith("names train/b/3.png in row 7, the manifest train/b/2.png")
-
-
 def test_the_command_prints_a_line_for_every_problem(cache: Path) -> None:
     whole = CliRunner().invoke(app, ["cache", "verify", str(cache)])
     assert whole.exit_code == 0

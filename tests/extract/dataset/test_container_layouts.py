@@ -185,13 +185,6 @@ def test_the_card_of_a_download_lies_in_its_revision_unless_one_is_in_the_root(
     assert huggingface(root).warnings == ()
 
 
-def test_several_revisions_of_a_download_are_refused(tmp_path: Path) -> None:
-    root = downloaded(tmp_path / "datasets--me--ants", "1f0c", "2b7a")
-    for look in (huggingface, lambda root: available_splits("huggingface", root)):
-        with pytest.raises(ManifestError, match=r"holds 2 revisions .*\(1f0c, 2b7a\)"):
-            look(root)
-
-
 def outside(kind: str, root: Path) -> None:
     path = write(kind, root.parent, "train", "ant")
     (root / path.name).symlink_to(path)
@@ -251,13 +244,3 @@ def test_a_data_set_in_containers_that_contradicts_itself_is_refused(
     make(tmp_path)
     with pytest.raises(ManifestError, match=fact):
         scan(kind, tmp_path, "train")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_splits_are_told_without_a_look_into_the_files(tmp_path: Path, kind: str) -> None:
-    for name in ("train", "val"):
-        os.mkfifo(tmp_path / f"{name}{SUFFIX[kind]}")
-    assert available_splits(kind, tmp_path) == ("train", "val")
-    with pytest.raises(ManifestError) as caught:
-        scan("folder", tmp_path, "train")
-    assert f"as `{kind}`" in caught.value.remedy

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from clinit.errors import ManifestError
 from clinit.extract.dataset.containers import (
     LABEL_SCHEMA,
-    SplitFiles,
     classes_of,
     labels_of,
     split_files,
-    split_folders,
 )
 
 Row = tuple[int | None, str | None]
@@ -45,13 +43,6 @@ def test_numbers_come_out_as_they_are(numbers: list[int | None]) -> None:
     classes = classes_of(rows, "it")
     assert len(classes) == max((n for n in numbers if n is not None), default=-1) + 1
     assert labels_of(rows, classes, "it").to_list() == numbers
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=20))
-def test_names_come_out_as_they_are(names: list[str]) -> None:
-    rows = told(*((None, name) for name in names))
-    classes = classes_of(rows, "it")
-    assert [classes[label] for label in labels_of(rows, classes, "it")] == names
 
 
 @pytest.mark.parametrize(
@@ -95,12 +86,6 @@ def test_the_nearest_word_in_a_path_says_the_split(path: str, split: str) -> Non
     assert {name: files.paths for name, files in split_files([path]).items()} == {split: (path,)}
 
 
-def test_files_without_any_word_of_a_split_are_train() -> None:
-    paths = ["b/00001.tar", "latest/00000.tar", "trainers.tar"]
-    assert split_files(paths) == {"train": SplitFiles("train", tuple(sorted(paths)))}
-    assert split_files([]) == {}
-
-
 def test_validation_comes_before_test_unless_test_is_asked_for() -> None:
     paths = ["train.tar", "test.tar", "valid.tar"]
     assert split_files(paths)["val"].paths == ("valid.tar",)
@@ -116,10 +101,3 @@ def test_validation_comes_before_test_unless_test_is_asked_for() -> None:
     assert alone["val"].part == "test"
     assert alone["val"].warnings == alone["train"].warnings
     assert "unlabelled.tar was left out" in alone["train"].warnings[0]
-
-
-def test_folders_are_in_the_order_of_the_words_that_name_splits() -> None:
-    names = ["test", "Valid", "val", "train", "cat", "training"]
-    train = ("train", "training")
-    assert split_folders(names, "val") == {"train": train, "val": ("Valid", "val", "test")}
-    assert split_folders(names, "test") == {"train": train, "test": ("test",)}

@@ -5,7 +5,6 @@ import resource
 import struct
 import zlib
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -123,14 +122,6 @@ def test_a_file_without_an_image_is_its_own_problem_or_stops_everything(
         read_image_file(root / name, root)
 
 
-def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "1.png").write_bytes(b"content")
-    (tmp_path / "real" / "2.png").symlink_to("1.png")
-    (tmp_path / "root").symlink_to("real")
-    assert read_image_file(tmp_path / "root" / "2.png", tmp_path / "root") == b"content"
-
-
 NUMBERS = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOMEM)
 
 
@@ -234,14 +225,6 @@ def test_the_first_frame_of_an_animation_has_the_pixels_of_torchcodec(
     assert torch.equal(decode(content), whole[0])
 
 
-def test_a_sequence_that_is_decoded_as_a_whole_is_bounded_as_a_whole(picture: Image.Image) -> None:
-    frames = [picture.rotate(degrees) for degrees in (90, 180)]
-    content = encoded(picture, "AVIF", save_all=True, append_images=frames)
-    assert decode(content, max_pixels=3 * 3072).shape == (3, 48, 64)
-    with pytest.raises(ImageError, match="too large"):
-        decode(content, max_pixels=3 * 3072 - 1)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -266,21 +249,3 @@ def test_a_shortage_of_memory_is_no_bad_image(
         monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(MemoryError):
         decode(content)
-
-
-def test_a_decoder_that_calls_a_file_corrupt_is_asked_again(
-    picture: Image.Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As libwebp and giflib do where the memory is short."""
-    content, calls = encoded(picture, "WEBP"), 0
-
-    def corrupt_at_first(encoded: torch.Tensor, mode: Literal["RGB"]) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            raise RuntimeError("Failed to decode the WebP bitstream.")
-        image: torch.Tensor = decode_image(encoded, mode=mode)
-        return image
-
-    monkeypatch.setattr("clinit.extract.dataset.decode.decode_image", corrupt_at_first)
-    assert torch.equal(decode(content), decode_image(content, mode="RGB"))

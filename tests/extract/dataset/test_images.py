@@ -75,13 +75,6 @@ def test_rows_are_read_in_any_order(tmp_path: Path, tar: list[Row], parquet: lis
     assert images.place(0) == tmp_path / rows[order[0]][0]
 
 
-def test_names_of_any_length_and_alphabet_are_read(tmp_path: Path) -> None:
-    names = ["é.jpg", "x/" + "y" * 300 + ".png", "a b//c.jpg", "./dot.jpg", "z" * 97 + ".png"]
-    rows = tar_rows(tmp_path / "x.tar", [(name, name.encode()) for name in names])
-    found = contents(ContainedImages(tmp_path, table(rows)), len(names))
-    assert found == [name.encode() for name in names]
-
-
 def test_parquet_rows_are_read_block_by_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,16 +93,6 @@ def test_parquet_rows_are_read_block_by_block(
     images = ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", count)))
     assert contents(images, count) == content
     assert sorted(asked) == [(0, 64), (64, 64), (128, 64), (192, 5)]
-
-
-def test_images_without_bytes_are_bad_images(tmp_path: Path) -> None:
-    make_parquet(tmp_path / "x.parquet", [b"1", None, b"", b"2"], [0] * 4)
-    images = ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", 4)))
-    assert (images.read(0), images.read(3)) == (b"1", b"2")
-    with pytest.raises(ImageError, match="the Parquet file holds no bytes for it"):
-        images.read(1)
-    with pytest.raises(ImageError, match="the file is empty"):
-        images.read(2)
 
 
 def test_damage_in_a_parquet_file_is_as_many_bad_images_as_it_spoils(tmp_path: Path) -> None:

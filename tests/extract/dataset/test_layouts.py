@@ -181,18 +181,3 @@ def test_the_original_validation_images_are_flat_with_lists(
         (f"{folder}/0.jpg", FLORIST),
     ]
     assert scan("places365", tmp_path, "val").layout == "places-original-val"
-
-
-@pytest.mark.parametrize(
-    ("line", "fact"),
-    [
-        ("2.jpg 367", "2.jpg the number 367"),
-        ("2.jpg 900", "2.jpg the number 900"),
-        *((line, "in line 2, expected a name and a number") for line in ("1.jpg", "1.jpg x", "7")),
-    ],
-)
-def test_a_damaged_list_of_places_is_refused(tmp_path: Path, line: str, fact: str) -> None:
-    put(tmp_path, "val_256/1.jpg")
-    put_places(tmp_path, ["1.jpg 0", line])
-    with pytest.raises(ManifestError, match=fact):
-        scan("places365", tmp_path, "val")

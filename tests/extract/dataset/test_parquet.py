@@ -9,9 +9,8 @@ import polars as pl
 import pytest
 
 from clinit.errors import ManifestError, StorageError
-from clinit.extract.arrays.parquet_files import ParquetFile
 from clinit.extract.dataset.known import AS_TOLD, Columns
-from clinit.extract.dataset.parquet import index_parquet, scan_parquet
+from clinit.extract.dataset.parquet import index_parquet
 from tests.extract.dataset.made import make_parquet
 
 IMAGE, LABEL = {"_type": "Image"}, {"_type": "ClassLabel", "names": ["ant", "bee"]}
@@ -108,22 +107,6 @@ def test_columns_that_are_not_clear_are_asked_for(
     assert "-column`" in caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("labels", "rows"),
-    [
-        (pl.Series([1, None], dtype=pl.UInt8), [(1, None), (None, None)]),
-        (pl.Series(["b", None]), [(None, "b"), (None, None)]),
-        (pl.Series(["b", "a"], dtype=pl.Categorical), [(None, "b"), (None, "a")]),
-        (pl.Series([2**63, 1], dtype=pl.UInt64), [(None, None), (1, None)]),
-    ],
-)
-def test_labels_are_integers_or_texts(
-    tmp_path: Path, labels: pl.Series, rows: list[tuple[int | None, str | None]]
-) -> None:
-    path = table(tmp_path, {"image": [b"1", b"2"], "label": labels})
-    assert index_parquet(path, AS_TOLD, {}).table.select("index", "name").rows() == rows
-
-
 @pytest.mark.parametrize("kept", [0, 4, 300, -20])
 def test_what_is_no_parquet_file_is_refused(tmp_path: Path, kept: int) -> None:
     path = make_parquet(tmp_path / "x.parquet", [b"1" * 1000], [0])
@@ -132,14 +115,3 @@ def test_what_is_no_parquet_file_is_refused(tmp_path: Path, kept: int) -> None:
         index_parquet(path, AS_TOLD, {})
     with pytest.raises(StorageError, match="No such file"):
         index_parquet(tmp_path / "absent.parquet", AS_TOLD, {})
-
-
-@pytest.mark.parametrize("name", ["train-[0].parquet", "train-?.parquet", "label=3/x.parquet"])
-def test_a_name_that_looks_like_a_pattern_is_that_of_one_file(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    pl.DataFrame({"other": [1.5, 2.5]}).write_parquet(tmp_path / "train-0.parquet")
-    pl.DataFrame({"mine": [7]}).write_parquet(path, metadata={"class_names": '["a"]'})
-    assert scan_parquet(path).collect().equals(pl.DataFrame({"mine": [7]}))
-    assert ParquetFile(path).names() == ("mine",)
-    assert ParquetFile(path).class_names() == ("a",)

@@ -62,13 +62,6 @@ def test_folders_are_splits_or_classes(tmp_path: Path, line: str) -> None:
     assert available_splits("folder", tmp_path / "link") == tuple(splits.split())
 
 
-def test_rows_are_in_code_point_order(tmp_path: Path) -> None:
-    names = [f"{name}.png" for name in ("Z", "a", "é", "ﬀ", "\U00010400", "_", "10", "9", "a b")]
-    put(tmp_path, *(f"train/k/{name}" for name in names))
-    found = [path.rpartition("/")[2] for path, _ in rows(tmp_path)]
-    assert found == sorted(names)  # Python compares strings by code point
-
-
 def test_the_order_of_the_disk_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,15 +109,6 @@ def test_counts_are_compared_with_the_description(tmp_path: Path) -> None:
     )
     with pytest.raises(ManifestError, match=r"expected 1,281,167 \(1,281,164 missing\)"):
         scan("imagenet1k", tmp_path, "train", strict=True)
-
-
-def test_available_splits_are_those_whose_layout_is_there(tmp_path: Path) -> None:
-    put(tmp_path, "val/n01440764/1.JPEG")
-    assert available_splits("imagenet1k", tmp_path) == ("val",)
-    assert available_splits("places365", tmp_path) == ()
-    put(tmp_path, "train/n01440764/1.JPEG")
-    assert available_splits("imagenet1k", tmp_path) == ("train", "val")
-    assert available_splits("folder", tmp_path) == ("train", "val")
 
 
 def test_links_under_the_root_are_followed(tmp_path: Path) -> None:
@@ -207,17 +191,3 @@ def test_what_does_not_fit_is_told_with_what_was_looked_for_and_found(
     with pytest.raises(ManifestError) as refusal:
         scan(dataset, tmp_path / root, split)
     assert [fact for fact in facts if fact not in str(refusal.value)] == []
-
-
-def test_an_unreadable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path, "train/a/1.png", "train/b/1.png")
-    real = os.scandir
-
-    def refuse(path: Path) -> object:  # permissions do not stop root, who may run the tests
-        if Path(path).name == "b":
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr("clinit.extract.dataset.tree.os.scandir", refuse)
-    with pytest.raises(ManifestError, match=r"cannot read .*train/b: Permission denied"):
-        scan("folder", tmp_path, "train")

@@ -1,8 +1,6 @@
 """Tar shards: what their index holds, and which damage it sees."""
 
 import gzip
-import os
-import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -140,28 +138,3 @@ def test_zeros_to_the_end_of_a_record_are_part_of_an_archive(tmp_path: Path, fac
     record = factor * 512
     (tmp_path / "x.tar").write_bytes(content.ljust(-(-(members + 1024) // record) * record, b"\0"))
     assert len(index_tar(tmp_path / "x.tar").table) == len(MANY)
-
-
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
-def test_what_a_header_of_a_name_declares_is_not_reserved(tmp_path: Path, kind: bytes) -> None:
-    header = tarfile.TarInfo("long")
-    header.type, header.size = kind, 6 * 2**30
-    path = tmp_path / "x.tar"
-    path.write_bytes(header.tobuf())
-    os.truncate(path, 512 + header.size)  # a sparse file: nothing of it is on the disk
-    with pytest.raises(ManifestError, match="not a whole tar file: a header declares a name"):
-        index_tar(path)
-
-
-def test_image_data_are_not_read(tmp_path: Path) -> None:
-    path = make_tar(tmp_path / "x.tar", [(f"{number}.jpg", bytes(2**20)) for number in range(8)])
-    before = bytes_read()
-    assert len(index_tar(path).table) == 8
-    assert bytes_read() - before < 2**18
-
-
-def bytes_read() -> int:
-    """Return what this process has read by system calls."""
-    found = re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())
-    assert found is not None
-    return int(found[1])

@@ -41,12 +41,6 @@ def test_a_file_that_holds_no_such_network_is_refused(
         load_backbone(BackboneConfig(name="convnextv2_atto", weights=path))
 
 
-def test_weights_of_another_network_are_told_by_a_shape(tiny_weights: Path) -> None:
-    with pytest.raises(BackboneError, match="does not fit convnextv2_atto: it holds") as caught:
-        load_backbone(BackboneConfig(name="convnextv2_atto", weights=tiny_weights))
-    assert "`--model-arg`" in caught.value.remedy
-
-
 class Answers:
     """A session of the library that fails as often as it is told, then answers."""
 
@@ -68,21 +62,6 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Answers]]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     yield sessions
     assert constants.HF_HUB_OFFLINE is False
-
-
-@pytest.mark.parametrize("failures", [0, 2])
-def test_a_hub_that_answers_in_the_end_is_used(session: list[Answers], failures: int) -> None:
-    session.append(Answers(*(OSError("no name") for _ in range(failures))))
-    with hub.hub_or_cache() as why:
-        assert (why, constants.HF_HUB_OFFLINE) == (None, False)
-    assert session[0].asked == failures + 1
-
-
-def test_without_a_network_only_the_cache_is_searched(session: list[Answers]) -> None:
-    session.append(Answers(*(OSError("no\nname") for _ in range(3))))
-    with hub.hub_or_cache() as why:
-        assert why == f"{constants.ENDPOINT} cannot be reached (no name)"
-        assert constants.HF_HUB_OFFLINE
 
 
 def test_who_works_offline_is_told_so_and_nothing_is_asked(

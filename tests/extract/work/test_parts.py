@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.cache.plan import Part, shard_name
-from clinit.extract.cache.read import open_cache, open_split
+from clinit.extract.cache.read import open_split
 from clinit.extract.dataset.scan import scan
-from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.run import ExtractConfig
 from clinit.extract.work.split_run import SplitResult
 from tests.extract.work.made import extracted, files, tiny_config
 
@@ -141,42 +140,3 @@ def test_a_part_that_another_process_extracts_is_refused(
     extracted(root, out, config, Part(1, 2))
     assert not own.exists()
     assert other.exists(), "it is of another part, which may be running"
-
-
-def test_a_part_of_a_complete_cache_does_not_answer_for_other_parts(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
-) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    assert [each.computed_rows for each in extracted(root, out, config, Part(9, 9))] == [0, 0]
-    extracted(root, out, config)
-    (result, _) = extracted(root, out, config, Part(1, 2))
-    assert (result.is_complete, result.part) == (True, Part(1, 2))
-    (out / "train" / shard_name(1)).unlink()
-    (result, _) = extracted(root, out, config, Part(1, 2))
-    assert (result.is_complete, result.shards_there, result.computed_rows) == (False, 7, 0)
-    (out / "train" / "cache.json").unlink()
-    (out / "train" / shard_name(1)).write_bytes(b"half of a shard")
-    (train, val) = extracted(root, out, config, Part(1, 2))
-    assert not train.is_complete
-    assert shard_name(1) in train.problem
-    assert val.is_complete, "it goes on with the other split"
-    (train, _) = extracted(root, out, config, Part(2, 2))
-    assert (train.is_complete, train.computed_rows) == (True, 2)
-
-
-def test_names_that_are_given_while_another_process_runs_stay(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, tiny_weights: Path
-) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    unnamed = tmp_path / "unnamed.safetensors"
-    save_file(load_file(tiny_weights), unnamed)
-    config = replace(config, backbone=replace(config.backbone, weights=unnamed))
-    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
-    slow = extract(manifests, root, out, config)
-    next(slow)
-    list(extract(manifests, root, out, replace(config, head_classes="dataset")))
-    next(slow)
-    cache = open_cache(out)
-    assert cache.head is not None
-    assert cache.head.class_names == ("a", "b", "c")
-    assert cache.split("val").summary.head.total == 6

@@ -18,7 +18,6 @@ from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.network.backbone import load_backbone
 from clinit.extract.network.transform import Transform
-from clinit.extract.views import View
 from clinit.extract.work.pipeline import (
     Compute,
     ImageBatch,
@@ -58,18 +57,6 @@ def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:
     text = rf"4\.png has {sizes[4]:,} bytes, the manifest says {sizes[4] + 1:,}"
     with pytest.raises(ManifestError, match=text):
         load(root, [*sizes[:4], sizes[4] + 1])
-
-
-def test_an_image_that_is_too_large_or_would_be_is_one_bad_image(root: Path) -> None:
-    Image.new("RGB", (60, 70)).save(root / "1.png")
-    first, second = load(root, max_pixels=2000)
-    assert first.reasons == {1: "too large: 60 x 70 pixels, more than the 2,000 of --max-pixels"}
-    assert second.reasons == {}
-    assert not first.pixels[1].any()
-    Image.new("RGB", (1, 60_000)).save(root / "1.png")  # resizing would make it huge
-    first, _ = load(root, max_pixels=10_000_000)
-    assert "36 x 2,160,000 pixels after resizing" in first.reasons[1]
-    assert load(root, view=View.of(TRANSFORM, seed=0, number=0))[0].reasons == {}
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -315,18 +302,6 @@ def test_batches_side_by_side_come_in_order_with_their_features(
         np.testing.assert_allclose(features.numpy(), plain.numpy(), atol=1e-6)
 
 
-def test_as_many_batches_are_computed_at_a_time_as_there_are_threads(threads: int) -> None:
-    together = threading.Barrier(threads, timeout=20)
-
-    def compute(pixels: Tensor) -> Tensor:
-        assert torch.get_num_threads() == 1
-        together.wait()  # fails where fewer are computed at a time
-        return pixels.flatten(1).float()
-
-    assert len(list(side_by_side(arrive([2] * 6), compute, Timing()))) == 6
-    assert torch.get_num_threads() == threads
-
-
 def test_features_have_the_same_bits_on_any_number_of_threads(tiny_weights: Path) -> None:
     backbone, normalise = load_backbone(tiny_backbone(tiny_weights)), TRANSFORM.normaliser(CPU)
     before, found = torch.get_num_threads(), []
@@ -405,21 +380,6 @@ def test_nothing_is_left_in_flight_by_an_error(
     with pytest.raises(ImageError, match="broken"):
         consume()
     assert device.idle
-
-
-def test_the_wait_for_the_device_is_split_by_what_it_did(
-    device: LateDevice, compute: Compute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here each copy takes a millisecond, and so does the forward pass."""
-    ticks = iter(range(10_000))
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))
-    timing = Timing()
-    list(overlapped(arrive([4, 4]), compute, CPU, timing))
-    # A second to queue the copy, one to queue the rest, one to wait; of that, two thirds are of
-    # the two copies.
-    assert timing.seconds == pytest.approx(
-        {"read": 0, "decode": 0, "transfer": 2 + 2 * 2 / 3, "forward": 2 + 2 * 1 / 3, "write": 0}
-    )
 
 
 @pytest.mark.gpu

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
 from clinit.extract.dataset.decode import decode
 from clinit.extract.work.recorded import (
@@ -95,31 +93,6 @@ def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
     assert reload(again)[0].config.weights == tiny_weights
 
 
-def test_timms_own_weights_are_taken_again_and_judged(
-    extract: Extract, edit_document: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split = extract()
-    path = split.path / "cache.json"
-    edit_document(path, run=json.loads(path.read_text())["run"] | {"weights": None})
-    create, taken = timm.create_model, list[bool]()
-
-    def pretrained(name: str, pretrained: bool = False, **arguments: Any) -> torch.nn.Module:
-        taken.append(pretrained)  # the first network is counted, not used
-        return create(name, num_classes=3, **arguments)
-
-    monkeypatch.setattr(timm, "create_model", pretrained)
-    with pytest.raises(CacheError, match="timm's pretrained weights of convnextv2_atto: SHA-256"):
-        reload(open_split(split.path))
-    assert taken[-1]
-
-
-def test_a_fingerprint_that_cannot_be_parsed_is_refused(extract: Extract) -> None:
-    split = extract()
-    split.plan.fingerprint.fields["transform"] = "shrink"  # type: ignore[index]
-    with pytest.raises(CacheError, match="not the description of a transform: 'shrink'"):
-        reload(split)
-
-
 @pytest.fixture
 def cache(tiny_weights: Path, make_tree: Callable[..., Path], tmp_path: Path) -> Cache:
     """A cache with a view, beside its images; one image cannot be read."""
@@ -189,13 +162,3 @@ def test_the_command_prints_the_difference_and_the_tolerance_and_fails_beyond(
     assert "differ from what the images give" in str(blank.exception)
     assert blank.stdout.count("DIFFERENT") == 3
     assert "cannot be read now: " in blank.stdout
-
-
-def test_imported_features_have_no_images(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.eye(3, dtype=np.float32))
-    np.save(tmp_path / "y.npy", np.arange(3))
-    config = ImportConfig(backbone="clip")
-    import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "c", config)
-    done = verify(tmp_path / "c")
-    assert isinstance(done.exception, ClinitError)
-    assert "were imported from 'clip'" in str(done.exception)

@@ -11,7 +11,6 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from clinit.errors import CacheError, ClinitError, ImageError, ManifestError, StorageError
 from clinit.extract.cache.plan import read_plan
@@ -188,27 +187,6 @@ def test_invalid_rows_that_are_read_again_give_an_uninterrupted_extraction(
     assert (third.computed_rows, third.retried_rows, third.split.num_valid) == (0, 0, 15)
 
 
-@pytest.mark.parametrize("retry", [True, False])
-@pytest.mark.parametrize("stop", [1, 3])
-def test_a_retry_that_is_interrupted_leaves_nothing_that_does_not_verify(
-    again: Callable[..., SplitResult], tmp_path: Path, stop: int, retry: bool
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        again(stop=stop)
-    if stop == 1:  # in a batch of the first shard: it is not replaced yet
-        assert open_split(tmp_path / "cache" / "train").num_valid == 12
-    else:
-        with pytest.raises(CacheError, match="its extraction was interrupted"):
-            open_split(tmp_path / "cache" / "train")
-    result = again(retry=retry)
-    assert result.replaced_shards == ()
-    assert all(verify_shard(result.split, shard) is None for shard in range(3))
-    if retry:
-        assert files(tmp_path / "cache") == files(tmp_path / "whole")
-    else:
-        assert result.split.num_valid == (12 if stop == 1 else 13)
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -261,39 +239,6 @@ def test_the_head_its_accuracy_and_the_time_are_stored(
     assert set(facts.shares) == {"read", "decode", "transfer", "forward", "write"}
     assert sum(facts.shares.values()) == pytest.approx(1)
     assert facts.bound in facts.shares
-
-
-def test_an_absent_cache_and_an_absent_split_are_refused(
-    make_tree: Tree, config: ExtractConfig, tmp_path: Path
-) -> None:
-    with pytest.raises(CacheError, match="no feature cache at"):
-        open_cache(tmp_path / "absent")
-    extracted(make_tree(), tmp_path / "cache", config, splits=("train",))
-    with pytest.raises(CacheError, match="has no split 'val', only train"):
-        open_cache(tmp_path / "cache").split("val")
-    with pytest.raises(CacheError) as caught:
-        open_cache(tmp_path / "cache" / "train")
-    assert caught.value.remedy.startswith("Give its parent folder")
-
-
-def test_names_that_come_later_judge_the_head_again(
-    make_tree: Tree, config: ExtractConfig, tiny_weights: Path, tmp_path: Path
-) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    save_file(load_file(tiny_weights), tmp_path / "nameless.safetensors")
-    plain = replace(
-        config, backbone=replace(config.backbone, weights=tmp_path / "nameless.safetensors")
-    )
-    extracted(root, out, plain)
-    extracted(root, out, replace(plain, head_classes="dataset"), splits=("train",))
-    train, val = extracted(root, out, plain)
-    assert (train.top1.total, val.computed_rows, val.top1.total) == (15, 0, 6)
-    assert val.split.summary.head.class_names == "named by an earlier command"
-    (tmp_path / "strangers.txt").write_text("x\ny\nz\n")
-    strangers = replace(plain, head_classes=str(tmp_path / "strangers.txt"))
-    results = extracted(root, out, strangers)
-    assert [(each.computed_rows, each.top1.total) for each in results] == [(0, 0), (0, 0)]
-    assert results[0].split.summary.head.class_names == strangers.head_classes
 
 
 def test_an_exchanged_manifest_and_a_damaged_summary_are_found_and_written_again(

@@ -7,11 +7,10 @@ from typing import Any
 import array_api_strict as strict
 import numpy as np
 import pytest
-import torch
 
 from clinit.headtrain.array import StreamedRows, to_numpy
 from clinit.headtrain.closed import interface as module
-from clinit.headtrain.closed.interface import ClosedForm, evaluate, mean_loss
+from clinit.headtrain.closed.interface import ClosedForm, evaluate
 from clinit.headtrain.closed.methods import closed_form
 from clinit.headtrain.study.study import Study
 from tests.headtrain.closed.made import DIM, queries, stream
@@ -59,12 +58,6 @@ def test_counts_and_mistakes_are_those_of_every_row_looked_at_alone(
     assert found.mistakes is not None
     assert found.mistakes[0].T.tolist() == mistakes
     assert found.mistakes[0].dtype == np.int32
-
-
-def test_the_loss_is_the_mean_over_rows() -> None:
-    logits, labels = torch.from_numpy(Given.table), torch.from_numpy(LABELS)
-    expected = float(torch.nn.functional.cross_entropy(logits, labels))
-    assert mean_loss(Given(), ROWS, LABELS, "ce") == pytest.approx(expected, rel=1e-5)
 
 
 DEVICE = strict.Device("device1")

@@ -5,7 +5,7 @@ import pytest
 
 from clinit.errors import MachineError
 from clinit.headtrain.closed import methods
-from clinit.headtrain.closed.methods import SimpleCil, check_memory, needed
+from clinit.headtrain.closed.methods import SimpleCil, check_memory
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.study.study import Study
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
@@ -30,16 +30,6 @@ def test_statistics_that_do_not_fit_are_refused(
     assert "--ranpac-width" in error.value.remedy
     monkeypatch.setattr(methods, "free_memory", lambda device: 10**12)
     check_memory(*given(method), 2048)
-
-
-def test_what_is_needed_is_counted_in_matrices() -> None:
-    chosen, fixed = (
-        needed(*given("ranpac", ranpac_width=50, **lam), 24)
-        for lam in (dict[str, float](), {"ranpac_lam": 1.0})
-    )
-    assert chosen - fixed == 8 * 6 * 50**2  # a task has more rows than random features
-    assert needed(*given("fecam"), 24) == 4 * 12 * 24**2 + 8 * 5 * 24**2
-    assert needed(*given("slda"), 24) == 0
 
 
 def test_the_class_of_the_largest_cosine_with_its_mean_wins() -> None:

@@ -95,16 +95,6 @@ def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) ->
     )
 
 
-def test_a_choice_at_the_edge_of_the_grid_is_noted() -> None:
-    form = learner(8)
-    labels = np.arange(40) % 2
-    features = 1e-6 * (labels[:, None] + np.eye(2, DIM)[labels])  # small: so is the best lambda
-    features += np.random.default_rng(0).normal(size=features.shape) * 1e-12  # no copies
-    solution = form.learn(Arrival(1, features.astype(np.float32), labels, 2))
-    assert solution.lam == 1e-8
-    assert "lambda 1e-08 is at the edge" in solution.notes[0]
-
-
 def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
@@ -121,13 +111,6 @@ def test_a_lambda_that_rounding_would_drown_is_not_chosen_and_refused_if_given()
     with pytest.raises(StatisticsError, match="singular at lambda = 1e-12, with 40 rows") as error:
         learner(60, 1e-12).learn(arrival)
     assert "--ranpac-lambda" in error.value.remedy
-
-
-def test_a_single_row_leaves_nothing_to_judge_by() -> None:
-    form = learner(6)
-    solution = form.learn(Arrival(1, queries(1), np.zeros(1, np.int64), 1))
-    assert (solution.curve, solution.lam) == (None, 1)
-    assert "too few rows" in solution.notes[0]
 
 
 def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
@@ -131,14 +130,6 @@ def test_so_their_least_squares_are_the_same_whatever_the_seed(memory: Memory) -
     np.testing.assert_allclose(one.weight, other.weight, atol=1e-5)
     np.testing.assert_array_equal(drawn[0].features, drawn[1].features)
     assert (drawn[0].features != drawn[2].features).mean() > 0.9
-
-
-def test_they_are_normal_along_any_direction(memory: Memory) -> None:
-    rows = pseudo_features(memory, 400, seed=0)
-    direction = np.arange(1.0, 6)
-    centred = (rows.features - memory.means[rows.labels]) @ direction
-    deviation = np.sqrt(direction @ memory.population_covariance @ direction)
-    assert stats.kstest(centred[:200] / deviation, "norm").pvalue > 0.01
 
 
 def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:

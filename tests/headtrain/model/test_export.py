@@ -28,14 +28,12 @@ from clinit.headtrain.model.model import assemble, open_model
 from clinit.headtrain.model.model_file import ModelFacts, read_facts
 from clinit.headtrain.model.onnx import load_onnx
 from clinit.headtrain.model.predict import (
-    Rejection,
     find_images,
     is_head_file,
     load_files,
     load_model,
 )
 from clinit.headtrain.record.format import read_info, read_record
-from clinit.headtrain.rows import NEVER
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "convnextv2_atto": {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)},
@@ -159,14 +157,6 @@ def test_the_file_names_all_that_a_user_needs(exported: Export, tiny_run: Path) 
     assert change.settings == record.info["config"]
 
 
-def test_a_path_that_is_no_text_is_kept(run: Path, tmp_path: Path, seal_record: Seal) -> None:
-    weights = Path(read_info(run)["base"]["path"]).parents[1] / "weights.safetensors"
-    seal_record(run, new={**read_info(run)["new"], "path": "caches/\udcff"})
-    exported = export_run(run, tmp_path / "model.safetensors", weights=weights)
-    assert read_facts(exported.path) == exported.facts
-    assert exported.facts.history[0].data["new"]["cache"] == "caches/\udcff"
-
-
 def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
     exported: Export, run: Path, tmp_path: Path, seal_record: Seal, tiny_run: Path
 ) -> None:
@@ -273,17 +263,6 @@ def test_what_does_not_fit_the_run_is_refused(
         export_run(run, out)
 
 
-def test_another_timm_than_that_of_the_features_is_noted(
-    run: Path, tmp_path: Path, seal_record: Seal
-) -> None:
-    base = read_info(run)["base"]
-    base["fingerprint"]["timm"] = "0.9.0"
-    seal_record(run, base=base)
-    weights = Path(base["path"]).parents[1] / "weights.safetensors"
-    exported = export_run(run, tmp_path / "model.safetensors", weights=weights)
-    assert "timm 0.9.0" in exported.notes[0]
-
-
 def test_the_held_out_rows_are_those_that_the_run_was_evaluated_on(tiny_run: Path) -> None:
     run = TrainedRun.read(tiny_run)
     rows, last = run.rows("val"), run.record.evaluations.filter(task=2, iteration=8)
@@ -352,12 +331,6 @@ def test_other_rows_than_those_of_the_run_are_refused(
         assert len(run.rows("val" if split == "train" else "train").labels)
 
 
-@pytest.mark.parametrize("told", [None, "held-out:0.2:0"])
-def test_rows_that_a_record_does_not_name_are_taken(tiny_run: Path, told: str | None) -> None:
-    run = with_base(TrainedRun.read(tiny_run), val_manifest_digest=told)
-    assert len(run.rows("val").labels) == 20
-
-
 def test_a_cache_that_was_moved_is_asked_for_and_taken(tiny_run: Path, tmp_path: Path) -> None:
     found = TrainedRun.read(tiny_run)
     run = with_base(found, path=str(tmp_path / "gone"))
@@ -369,23 +342,6 @@ def test_a_cache_that_was_moved_is_asked_for_and_taken(tiny_run: Path, tmp_path:
     with pytest.raises(CacheError, match="its val rows differ") as caught:
         replace(run, base=there, new=there).rows("val")
     assert "`--new CACHE`" in caught.value.remedy
-
-
-def test_why_there_is_no_temperature_is_noted(
-    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = TrainedRun.read(tiny_run)
-    assert run.temperature()[1][0].endswith("needs 100 held-out rows, the run has 20")
-    weight, bias = run.head.weight.copy(), run.head.bias.copy()
-    weight[0], bias[0] = 0.0, NEVER  # a class that is ruled out
-    left = 20 - int(run.rows("val").counts()[0])
-    ruled_out = replace(run, head=replace(run.head, weight=weight, bias=bias))
-    assert ruled_out.temperature()[1][0].endswith(f"the run has {left}")
-    for module in ("temperature", "model.export"):
-        monkeypatch.setattr(f"clinit.headtrain.{module}.LEAST_ROWS", 10)
-    assert run.temperature()[0] is not None
-    wrong = replace(run, head=replace(run.head, weight=-run.head.weight))
-    assert "the logits tell nothing of them" in wrong.temperature()[1][0]
 
 
 def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
@@ -400,21 +356,6 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
     assert left.temperature == model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
     assert "fitted on 10 held-out rows before the classes last changed" in text
-
-
-def test_what_is_unknown_is_judged_by_the_logits_as_trained(
-    tiny_run: Path, model: Export, images: list[Path]
-) -> None:
-    opened = open_model(model.path, device="cpu")
-    assert opened.memory is not None
-    rule = Rejection.at_rate("energy", 0.25, opened.head, opened.memory)
-    trained = read_head(tiny_run / "head.safetensors")
-    logits = opened.memory.held_out.features.astype(np.float32) @ trained.weight.T + trained.bias
-    scores = torch.from_numpy(logits).logsumexp(1).sort().values
-    assert rule.threshold == pytest.approx(float(scores[len(scores) // 4]), rel=1e-5)
-    found = load_model(model.path, device="cpu").predict(images, reject=rule)
-    told = sorted(each.score for each in found if each.score is not None)
-    np.testing.assert_allclose(told, scores, rtol=1e-2)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])

@@ -120,15 +120,6 @@ def test_a_configuration_that_disagrees_with_the_model_file_is_refused(
         load_model(copy, device="cpu")
 
 
-@pytest.mark.parametrize("text", [b"[" * 100_000, b"{", b"\xff", b"{" + b" " * 2**24 + b"}", b"3"])
-def test_a_damaged_configuration_is_refused(folder: Path, tmp_path: Path, text: bytes) -> None:
-    copy = edit_config(folder, tmp_path / "copy", lambda content: None)
-    (copy / "config.json").write_bytes(text)
-    with pytest.raises(ModelError, match=r"config\.json") as caught:
-        load_model(copy)
-    assert str(copy / "model.safetensors") in caught.value.remedy
-
-
 def test_a_folder_of_an_earlier_version_may_say_more_to_timm(
     folder: Path, tmp_path: Path, model: Classifier
 ) -> None:
@@ -321,25 +312,3 @@ def test_the_python_of_the_card_runs(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert sorted(name for name, _ in lines) == ["a", "b", "c", "d", "e"]
     assert sum(float(score) for _, score in lines) == pytest.approx(1, abs=1e-4)
-
-
-def test_text_from_data_is_shown_letter_by_letter(facts: ModelFacts) -> None:
-    change = a_change(
-        classes=(HOSTILE,),
-        images={HOSTILE: 3},
-        data={"root": HOSTILE + "\n```\n# gone", "command": ["```", HOSTILE]},
-        settings={"x": "```\n", "y": "$backbone ${base}"},
-    )
-    names = (HOSTILE, *facts.class_names[1:4], HOSTILE)
-    text = card(replace(facts, class_names=names, history=(change,)))
-    assert "license" not in ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
-    blocks = re.findall(r"^```(\w*)\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
-    assert [language for language, _ in blocks] == ["python", "", "", "json"]
-    told = json.loads(blocks[-1][1].replace("\\u202e", "").replace("\\xff", ""))
-    assert list(told["classes"].values()) == [3]
-    assert told["settings"] == change.settings
-    outside = re.sub(r"^```\w*\n.*?\n```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    for mark in ("<script>", "\n---\nlicense", "[x](", "**b**", "![", "http://", "\u202e", "`<"):
-        assert mark not in outside
-    assert outside.count("</details>") == outside.count("<details><summary>") == 2
-    assert text.encode()  # no half character

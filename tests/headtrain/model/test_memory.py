@@ -104,14 +104,6 @@ def test_other_classes_stay_and_weigh_as_many_as_there_are(rows: FeatureSet) -> 
     np.testing.assert_allclose(found.variances[3:], np.tile(np.diag(fresh.covariance), (2, 1)))
 
 
-def test_the_first_rows_of_each_class_are_kept(rows: FeatureSet) -> None:
-    kept = Memory.of(rows, BACKBONE, keep=3).kept
-    assert kept.counts().tolist() == [1, 3, 3, 3, 3]
-    for label in range(5):
-        expected = rows.features[rows.labels == label][:3]
-        np.testing.assert_array_equal(kept.features[kept.labels == label], expected)
-
-
 def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) -> None:
     memory, path = in_two_parts(rows), tmp_path / "memory.safetensors"
     write_memory(memory, path)

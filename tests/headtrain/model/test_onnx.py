@@ -6,15 +6,13 @@ import importlib.util
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from clinit.errors import BackboneError, DeviceError, ModelError
+from clinit.errors import BackboneError, ModelError
 from clinit.headtrain.model import onnx as onnx_file
 from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.model_file import METADATA
@@ -172,29 +170,3 @@ def test_a_damaged_file_is_refused(
     with pytest.raises(ModelError, match=r"x\.onnx " + why) as caught:
         load_onnx(tmp_path / "x.onnx")
     assert "clinit export RUN --out FOLDER --onnx" in caught.value.remedy
-
-
-def test_onnx_needs_a_file_and_a_folder(tmp_path: Path, tiny_run: Path) -> None:
-    with pytest.raises(ModelError, match="no model file at nowhere"):
-        load_onnx("nowhere")
-    with pytest.raises(ValueError, match="ONNX needs a folder"):
-        export_run(tiny_run, tmp_path / "model.safetensors", onnx=True)
-
-
-def test_a_gpu_that_onnxruntime_cannot_use_is_refused(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(DeviceError, match="has no CUDA: it was not built for GPUs") as caught:
-        load_onnx(file, device="cuda")
-    assert "onnxruntime-gpu" in caught.value.remedy
-
-
-def test_what_onnxruntime_raises_is_an_error_of_the_model(file: Path, images: list[Path]) -> None:
-    class Broken:
-        def run(self, *arguments: Any) -> Any:
-            raise RuntimeError("no such\noperator")
-
-    broken = replace(load_onnx(file), session=Broken())  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match="images of 32 x 32 pixels"):
-        broken.predict(images[:1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from clinit.errors import DeviceError, ImageError, MachineError, ModelError
+from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
@@ -88,29 +87,6 @@ def test_bad_images_keep_their_place_and_say_why(
     assert done[-1] == len(mixed)
 
 
-def test_only_the_image_is_at_fault_that_cannot_be_read(
-    model: Classifier, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret, read = tmp_path / "secret.png", Path.read_bytes
-    secret.write_bytes(images[0].read_bytes())
-
-    def forbidden(path: Path) -> bytes:
-        if path == secret:
-            raise PermissionError(13, "Permission denied")
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", forbidden)
-    reasons = [each.reason for each in model.predict([images[0], secret, images[1]])]
-    assert reasons == [None, "no permission to read the file", None]
-
-    def fail(*args: object, **kwargs: object) -> object:
-        raise MemoryError
-
-    monkeypatch.setattr("clinit.extract.work.pipeline.decode", fail)
-    with pytest.raises(MachineError, match="not enough memory to decode"):
-        model.predict(images[:1])
-
-
 def test_images_are_named_by_paths_text_and_folders(
     model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,23 +130,6 @@ def test_a_folder_without_an_image_is_refused(
     monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(ImageError, match=r"cannot read the folder .*: Permission denied"):
         find_images([tmp_path])
-
-
-def test_images_that_the_network_does_not_take_are_refused(
-    model: Classifier, images: list[Path]
-) -> None:
-    transform = replace(model.facts.transform, crop=(3, 32))
-    small = Classifier(replace(model.facts, transform=transform), model.backbone)
-    with pytest.raises(ModelError, match="does not compute on images of 3 x 32 pixels"):
-        small.predict(images[:1])
-
-
-def test_a_device_that_is_not_there_is_refused(
-    tiny_onnx: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="no CUDA device"):
-        load_model(str(tiny_onnx.path), device="cuda")
 
 
 @pytest.mark.gpu

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gc
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import torch
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.source import Source, head_digest, read_source
@@ -110,28 +108,3 @@ def test_epochs_train_on_the_views_in_turn(cache: Path, number: int) -> None:
     facts: Any = found.alignment
     told = [facts[name] for name in ("views", "view_seed", "augmentation", "train_rows")]
     assert told == [number, 1, "made", 199]
-
-
-def test_one_view_at_a_time_is_in_memory(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[int] = []
-    loaded: list[weakref.ref[Any]] = []
-    load = CacheSplit.load
-
-    def watched(split: CacheSplit) -> FeatureSet:
-        gc.collect()
-        alive.append(sum(reference() is not None for reference in loaded))
-        data = load(split)
-        loaded.append(weakref.ref(data.features))
-        return data
-
-    source, views = read_source(cache), choose_views(open_cache(cache), None)
-    assert source.head is not None
-    monkeypatch.setattr(CacheSplit, "load", watched)
-    align(source, source.head, replace(CONFIG, epochs=5), views)
-    assert alive == [0] * 5
-
-
-def test_views_that_are_missing_are_asked_for(cache: Path) -> None:
-    with pytest.raises(CacheError, match="3 of the 4 views") as caught:
-        choose_views(open_cache(cache), 4)
-    assert "--views 4" in caught.value.remedy

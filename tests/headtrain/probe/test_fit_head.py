@@ -119,13 +119,6 @@ def test_of_penalties_that_label_rows_alike_the_likeliest_wins() -> None:
         assert point.held_out_loss == pytest.approx(log_loss(labels[held], chances), rel=1e-2)
 
 
-@pytest.mark.parametrize("by", ["ridge", "lda", "logistic"])
-def test_a_scale_that_few_rows_were_held_out_for_is_noted(by: HeadFit) -> None:
-    (note,) = fit_head(source(per_class=6), by)[1]
-    assert "3 held-out rows alone: a rough guess" in note
-    assert fit_head(source(per_class=50), by)[1] == ()
-
-
 def test_single_rows_are_enough_for_solutions_and_not_for_a_choice() -> None:
     alone = source(per_class=1)
     for by in ("ridge", "lda"):

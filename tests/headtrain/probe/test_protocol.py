@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression as Reference
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe import fit
@@ -127,15 +127,6 @@ def test_classes_without_a_training_row_are_named_and_have_no_head_row() -> None
     assert any("1 classes have no training image (4)" in note for note in found.notes)
     assert found.val is not None
     assert found.val.rows == 200
-
-
-def test_single_images_alone_leave_no_choice_but_a_single_setting_works() -> None:
-    firsts = np.unique(digits().train.labels, return_index=True)[1]
-    source = replace(digits(), train=part(digits().train, np.sort(firsts)))
-    with pytest.raises(CacheError, match="nothing can be held out") as error:
-        run(source)
-    assert "--lr 1e-3 --weight-decay 0" in error.value.remedy
-    assert (run(source, lr=(0.01,), weight_decay=(0.0,)).top1 or 0) > 30
 
 
 def test_heads_that_diverge_are_not_chosen_and_if_all_do_it_is_an_error() -> None:

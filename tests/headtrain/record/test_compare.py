@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from clinit.extract.cache.head import Head
-from clinit.headtrain.record.compare import circumstances, differences
+from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 
 
@@ -39,13 +39,6 @@ def test_each_part_that_differs_is_named() -> None:
         "evaluations",
         "blocks.weight",
     ]
-
-
-def test_what_a_record_of_an_earlier_version_lacks_is_not_compared() -> None:
-    counts = pl.DataFrame({"correct": [3, 4], "correct_in_task": [3, 5]})
-    today = replace(record(), evaluations=counts)
-    older = replace(record(), evaluations=counts.with_columns(correct_in_task=None))
-    assert differences(today, older) == differences(older, today) == []
 
 
 @pytest.mark.parametrize(
@@ -80,10 +73,3 @@ def test_floats_are_compared_by_their_bits_and_gaps_by_their_place(
     tables = [pl.DataFrame({"loss_new": each}, schema=schema) for each in (one, other)]
     found = differences(*(replace(record(), points=table) for table in tables))
     assert found == (["points: loss_new in 1 of 2 rows"] if rows else [])
-
-
-def test_other_kernels_and_threads_are_named_and_unknown_ones_are_not() -> None:
-    now = {"device": "cpu", "cpu": {"blas": "openblas Haswell", "torch threads": 2}}
-    then = {"device": "cpu", "cpu": {"blas": "openblas SkylakeX", "torch threads": 2}}
-    assert list(circumstances(then, now)) == ["cpu: blas openblas SkylakeX → openblas Haswell"]
-    assert list(circumstances({"device": "cpu"}, now)) == []  # of an earlier version

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import tomllib
@@ -26,7 +25,6 @@ from clinit.headtrain.record.format import (
     read_record,
     study_toml,
     write_record,
-    write_records,
 )
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.study.rules import settings_of
@@ -83,13 +81,6 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
         assert getattr(read, name).equals(getattr(record, name))
 
 
-def test_numbers_that_json_does_not_know_are_null(tmp_path: Path) -> None:
-    values = {"nc1": float("nan"), "all": [float("inf"), 1.5], "factor": -float("inf")}
-    write_record(make_record(extra=values), tmp_path / "random")
-    expected = {"nc1": None, "all": [None, 1.5], "factor": None}
-    assert read_record(tmp_path / "random").info["extra"] == expected
-
-
 def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Path) -> None:
     for name in ("b", "a/deep", ".c.tmp-1"):
         write_record(make_record(), tmp_path / name)
@@ -129,14 +120,6 @@ def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path
     with pytest.raises(RecordError, match=r"random holds no head\.safetensors") as caught:
         final_head(read_record(tmp_path / "random"))
     assert "clinit train-head" in caught.value.remedy
-
-
-def test_a_record_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
-    names = ("one", "two", "three")
-    (tmp_path / "two").touch()
-    with pytest.raises(RecordError, match=r"two that is .*; 1 of 3 runs are not recorded"):
-        write_records([make_record()] * 3, [tmp_path / name for name in names])
-    assert find_records(tmp_path) == [tmp_path / "one", tmp_path / "three"]
 
 
 OTHER = '{"format": "clinit-run/9"}'
@@ -394,15 +377,6 @@ def test_a_run_that_stopped_after_the_first_tasks_describes_those_alone(tmp_path
         read_record(tmp_path / "both")
 
 
-def test_losses_of_a_diverged_run_are_no_damage(tmp_path: Path) -> None:
-    record = change("points", "loss_new", 1, float("nan"))(make_record())
-    record = change("steps", "loss", 1, float("inf"))(record)
-    write_record(change("points", "loss_new", 2, None)(record), tmp_path / "random")
-    losses = read_record(tmp_path / "random").points["loss_new"].to_list()
-    assert math.isnan(losses[1])
-    assert losses[2] is None
-
-
 def test_classes_without_a_test_image_are_not_evaluated(tmp_path: Path) -> None:
     record = change("classes", "val_rows", 2, 0)(make_record())
     assert record.mistakes is not None
@@ -414,28 +388,6 @@ def test_classes_without_a_test_image_are_not_evaluated(tmp_path: Path) -> None:
     )
     write_record(record, tmp_path / "random")
     assert len(read_record(tmp_path / "random").evaluations) == 15
-
-
-def test_two_writers_of_one_process_identifier_do_not_remove_each_others_drafts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As two containers with a shared folder, on storage that cannot lock."""
-    monkeypatch.setattr("os.getpid", lambda: 7)
-    flush = record_module.flush_file  # type: ignore[attr-defined]
-    begun: list[Path] = []
-
-    def meanwhile(path: Path) -> None:
-        flush(path)
-        if not begun:  # the other one begins while this one's draft is half written
-            begun.append(path)
-            write_record(make_record(id="theirs"), tmp_path / "other" / ".." / "random")
-
-    (tmp_path / "other").mkdir()
-    monkeypatch.setattr(record_module, "flush_file", meanwhile)
-    with pytest.raises(RecordError, match=r"cannot write the record .*: Directory not empty"):
-        write_record(make_record(id="mine"), tmp_path / "random")
-    assert read_record(tmp_path / "random").info["id"] == "theirs"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "random"]
 
 
 @pytest.mark.parametrize(
@@ -455,9 +407,3 @@ def test_the_file_says_the_study_again(top: bool, settings: dict[str, Any]) -> N
     by_key = {field.key: name for name, field in settings_of(top=top).items()}
     again = Study.of({by_key[key]: value for key, value in section.items()}, top=top)
     assert again.resolved() == study
-
-
-def test_a_class_order_is_told_in_a_comment() -> None:
-    text = study_toml(Study.of({"class_order": ("a", 'b"\n[x]')}).resolved())
-    assert '# class order: "a", "b\\"\\n[x]"\n' in text
-    assert list(tomllib.loads(text)) == ["train-head"]

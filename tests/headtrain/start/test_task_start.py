@@ -84,13 +84,6 @@ def test_new_rows_are_those_of_the_initialisation_alone(settings: dict[str, Any]
     assert {"features", "solve", "calibrate"} <= set(seconds)
 
 
-def test_random_rows_are_those_of_the_head_and_no_feature_is_read() -> None:
-    reader = Reader()
-    found, seconds = reader.start.start(study(init="random"), head())
-    np.testing.assert_array_equal(found.rows.weight, head().weight[OLD:])
-    assert (seconds, reader.reads) == ({}, 0)
-
-
 def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_them() -> None:
     reader = Reader()
     least_square = study(init="least-square", lam="auto")

@@ -180,10 +180,3 @@ def test_rows_that_differ_are_summed_anew(change: str, summed: list[int]) -> Non
     assert sum(summed) == len(second.rows)
     features = FEATURES[second.rows]
     assert_same(found, ClassStatistics.of(features, second.labels, num_classes=stop(2)))
-
-
-def test_no_rows_are_a_part_of_any_set() -> None:
-    none = ClassStatistics.of(np.zeros((0, DIM)), np.zeros(0, dtype=np.int64), num_classes=2)
-    totals = np.array([0, 0, 3])
-    rest = ClassStatistics.of(FEATURES[:3], np.full(3, 2), totals=totals)
-    assert_same(none.within(totals) + rest, ClassStatistics.of(FEATURES[:3], np.full(3, 2)))

@@ -154,12 +154,6 @@ def test_each_split_gives_its_share() -> None:
     assert sorted(last[2:]) == [2, 2, 2, 3]
 
 
-@pytest.mark.parametrize(("size", "later"), [(24_000, 5_400), (192_000, 38_400), (400_000, 80_000)])
-def test_the_sgm_split_keeps_the_published_part_for_later_classes(size: int, later: int) -> None:
-    found = sgm(size, num_base=1)(np.array([10**6, 10**6]), np.zeros(2))
-    assert found.tolist() == [size - later, later]
-
-
 BASE, PER_CLASS = 40, 30
 TASKS = (Task(1, np.array([0, 1]), BASE), Task(2, np.array([2, 3]), BASE + 2))
 
@@ -193,12 +187,6 @@ def test_a_row_that_is_held_out_once_is_trained_on_in_no_task() -> None:
     rows = [found.rows(task) for task in TASKS]
     rows += [each.start_rows(TASKS[1], each.rows(TASKS[1])) for each in (found, alone)]
     assert not held & {row for each in rows for row in each.rows.tolist()}
-
-
-def test_without_bias_correction_no_row_is_held_out() -> None:
-    found = plan(correct="wa")
-    assert not len(found.correction_rows(TASKS[0]).rows)
-    assert found.rows(TASKS[0]).num_old == 400
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from clinit.extract.cache.head import Head
-from clinit.headtrain.stream import notes as notes_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
@@ -108,11 +106,3 @@ def test_a_calibration_against_nothing_is_noted(changes: dict[str, Any], noted: 
     fact = "no rows of earlier classes to calibrate"
     assert any(fact in note for note in notes({}, {"init": "random"}, **changes)) == noted
     assert not any(fact in note for note in notes({"scale": "norm"}, **changes))
-
-
-def test_solves_that_leave_the_gpu_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes_module, "choose_device", lambda device: torch.device("cuda"))
-    monkeypatch.setattr(notes_module, "cupy_problem", lambda: "CuPy is not installed")
-    assert 'pip install "clinit[cuda12]"' in notes()[0]
-    monkeypatch.setattr(notes_module, "cupy_problem", lambda: None)
-    assert notes() == []

@@ -20,13 +20,6 @@ def rows(names: str, dim: int = 4) -> FeatureSet:
     return FeatureSet(np.zeros((2, dim), np.float16), np.arange(2), tuple(names))
 
 
-def test_splits_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(CacheError, match="train and val do not have the same list of classes"):
-        Source(rows("ab"), rows("ac"), path="x")
-    with pytest.raises(ValueError, match="train is 4 wide, val 5"):
-        Source(rows("ab"), rows("ab", dim=5))
-
-
 def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
     told = Fingerprint({"backbone": "vit", "manifest": "m"})
     side = Source(rows("ab"), rows("ab"), path="x", fingerprint=told, val_manifest="v")

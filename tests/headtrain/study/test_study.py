@@ -64,11 +64,6 @@ def test_values_go_in_and_come_out_by_name() -> None:
     assert Study.of(found.values(), top=True) == found
 
 
-def test_names_of_runs_begin_with_what_is_of_the_head() -> None:
-    assert [*study().values()][: len(PER_HEAD)] == list(PER_HEAD)
-    assert study().values().keys() == settings_of().keys()
-
-
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(ValueError, match="there is no setting 'rnak'"):
         study(rnak=3)
@@ -88,13 +83,6 @@ def test_heads_are_named_by_initialisation_and_scale() -> None:
     varied = [study(lr=lr, weight_decay=0.1).resolved() for lr in (1e-3, 1e-4)]
     start = "least-square-calibrated"
     assert names_of(varied) == [f"{start}-lr=0.001", f"{start}-lr=0.0001"]
-
-
-def test_two_equal_heads_and_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="two heads of a bank are the same"):
-        names_of([study(), study()])
-    with pytest.raises(ValueError, match="a bank needs at least one head"):
-        names_of([])
 
 
 WRONG = [

@@ -9,7 +9,6 @@ from clinit.errors import ExperimentError
 from clinit.headtrain.study.rules import settings_of
 from clinit.headtrain.sweep.grid import (
     LIMIT,
-    Choice,
     Interval,
     Together,
     check_size,
@@ -17,11 +16,9 @@ from clinit.headtrain.sweep.grid import (
     grid_of,
     merge,
     names_in,
-    only,
     parse_grid,
     refuse_idle,
     runs_of,
-    values_in,
 )
 
 
@@ -118,12 +115,6 @@ def test_the_grid_on_top_wins() -> None:
     assert both == {"seed": (5,), "lr": (1e-3,)}
 
 
-def test_the_grid_on_top_wins_with_its_kind_of_buffer() -> None:
-    under: dict[str, Choice] = {"buffer": (10,), "lr": (1e-3,)}
-    assert merge(under, {"buffer_per_class": (2,)}) == {"buffer_per_class": (2,), "lr": (1e-3,)}
-    assert merge({"buffer_per_class": (2,)}, {"buffer": (10,)}) == {"buffer": (10,)}
-
-
 def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncounted() -> None:
     allowed = parse_grid([f"seed=0:{LIMIT // 4}", "init=random,class-mean", "loss=ce,mse"])
     check_size([allowed])
@@ -144,14 +135,6 @@ def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
     check_size([grid])
 
 
-def test_fields_together_win_over_each_of_them_below() -> None:
-    over = parse_grid(["buffer,iterations=9,1"])
-    assert merge({"iterations": (5,), "buffer_per_class": (3,), "seed": (1,)}, over) == {
-        "seed": (1,),
-        **over,
-    }
-
-
 @pytest.mark.parametrize(
     ("words", "top", "message"),
     [
@@ -166,43 +149,3 @@ def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, mes
     grid = parse_grid(words, top=top)
     with pytest.raises(ExperimentError, match=message):
         refuse_idle([grid], names_in(grid), top=top)
-
-
-@pytest.mark.parametrize(
-    "words", [["method=ncm,rehearsal", "lr=1e-3"], ["init=random", "lam=0.1"], ["init=zero"]]
-)
-def test_what_one_run_of_a_grid_reads_is_not_refused(words: list[str]) -> None:
-    grid = parse_grid(words)
-    refuse_idle([grid], names_in(grid))
-    idle = [run.idle("method") for run in runs_of(grid)]
-    assert not any(all(name in each for each in idle) for name in names_in(grid))
-
-
-def test_one_value_of_a_field_leaves_its_rows() -> None:
-    grid = parse_grid(["method,lr=rehearsal,0.1;naive,0.2", "seed=0:2"])
-    assert only(grid, "method", "naive")["method,lr"] == Together(
-        ("method", "lr"), (("naive", 0.2),)
-    )
-    assert only(grid, "seed", 1)["seed"] == (1,)
-    assert values_in(grid, "method") == ("rehearsal", "naive")
-    assert values_in(grid, "tasks") is None
-
-
-def test_what_one_of_several_grids_reads_is_not_refused() -> None:
-    grids = [parse_grid(["method=rehearsal"]), parse_grid(["method=ridge"])]
-    refuse_idle(grids, ["iterations"])
-    with pytest.raises(ExperimentError, match="--iterations does not go with --method ridge"):
-        refuse_idle(grids[1:], ["iterations"])
-
-
-def test_a_part_of_what_varies_together_is_not_replaced_alone() -> None:
-    under = parse_grid(["buffer,iterations=24000,50;192000,70"])
-    with pytest.raises(ExperimentError, match="buffer,iterations vary together, but only buffer"):
-        merge(under, parse_grid(["buffer=100"]))
-    both = parse_grid(["buffer=100", "iterations=5"])
-    assert merge(under, both) == both
-
-
-def test_a_table_may_hold_lists_of_lists() -> None:
-    rows = {"buffer,iterations": [[24_000, 50], [192_000, 70]]}
-    assert grid_of(rows) == parse_grid(["buffer,iterations=24000,50;192000,70"])

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from clinit.errors import DeviceError, ExperimentError
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.study.study import Study, identity_of
 from clinit.headtrain.sweep import plan as plan_module
-from clinit.headtrain.sweep.folder import open_folder
 from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
-from clinit.headtrain.sweep.plan import bank_limit, compile_banks, head_bytes, plan_sweep, run_names
+from clinit.headtrain.sweep.plan import bank_limit, compile_banks, head_bytes, run_names
 
 
 def runs(*words: str) -> list[Study]:
@@ -60,21 +57,6 @@ def test_a_run_is_the_same_on_another_device_and_where_the_record_lacks_a_newer_
     del config["precision"]
     assert identity_of(config) == run.identity
     assert identity_of({**config, "seed": 4}) != run.identity
-
-
-def test_a_value_that_the_training_refuses_is_refused_before_it() -> None:
-    with pytest.raises(ExperimentError, match="lr takes a number"):
-        runs("lr=-1")
-    with pytest.raises(ExperimentError, match="got 'ls'"):
-        runs("init=ls")
-
-
-def test_a_range_without_a_count_is_for_a_search() -> None:
-    with pytest.raises(
-        ExperimentError, match=r"lr=0\.0001\.\.0\.01:log does not say how"
-    ) as caught:
-        runs("lr=1e-4..1e-2:log")
-    assert "--search optuna" in caught.value.remedy
 
 
 def test_names_hold_what_varies_and_nothing_else() -> None:
@@ -129,11 +111,3 @@ def test_a_bank_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch)
     assert bank_limit(config, num_classes=1365, dim=384, asked=30) == 5
     monkeypatch.setattr(plan_module, "free_memory", lambda device: 0)
     assert bank_limit(config, num_classes=1365, dim=384) == 1
-
-
-def test_a_precision_that_a_device_lacks_is_refused_before_any_bank_is_trained(
-    data: RunData, tmp_path: Path
-) -> None:
-    folder = open_folder(tmp_path, data, {"ce"})
-    with pytest.raises(DeviceError, match="tf32 needs a CUDA device"):
-        plan_sweep(runs("precision=float32,tf32"), folder, data)

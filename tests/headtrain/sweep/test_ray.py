@@ -29,7 +29,6 @@ from clinit.headtrain.stream.source import read_sources
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
 from clinit.headtrain.sweep.plan import compile_banks
-from clinit.ray_tasks import run_tasks
 from tests.headtrain.stream.made_caches import write_base, write_new
 
 
@@ -150,25 +149,6 @@ def test_a_node_that_does_not_see_a_folder_is_named(config: ExtractConfig, tmp_p
         module._extract_on_node({}, tmp_path, tmp_path / "absent", config, WHOLE)
 
 
-def test_a_known_error_of_a_task_is_the_same_error_here() -> None:
-    def fails(number: int) -> None:
-        raise CacheError("other data", remedy="another --out")
-
-    fails.__module__ = "__main__"
-    ray = FakeRay()
-    ray.get = lambda reference: reference[0](*reference[1])  # type: ignore[method-assign]
-    with pytest.raises(CacheError, match="other data"):
-        list(run_tasks(ray, fails, [(1,)]))
-    error = pickle.loads(pickle.dumps(CacheError("other data", remedy="another --out")))
-    assert (type(error), str(error), error.remedy) == (CacheError, "other data", "another --out")
-
-
-def test_a_lost_task_says_where_to_look() -> None:
-    with pytest.raises(ClusterError, match="given up: lost") as caught:
-        list(run_tasks(FakeRay(), divmod, [(1, 0)], num_cpus=1))
-    assert "ray logs" in caught.value.remedy
-
-
 def test_a_missing_ray_is_reported_with_its_remedy(
     data: RunData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,19 +156,6 @@ def test_a_missing_ray_is_reported_with_its_remedy(
     with pytest.raises(ClusterError, match="not installed") as caught, train_on_ray(data, "x"):
         pass
     assert 'pip install "clinit[ray]"' in caught.value.remedy
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_an_address_where_nobody_listens_is_reported_at_once() -> None:
-    script = (
-        "from clinit.ray_tasks import connected; from clinit.errors import *\n"
-        "try: connected('127.0.0.1:1').__enter__()\n"
-        "except ClusterError as error: print(error, error.remedy)"
-    )
-    shown = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert "cannot connect to a Ray cluster at 127.0.0.1:1: " in shown.stdout
 
 
 @pytest.mark.parametrize("way", ["missing", "a copy"])

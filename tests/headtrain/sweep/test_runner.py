@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from clinit.headtrain.runs import RunData, train_bank
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep import plan as runner
-from clinit.headtrain.sweep.folder import open_folder, run_digest
+from clinit.headtrain.sweep.folder import open_folder
 from clinit.headtrain.sweep.plan import (
     BankHalved,
     RunsRecorded,
@@ -226,41 +225,6 @@ def test_smaller_banks_can_be_asked_for_and_a_grown_grid_keeps_those_it_had(
     assert [len(bank.runs) for bank in fewer.banks] == [1, 1]
 
 
-def test_the_banks_of_another_grid_in_the_folder_are_kept(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = make_runs(*GRID), make_runs("init=zero", "scale=none", "seed=5:7")
-    interrupted_at(1, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(one, data, tmp_path, bank_size=3)
-    sweep(other, data, tmp_path)
-    folder = open_folder(tmp_path, data, {"ce"})
-    plan = plan_sweep(one, folder, data, bank_size=8)
-    assert [len(bank.runs) for bank in plan.banks] == [3, 1, 3, 1]
-    sweep(one, data, tmp_path)
-    sweep(make_runs("init=zero", "seed=8", "scale=none"), data, tmp_path)
-    folder = open_folder(tmp_path, data, {"ce"})
-    assert sorted(map(len, folder.banks)) == [1, 1, 1, 1, 1, 3, 3]
-
-
-def test_banks_that_no_sweep_has_begun_with_are_not_believed(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path, edit_document: Callable[..., None]
-) -> None:
-    runs = make_runs("seed=0:2", "init=zero,random", "scale=none")
-    open_folder(tmp_path, data, {"ce"})
-    runs.sort(key=lambda run: run.stream.seed)
-    a, b, c, d = map(run_digest, runs)
-    of_two_seeds, unknown, overlapping = [[a, c]], [[a, "0"]], [[a, b], [b]]
-    for banks in (of_two_seeds, unknown, overlapping):
-        edit_document(tmp_path / "sweep.json", banks=banks)
-        folder = open_folder(tmp_path, data, {"ce"})
-        plan = plan_sweep(runs, folder, data)
-        assert sorted(run_digest(run) for bank in plan.banks for run in bank.runs) == sorted(
-            (a, b, c, d)
-        )
-        assert all(len({run.shared for run in bank.runs}) == 1 for bank in plan.banks)
-
-
 def test_a_sweep_of_an_earlier_version_goes_on(
     data: RunData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
@@ -271,62 +235,6 @@ def test_a_sweep_of_an_earlier_version_goes_on(
     plan = sweep(make_runs("seed=0:2"), data, tmp_path)
     assert (len(plan.done), plan.num_left) == (1, 1)
     assert json.loads((tmp_path / "sweep.json").read_text())["format"] == "clinit-sweep/2"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"heads": {"ce": 1}}, "heads[...]: expected `str`, got `int`"),
-        ({"banks": [["a"], "b"]}, "banks[1] is 'b', expected `array`, got `str`"),
-    ],
-)
-def test_a_wrong_field_of_sweep_json_is_named(
-    data: RunData,
-    tmp_path: Path,
-    edit_document: Callable[..., None],
-    changes: dict[str, object],
-    message: str,
-) -> None:
-    open_folder(tmp_path, data, {"ce"})
-    edit_document(tmp_path / "sweep.json", **changes)
-    with pytest.raises(RecordError) as caught:
-        open_folder(tmp_path, data, {"ce"})
-    assert str(caught.value) == f"{tmp_path}/sweep.json is damaged: {message}"
-    assert "not the records" in caught.value.remedy
-
-
-def test_a_full_disk_keeps_every_finished_run_and_the_sweep_goes_on_later(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = make_runs(*GRID)
-    write, count = record_module._write_files, [0]
-
-    def full(record: RunRecord, folder: Path) -> None:
-        count[0] += 1
-        if count[0] in (6, 7):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(record, folder)
-
-    monkeypatch.setattr(record_module, "_write_files", full)
-    with pytest.raises(RecordError, match="No space left on device") as caught:
-        sweep(runs, data, tmp_path, bank_size=4)
-    assert "2 of 4 runs are not recorded" in str(caught.value)
-    assert "run the same command again" in caught.value.remedy
-    assert len(find_records(tmp_path)) == 6
-    plan = sweep(runs, data, tmp_path, bank_size=4)
-    assert (len(plan.done), plan.num_left) == (6, 2)
-    assert len(by_id(tmp_path)) == 8
-
-
-def test_something_in_the_way_of_a_record_is_refused_before_training(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    def never(event: SweepEvent) -> None:
-        pytest.fail(f"trained: {event}")
-
-    (tmp_path / "random").mkdir()
-    with pytest.raises(RecordError, match="never replaced: it is no run record"):
-        sweep(make_runs("init=random"), data, tmp_path, observer=never)
 
 
 def test_a_bank_that_does_not_fit_into_memory_is_halved(

@@ -142,12 +142,6 @@ def test_a_damaged_study_and_other_held_out_rows_are_refused(data: RunData, tmp_
     assert "\n" not in str(caught.value)
 
 
-@needs_optuna
-def test_a_search_without_a_single_value_is_an_error(data: RunData, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="no trial of the search has a value"):
-        run(tmp_path, data, trials=1, measure=lambda path: None)
-
-
 def test_what_cannot_be_searched_is_refused(
     data: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

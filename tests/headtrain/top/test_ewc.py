@@ -10,8 +10,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.methods import EwcConfig
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.top import ewc
-from clinit.headtrain.top.ewc import Ewc, Quadratic, chunk_size, diagonal_fisher
+from clinit.headtrain.top.ewc import Ewc, Quadratic, diagonal_fisher
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
@@ -150,17 +149,6 @@ def test_rows_of_classes_that_came_after_an_anchor_are_free(
     assert penalties[0] == pytest.approx(penalties[1], rel=1e-3, abs=1e-3)
 
 
-def test_a_base_without_rows_has_no_anchor(make_top: Make, images: Any) -> None:
-    model, method = make_top(BASE + STEP), Ewc(EwcConfig())
-    images.new = np.arange(30, 50)
-    method.begin(model, TASKS[0], images)
-    assert method.state() == {}
-    loss, losses = method.loss(model, images.batch(images.new, 20), None)
-    assert loss == losses.mean()
-    method.end(model, TASKS[0], images)
-    assert method.state()["fisher.classifier.weight"].shape == (BASE + STEP, 4)
-
-
 def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
     make_top: Make, images: Any
 ) -> None:
@@ -262,16 +250,6 @@ def test_a_cuda_device_gives_the_same(make_top: Make, make_images: Make) -> None
         torch.testing.assert_close(values.cpu(), expected[key], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(("room", "size"), [(1e9, 64), (3, 3), (0, 1)])
-def test_large_blocks_are_read_in_small_chunks(
-    make_top: Make, monkeypatch: pytest.MonkeyPatch, room: float, size: int
-) -> None:
-    model = make_top()
-    values = sum(p.numel() for p in model.blocks.parameters())
-    monkeypatch.setattr(ewc, "CHUNK_VALUES", int(room * values) + 1)
-    assert chunk_size(model) == size
-
-
 def draw_anchor(seed: int, rows: int = 5) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights over many orders of magnitude, some zero, and values; a scalar among them."""
     random = torch.Generator().manual_seed(seed)
@@ -312,12 +290,3 @@ def test_finite_differences_agree_with_the_gradient_of_the_penalty() -> None:
         lambda matrix, scalar: 0.5 * spring.value({"matrix": matrix, "scalar": scalar}),
         (at["matrix"], at["scalar"]),
     )
-
-
-def test_the_centre_of_what_never_weighed_is_a_number() -> None:
-    one, other = (
-        Quadratic.around({"m": torch.zeros(2, 2)}, {"m": torch.full((2, 2), centre)})
-        for centre in (1.0, 3.0)
-    )
-    assert (one + other).centre["m"].eq(3).all()
-    assert (one + other).value({"m": torch.full((2, 2), 7.0)}).item() == 0

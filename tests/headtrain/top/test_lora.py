@@ -1,4 +1,3 @@
-import copy
 import math
 from typing import Any
 
@@ -76,28 +75,6 @@ def test_gradients_of_the_factors_follow_the_chain_rule() -> None:
         gradient = 2 * layer(x).T @ x
     torch.testing.assert_close(update.a.grad, 3 / 4 * update.b.detach().T @ gradient)
     torch.testing.assert_close(update.b.grad, 3 / 4 * gradient @ update.a.detach().T)
-
-
-def test_a_network_in_channels_last_stays_so() -> None:
-    network = build("resnet-basic").to(memory_format=torch.channels_last)
-    conv = network.layer4[0].conv1
-    strides = conv.weight.stride()
-    assert conv.weight.is_contiguous(memory_format=torch.channels_last)
-    add_lora(network, ("layer4.0.conv1",), rank=2, generator=seeded())
-    assert conv.weight.stride() == strides
-    merge(network)
-    assert conv.weight.stride() == strides
-
-
-@pytest.mark.parametrize("merged_first", ["network", "its copy"])
-def test_a_copy_of_the_network_survives_the_merge_of_the_other(merged_first: str) -> None:
-    network = with_updates(build("vit"))
-    twin, expected = copy.deepcopy(network), logits(network)
-    first, second = (network, twin) if merged_first == "network" else (twin, network)
-    merge(first)
-    torch.testing.assert_close(logits(second), expected)
-    merge(second)
-    torch.testing.assert_close(logits(second), expected)
 
 
 def test_autocast_does_not_round_the_sum_so_that_merging_gives_what_ran() -> None:

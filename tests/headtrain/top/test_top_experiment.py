@@ -12,7 +12,7 @@ import torch
 from timm.optim import param_groups_layer_decay
 from torch.nn import functional
 
-from clinit.errors import CheckpointError, ExperimentError, ImageError
+from clinit.errors import CheckpointError
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import (
@@ -23,12 +23,11 @@ from clinit.headtrain.record.format import (
     write_record,
 )
 from clinit.headtrain.start.new_rows import random_task_rows
-from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.checkpoint import read_checkpoint
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
-from clinit.headtrain.top.inputs import TopInputs, open_side, open_sides, prepare_runs
+from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs
 from clinit.headtrain.top.network import cut_network
 
 STREAM = {
@@ -297,13 +296,6 @@ def naive_losses(inputs: TopInputs) -> Iterator[float]:
         weight, bias = classifier.weight.detach(), classifier.bias.detach()
 
 
-@pytest.mark.parametrize("method", ["rehearsal", "naive", "ewc"])
-def test_full_rank_training_is_plain_fine_tuning(inputs_of: Inputs, method: str) -> None:
-    inputs = inputs_of({**FULL, "method": method, "ewc_lam": 0.0})
-    found = trained(inputs, {**HEAD, "init": "random"}).steps["loss"].to_numpy()
-    np.testing.assert_allclose(found, list(naive_losses(inputs)), rtol=2e-4, atol=2e-5)
-
-
 def test_forward_transfer_is_measured_after_every_task_but_the_last(
     inputs_of: Inputs, whole_run: Callable[[str], RunRecord]
 ) -> None:
@@ -324,31 +316,3 @@ def test_bfloat16_stays_near_float32(
     exact, rough = whole_run(name), trained(inputs_of({**METHODS[name], "precision": "bf16"}))
     assert not rough.steps.equals(exact.steps)
     np.testing.assert_allclose(rough.steps["loss"][:6], exact.steps["loss"][:6], rtol=0.1)
-
-
-def test_images_that_are_gone_are_reported(make_run: Callable[..., Path], tmp_path: Path) -> None:
-    run = make_run(tmp_path / "made")
-    caches = run.parent / "caches"
-    with pytest.raises(ExperimentError, match="nowhere") as gone:
-        open_side(caches / "base", tmp_path / "nowhere", option="--base-root")
-    assert "--base-root" in gone.value.remedy
-    (run.parent / "new" / "val" / "d" / "0.png").unlink()
-    storage = Storage(folder=tmp_path / "trunk", budget=10**9)
-    with pytest.raises(ImageError, match=r"new/val/d/0\.png") as caught:
-        prepared(caches, {**STREAM, **METHODS["low rank"]}, storage)
-    assert "--new-root" in caught.value.remedy
-
-
-def test_a_run_of_another_stream_than_its_inputs_is_refused(inputs_of: Inputs) -> None:
-    with pytest.raises(ValueError, match="a run differs from its inputs at most in"):
-        trained(inputs_of("low rank"), {**HEAD, "rank": 5})
-
-
-def test_ewc_without_base_images_is_noted(inputs_of: Inputs) -> None:
-    inputs = inputs_of("ewc")
-    train = inputs.scenario.train
-    kept = np.where(train.labels < inputs.scenario.num_base, -1, train.labels)
-    blind = Pool((np.zeros((len(kept), 1), np.float32), kept))
-    bare = replace(inputs, scenario=replace(inputs.scenario, train=blind))
-    for each, noted in ((inputs, False), (bare, True)):
-        assert any("EWC anchors nothing" in n for n in each.notes([each.study])) == noted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -162,14 +161,6 @@ def test_a_run_waits_for_another_that_computes_the_same_part(
     np.testing.assert_array_equal(read(rows, part), store(cache, part))
 
 
-def test_what_the_activations_took_is_kept_next_to_them(make_cache: Make, part: Part) -> None:
-    cache = make_cache()
-    (_, first), (_, again) = cache.store(part, ignore), cache.store(part, ignore)
-    assert (first.computed_here, again.computed_here) == (True, False)
-    facts = json.loads((cache.path(cache.plan(part)) / "cache.json").read_text())["run"]
-    assert first.seconds == again.seconds == pytest.approx(sum(facts["seconds"].values()))
-
-
 @pytest.mark.parametrize("share", [0.4, 0.0])
 def test_a_damaged_shard_is_computed_again(
     make_cache: Make,
@@ -207,15 +198,6 @@ def test_only_what_is_missing_needs_room(
         shard.unlink()
     with pytest.raises(CacheError, match="cannot store"):
         cache.chosen([part])
-
-
-def test_a_folder_that_cannot_be_made_is_reported(
-    make_cache: Make, part: Part, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(CacheError, match="file is not a folder") as caught:
-        make_cache("file/trunk").chosen([part])
-    assert "--trunk-cache" in caught.value.remedy
 
 
 def test_another_network_transform_or_cut_is_another_folder(

@@ -90,12 +90,6 @@ def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
     assert found.correct.sum() < found.correct_in_task.sum() < 2 * 150
 
 
-def test_a_diverged_head_is_right_nowhere() -> None:
-    bank = Bank(Rows(np.full((3, DIM), np.nan), np.full(3, np.nan)), [Training()], CPU)
-    test = LabelledRows.on(CPU, batch(16)[0], np.zeros(16, np.int64))
-    assert count_correct(bank, test).sum() == 0
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["float32", "tf32", "bf16"])
 def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
