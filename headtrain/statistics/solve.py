@@ -174,12 +174,13 @@ def resolution(statistics: ClassStatistics) -> float:
 
 def _check(lam: Any, statistics: ClassStatistics) -> None:
     """Refuse a lambda that is no ridge, or too small for features that span no whole space."""
-    if not (isinstance(lam, Real) and 0 <= lam < math.inf):
+    value = float(lam) if isinstance(lam, Real) else math.nan
+    if not 0 <= value < math.inf:
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
-    if lam > resolution(statistics):
+    if value > resolution(statistics):
         return
     eigenvalues, basis = np.linalg.eigh(to_numpy(statistics.total_covariance))
-    null = basis[:, eigenvalues + lam <= resolution(statistics)]
+    null = basis[:, eigenvalues + value <= resolution(statistics)]
     if not null.shape[1]:
         return
     share = (null**2).sum(axis=1)  # of each feature in the directions
@@ -187,7 +188,7 @@ def _check(lam: Any, statistics: ClassStatistics) -> None:
     rows = int(statistics.totals.sum())
     cause = f" ({rows:,} rows span at most {rows - 1:,} directions)" if rows <= len(basis) else ""
     raise StatisticsError(
-        f"the least squares are singular at lam = {lam:g}: the features do not vary along"
+        f"the least squares are singular at lam = {value:g}: the features do not vary along"
         f" {null.shape[1]:,} of {len(basis):,} directions{cause}, mostly those of {named}",
         remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out these features.",
     )

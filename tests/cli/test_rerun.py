@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -146,16 +145,6 @@ def test_other_data_and_a_taken_folder_are_refused(
     result = rerun(run, "--out", run, "--overwrite")
     assert result.exit_code == 2
     assert "--out is the run that is repeated" in result.output
-
-
-@pytest.mark.parametrize("name", ["study.toml", "run.json"])
-def test_the_settings_of_a_run_are_beside_it(name: str, tiny_run: Path) -> None:
-    text = (tiny_run / name).read_text()
-    if name == "run.json":
-        assert json.loads(text)["config"]["buffer"] == 12
-    else:
-        assert "[train-head]" in text
-        assert "buffer = 12\n" in text
 
 
 def test_the_file_of_settings_trains_the_same(tiny_run: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import ClinitError, ExperimentError, RecordError
+from clinit.errors import ClinitError
 from clinit.headtrain.record.format import find_records, read_record
 from tests.cli.made_cache import write_cache
 
@@ -101,22 +101,6 @@ def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: P
     assert find_records(tmp_path / "out") == []
 
 
-def test_a_cache_replaced_between_two_calls_is_refused_and_the_runs_stay(
-    caches: list[str], tmp_path: Path
-) -> None:
-    done(invoke(caches, tmp_path / "out", "seed=0"))
-    others = [
-        str(write_cache(tmp_path / "other" / name, seed, weights="2"))
-        for seed, name in enumerate(("base", "new"))
-    ]
-    replaced = ["--base", others[0], "--new", others[1]]
-    error = refused(invoke(replaced, tmp_path / "out", "seed=0:2"))
-    assert isinstance(error, RecordError)
-    assert "base weights (1 there, 2 now)" in str(error)
-    assert "is kept as it is" in error.remedy
-    assert len(find_records(tmp_path / "out")) == 1
-
-
 def test_heads_are_given_by_loss(caches: list[str], tmp_path: Path) -> None:
     head = str(tmp_path / "base" / "head.safetensors")
     options = ["--head", f"mse={head}", "--head", head]
@@ -127,13 +111,6 @@ def test_heads_are_given_by_loss(caches: list[str], tmp_path: Path) -> None:
     assert all(record.info["head"]["path"] == head for record in records)
     error = refused(invoke(caches, tmp_path / "out", "--head", head, "--head", head))
     assert "--head is given twice for all runs" in str(error)
-
-
-def test_a_cache_without_a_head_is_refused(caches: list[str], tmp_path: Path) -> None:
-    (tmp_path / "base" / "head.safetensors").unlink()
-    error = refused(invoke(caches, tmp_path / "out"))
-    assert isinstance(error, ExperimentError)
-    assert "holds no pretrained head to start from" in str(error)
 
 
 def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-import typer
 from rich.console import Console
 
 from clinit.analysis.paper.files import FORMATS
@@ -17,13 +16,11 @@ from clinit.analysis.paper.reproduction import Reproduction, reproduction
 from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.analysis.paper.text import terminal
 from clinit.analysis.report.run import RunSummary
-from clinit.cli.main import app
 from clinit.cli.reproduce import Plan
 from clinit.headtrain.study.rules import settings_of
 
 Make = Callable[..., tuple[RunSummary, ...]]
 LOSSES = ("ce", "sqen", "mse")
-COMMAND = typer.main.get_command(app)
 COLLAPSE = {
     loss: {"nc1": 0.1, "nc2": 0.2, "nc3": None, "nc4": 0.4, "d_ls": 5.0, "d_ls_relative": 0.5,
            "classes": 4, "dim": 8, "lambda": 0.05}
@@ -189,7 +186,7 @@ def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.runs and table.metrics])
 def test_each_recipe_is_the_paper_to_the_letter(name: str, runs: Make) -> None:
     """Every setting that a recipe has and its runs read is listed; none excludes the paper's."""
-    asked = Plan(typer.Context(COMMAND), (), None, scale_down=False)
+    asked = Plan((), None, scale_down=False)
     studies = asked.studies(table_named(name))
     (run,) = [run for run in runs(seeds=(0,)) if run.init == "random"]
     made = [

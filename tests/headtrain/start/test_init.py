@@ -79,6 +79,15 @@ def test_rows_are_their_formula(name: str) -> None:
         assert bias == pytest.approx(expected[1])
 
 
+def test_the_direction_of_a_feature_of_zeros_is_zero() -> None:
+    data = arrival()
+    own = np.flatnonzero(data.labels == OLD)
+    data.features[own[0]] = 0
+    rows = initialise(Start(init="class-mean", class_mean="unit", scale="none"), data).rows
+    directions = [h / np.linalg.norm(h) for h in data.features[own[1:]].astype(np.float64)]
+    np.testing.assert_allclose(rows.weight[0], np.sum(directions, axis=0) / len(own), rtol=1e-9)
+
+
 def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
     data = arrival()
     found = initialise(Start(scale="none", lam=0.3), data)
