@@ -86,3 +86,10 @@ def test_a_record_without_times_says_how_to_get_them(make_run: MakeRun, lacking:
     with pytest.raises(RecordError, match="no record says how many seconds") as caught:
         report_of([record]).figure("cost")
     assert "clinit rerun" in caught.value.remedy
+
+
+def test_many_classes_are_standing_bars_with_names_at_both_ends(make_run: MakeRun) -> None:
+    runs = [make_run(init, tasks=14, iterations=2) for init in ("random", "least-square")]
+    drawn = report_of(runs).figure("class-gains")
+    assert len(drawn.axes[0].patches) == 42
+    assert drawn.get_suptitle().count("\n") == 3
