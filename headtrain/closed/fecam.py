@@ -182,13 +182,6 @@ def _unit(rows: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
     return rows / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def _unit(rows: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
-    """Return each row, divided by its length."""
-    xp = namespace(rows)
-    norms = xp.sqrt(xp.sum(rows**2, axis=1))[:, None]
-    return rows / xp.where(norms > 0, norms, xp.ones_like(norms))
-
-
 def _distances(
     whitening: Float[Any, "dim dim"], rows: Float[Any, "rows dim"], means: Float[Any, "classes dim"]
 ) -> Float[Any, "rows classes"]:

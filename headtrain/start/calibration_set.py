@@ -79,7 +79,8 @@ class CalibrationSet:
     @property
     def labels(self) -> Int[np.ndarray, " rows"]:
         """The class of each row."""
-        return self.data.labels[self.drawn]
+        labels: np.ndarray = self.data.labels[self.drawn]
+        return labels
 
     @property
     def judgeable(self) -> CalibrationSet:

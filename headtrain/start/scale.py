@@ -229,13 +229,14 @@ class _Stage:
             weights[group] *= part / max(weights[group].sum(), 1e-300)  # a group may be empty
         gone = [*cast, *range(self.data.start, self.data.stop)]
         columns = np.setdiff1d(np.arange(known.shape[1]), gone)
-        labelled = np.where(target < 0, np.searchsorted(columns, labels), -1)
+        own = np.where(target < 0, np.searchsorted(columns, labels), -1)
         bias = rows.bias if self.start.bias == "write" else 0.0
         logits = self.features[judges] @ rows.weight.T + bias
-        arrays = (rows.weight, logits, target, weights / (CASTS * TURNS), labelled)
-        *tensors, labelled = map(torch.from_numpy, arrays)
+        arrays = (rows.weight, logits, target, weights / (CASTS * TURNS), own)
+        weight, scores, column, share_of, label = map(torch.from_numpy, arrays)
         fixed = torch.from_numpy(known[np.ix_(judges, columns)])
-        return Episode(*tensors, *LOSS.fixed_part(fixed, labelled, known.shape[1]))
+        parts = LOSS.fixed_part(fixed, label, known.shape[1])
+        return Episode(weight, scores, column, share_of, parts.log_sum, parts.constant)
 
 
 def _longer(objective: Objective, factor: float, longest: float) -> float:

@@ -61,3 +61,10 @@ def test_seconds_are_summed_over_tasks_and_averaged_over_seeds(make_run: MakeRun
     (start,) = starts_of(report_of(records).runs)
     first, total = ((0.4 + 0.8 + 1.2) + (0.6 + 1.2 + 1.8)) / 2, (4.0 + 6.0) / 2
     assert cost_of(start) == pytest.approx((first, total - first))
+
+
+def test_many_classes_are_standing_bars_with_names_at_both_ends(make_run: MakeRun) -> None:
+    runs = [make_run(init, tasks=14, iterations=2) for init in ("random", "least-square")]
+    drawn = report_of(runs).figure("class-gains")
+    assert len(drawn.axes[0].patches) == 42
+    assert drawn.get_suptitle().count("\n") == 3

@@ -101,6 +101,10 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
     data, raw = arrival(), raw_rows()
     around = CalibrationSet.of(data, LOSSES[name])
     objective = Objective.of(around, around.logits(in_sample(raw)))
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        return objective.expansion(x)[1]
+
     for point in (np.array([0.7, -0.3]), np.array([-2.0, 4.0])):
         expected = naive_loss(name, point, raw, data)
         assert objective.value(point) - objective.penalty(point) == pytest.approx(expected)
@@ -110,7 +114,7 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
         np.testing.assert_allclose(
             approx_fprime(point, objective.value), gradient, rtol=1e-5, atol=1e-5
         )
-        slopes = approx_fprime(point, lambda x: objective.expansion(x)[1])
+        slopes = approx_fprime(point, slope)
         np.testing.assert_allclose(slopes, hessian, rtol=1e-5, atol=1e-5)
 
 

@@ -50,7 +50,8 @@ class Reader:
     ) -> None:
         self.reads = 0
         self.curves: list[LambdaCurve] = []
-        features, labels = (each[kept] for each in sample())
+        features, labels = sample()
+        features, labels = features[kept], labels[kept]
 
         def read() -> np.ndarray:
             self.reads += 1
