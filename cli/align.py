@@ -26,13 +26,11 @@ from clinit.words import number_of
 def align(
     cache: Annotated[
         Path,
-        typer.Argument(
-            help="Feature cache of the base classes.", show_default=False, autocompletion=caches
-        ),
+        typer.Argument(help="Feature cache of the base classes.", autocompletion=caches),
     ],
     out: Annotated[
         Path,
-        typer.Option(help="Head file to write, .safetensors.", metavar="FILE", show_default=False),
+        typer.Option(help="Head file to write, .safetensors.", metavar="FILE"),
     ],
     config: AlignConfig,
     head: Annotated[

@@ -30,14 +30,12 @@ def group(
         typer.Argument(
             help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
             " column of the groups. Without `path`: a row per imported feature, in their order.",
-            show_default=False,
         ),
     ],
     column: Annotated[
         str,
         typer.Option(
             help="Column whose equal values belong together: video, patient, burst.",
-            show_default=False,
         ),
     ],
 ) -> None:
@@ -129,7 +127,6 @@ def verify(
             min=1,
             help="Also extract this many rows of every split and view again, drawn at random, and"
             " compare the features.",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draw.")] = 0,

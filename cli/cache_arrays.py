@@ -33,9 +33,7 @@ def _name_of_an_extractor(name: str) -> str:
 def import_(
     features: Annotated[
         Path,
-        typer.Argument(
-            help="Features (rows, dim): .npy, .npz, .safetensors or .parquet.", show_default=False
-        ),
+        typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet."),
     ],
     labels: Annotated[
         Path | None,
@@ -182,7 +180,6 @@ def export(
         Path,
         typer.Argument(
             help="A file of one split (.safetensors, .parquet), or a folder for all splits.",
-            show_default=False,
         ),
     ],
     format: Annotated[

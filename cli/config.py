@@ -162,7 +162,7 @@ def commands_with_files(root: Any) -> Commands:
             and parameter.expose_value
             and not parameter.is_eager
         }
-        for name, command in root.commands.items()
+        for name, command in ((each, root.commands[each]) for each in root.commands)
         if any("--config" in parameter.opts for parameter in command.params)
     }
 
@@ -236,7 +236,6 @@ ConfigOption = Annotated[
         is_eager=True,
         callback=read_config,
         help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
-        show_default=False,
     ),
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,12 +33,11 @@ def doctor(
         str | None,
         typer.Option(
             help="Data set to be extracted: its images are counted against the free space.",
-            show_default=False,
         ),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Images to be extracted, instead.", show_default=False),
+        typer.Option(min=1, help="Images to be extracted, instead."),
     ] = None,
     dim: Annotated[
         int | None,
@@ -55,7 +53,7 @@ def doctor(
     output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
-    """Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits, terminal.
+    """Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.
 
     A warning costs speed or comfort; a fault makes something fail, and the
     exit code 1. Beside each is what mends it.
@@ -79,10 +77,9 @@ def doctor(
         )
     item_bytes = 4 if dtype == "float32" else 2
     planned = cache_bytes(rows, dim or _DIM, item_bytes) if rows else None
-    encoding = getattr(sys.stdout, "encoding", None)
     findings: list[Finding] = []
     with doing("Checking …") as status:
-        for finding in examine(place, planned, encoding=encoding, width=out.width):
+        for finding in examine(place, planned):
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
     if as_json or output is Output.json:

@@ -29,16 +29,13 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(
-            help="Run record of train-head or train-top.", show_default=False, autocompletion=runs
-        ),
+        typer.Argument(help="Run record of train-head or train-top.", autocompletion=runs),
     ],
     out: Annotated[
         Path,
         typer.Option(
             help="Model to write: a folder, or one file that ends in .safetensors. A file that"
             " ends in .npz is the head alone.",
-            show_default=False,
         ),
     ],
     weights: Annotated[

@@ -38,16 +38,13 @@ if TYPE_CHECKING:
 
 
 _OPTIONS: Mapping[str, Any] = {
-    "root": option(Path, "Folder of the images.", "Data", metavar="FOLDER", show_default=False),
-    "out": option(
-        Path, "Folder of the feature cache.", "Output", metavar="FOLDER", show_default=False
-    ),
+    "root": option(Path, "Folder of the images.", "Data", metavar="FOLDER"),
+    "out": option(Path, "Folder of the feature cache.", "Output", metavar="FOLDER"),
     "dataset": option(
         str | None,
         "imagenet1k, places365, digits; or `folder` for any tree of class folders, `webdataset` for"
         " tar shards, `huggingface` for Parquet files.",
         "Data",
-        show_default=False,
         autocompletion=datasets,
     ),
     "manifest": option(
@@ -55,7 +52,6 @@ _OPTIONS: Mapping[str, Any] = {
         "Manifest of `clinit manifest build`, instead of --dataset.",
         "Data",
         metavar="FILE",
-        show_default=False,
     ),
     "split": option(
         ReadSplit | None,
@@ -105,7 +101,6 @@ _OPTIONS: Mapping[str, Any] = {
         " completes the cache.",
         "Computation",
         metavar="I/N",
-        show_default=False,
     ),
     "ray": option(
         str | None,
@@ -113,7 +108,6 @@ _OPTIONS: Mapping[str, Any] = {
         " (--workers: processors of each). Images and cache are on shared storage.",
         "Computation",
         metavar="ADDRESS",
-        show_default=False,
     ),
 }
 

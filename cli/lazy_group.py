@@ -8,14 +8,14 @@ somebody calls it; the help of the group shows these lines.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from clinit.cli.console import hush
 
@@ -39,50 +39,24 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: MutableMapping[str, Any] = _Commands(self.table, dict(self.commands))
-        self._is_listing = False
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands, in the order of the table."""
-        return list(self.commands)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; one that is only listed has its line of help and nothing else."""
-        if self._is_listing and cmd_name in self.table:
-            return TyperCommand(name=cmd_name, short_help=self.table[cmd_name].help)
-        return self.commands.get(cmd_name)
+        self.commands = _Commands(self.table)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, without building them."""
-        self._is_listing = True
-        try:
-            super().format_commands(ctx, formatter)
-        finally:
-            self._is_listing = False
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in self.table.items()])
 
 
-class _Commands(MutableMapping[str, Any]):
-    """Commands by name, those of a table built at their first use."""
-
-    def __init__(self, table: Mapping[str, Lazy], built: dict[str, Any]) -> None:
-        self._table, self._built = table, built
+class _Commands(dict[str, Any]):
+    """Commands by name, built at their first use."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            self._built[name] = _built(name, self._table[name])
-        return self._built[name]
+        if isinstance(found := super().__getitem__(name), Lazy):
+            self[name] = found = _built(name, found)
+        return found
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._built[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._built[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._table, *self._built)))
-
-    def __len__(self) -> int:
-        return len({*self._table, *self._built})
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - it would call itself
 
 
 def _built(name: str, lazy: Lazy) -> Any:

@@ -30,7 +30,7 @@ class Commands(LazyGroup):
         ),
         "doctor": Lazy(
             "clinit.cli.doctor:doctor",
-            "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits, terminal.",
+            "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
         ),
         "extract": Lazy(
             "clinit.cli.extract:extract",

@@ -37,22 +37,17 @@ def build(
             help="Known data set (`clinit manifest list`); or `folder` for any tree of"
             " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
             " Parquet files.",
-            show_default=False,
             autocompletion=datasets,
         ),
     ],
     root: Annotated[
         Path,
-        typer.Option(help="Folder that holds the data set.", metavar="FOLDER", show_default=False),
+        typer.Option(help="Folder that holds the data set.", metavar="FOLDER"),
     ],
-    split: Annotated[
-        ReadSplit, typer.Option(help="Split to list." + READ_AS_VAL, show_default=False)
-    ],
+    split: Annotated[ReadSplit, typer.Option(help="Split to list." + READ_AS_VAL)],
     out: Annotated[
         Path,
-        typer.Option(
-            help="Parquet file to write.", metavar="FILE", dir_okay=False, show_default=False
-        ),
+        typer.Option(help="Parquet file to write.", metavar="FILE", dir_okay=False),
     ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
@@ -86,7 +81,6 @@ def show(
         str,
         typer.Argument(
             help="Manifest file, or name of a known data set.",
-            show_default=False,
             autocompletion=described_datasets,
         ),
     ],

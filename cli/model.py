@@ -192,9 +192,7 @@ def remember(
 @keeps(WHOLE)
 def remove(
     model: ModelArgument,
-    classes: Annotated[
-        list[str], typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False)
-    ],
+    classes: Annotated[list[str], typer.Argument(help="Names of classes.", metavar="CLASS...")],
     out: ModelOut,
     overwrite: Overwrite = False,
 ) -> None:
@@ -229,7 +227,6 @@ def rename(
         typer.Argument(
             help="Pairs of names, the one that the model has first.",
             metavar="OLD=NEW...",
-            show_default=False,
         ),
     ],
     out: ModelOut,

@@ -47,21 +47,17 @@ ModelAndImages = Annotated[
         help="Folder or file of a model, and a folder of images: class folders, or train/<class>"
         " and val/<class>. With --backbone, the images alone.",
         metavar="[MODEL] IMAGES",
-        show_default=False,
     ),
 ]
 ModelArgument = Annotated[
     Path,
-    typer.Argument(
-        help="Folder or file of a model.", show_default=False, autocompletion=completion.models
-    ),
+    typer.Argument(help="Folder or file of a model.", autocompletion=completion.models),
 ]
 ModelOut = Annotated[
     Path,
     typer.Option(
         help="Model to write: a folder, or one file that ends in .safetensors, which remembers"
         " nothing.",
-        show_default=False,
     ),
 ]
 
@@ -81,7 +77,6 @@ _OPTIONS = {
             "backbone": option(
                 str | None,
                 "timm's name of it.",
-                show_default=False,
                 autocompletion=completion.backbones,
             ),
             "head_classes": option(

@@ -51,9 +51,7 @@ Memory = Annotated[
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].help)]
 CacheArgument = Annotated[
     Path,
-    typer.Argument(
-        help="Folder written by `clinit extract --out`.", show_default=False, autocompletion=caches
-    ),
+    typer.Argument(help="Folder written by `clinit extract --out`.", autocompletion=caches),
 ]
 
 
@@ -198,7 +196,6 @@ NETWORK: Mapping[str, Any] = {
         list[str] | None,
         "Argument of timm.create_model, as name=value; repeatable.",
         _NETWORK,
-        show_default=False,
     ),
     "head_classes": option(
         str | None,

@@ -43,7 +43,6 @@ def predict(
         typer.Argument(
             help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
             " alone, .npz or .safetensors, names rows of features.",
-            show_default=False,
             autocompletion=models,
         ),
     ],
@@ -53,7 +52,6 @@ def predict(
             help="Images, or folders to search for some; for a head, files of features: .npy, .npz,"
             " .safetensors, .parquet.",
             metavar="IMAGE...",
-            show_default=False,
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 5,
@@ -92,7 +90,7 @@ def predict(
     ] = 0.05,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Lowest score of a known image, instead of a share.", show_default=False),
+        typer.Option(help="Lowest score of a known image, instead of a share."),
     ] = None,
     features_name: Annotated[
         str | None,

@@ -80,9 +80,7 @@ def list_() -> None:
 def show(
     name: Annotated[
         str,
-        typer.Argument(
-            help="Name of the recipe.", show_default=False, autocompletion=completion.recipes
-        ),
+        typer.Argument(help="Name of the recipe.", autocompletion=completion.recipes),
     ],
 ) -> None:
     """Print a recipe: the commands in order, what the paper leaves open, the settings.

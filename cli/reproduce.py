@@ -42,7 +42,6 @@ def reproduce(
             help="first-task (Table 1), last-layer (2), top-layers (3), cl-methods (4), resnet18"
             " (5), data-orders (6), forward-transfer (7), cost (8), neural-collapse, figures; or"
             " all.",
-            show_default=False,
             autocompletion=tables,
         ),
     ],
@@ -54,22 +53,17 @@ def reproduce(
     ] = Path("reproduction"),
     imagenet: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the images of ImageNet-1K.", metavar="FOLDER", show_default=False
-        ),
+        typer.Option(help="Folder of the images of ImageNet-1K.", metavar="FOLDER"),
     ] = None,
     places: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the images of Places365-Standard.", metavar="FOLDER", show_default=False
-        ),
+        typer.Option(help="Folder of the images of Places365-Standard.", metavar="FOLDER"),
     ] = None,
     base: Annotated[
         Path | None,
         typer.Option(
             help="Any feature cache of base classes instead, with a head.",
             metavar="FOLDER",
-            show_default=False,
         ),
     ] = None,
     new: Annotated[
@@ -114,7 +108,6 @@ def reproduce(
             metavar="FIELD=VALUES",
             help="Change fields of all runs, as words of `clinit sweep`; repeatable:"
             " --set buffer,iterations='600,600;2400,1200'.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[

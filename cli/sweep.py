@@ -52,7 +52,6 @@ def sweep(
             help="Values of each field that varies: init=random,least-square seed=0:5"
             " lr=1e-4..1e-2:log5 (lin for even steps); buffer,iterations=24000,600;192000,1200 for"
             " fields that vary together. Fields are the options of train-head.",
-            show_default=False,
             autocompletion=completion.grid,
         ),
     ] = None,
@@ -73,7 +72,6 @@ def sweep(
             help="Train the banks as tasks of the Ray cluster at this address, one GPU each where"
             " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
             metavar="ADDRESS",
-            show_default=False,
             rich_help_panel="Computation",
         ),
     ] = None,
@@ -83,7 +81,6 @@ def sweep(
             help="Let Optuna propose the settings instead of training all combinations: lists"
             " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
             " seed. Judged on held-out training rows, never on the test rows.",
-            show_default=False,
             rich_help_panel="Search",
         ),
     ] = None,

@@ -78,16 +78,12 @@ def cache_bytes(rows: int, dim: int, item_bytes: int = 2) -> int:
     return round(1.05 * rows * (dim * item_bytes + 16))
 
 
-def examine(
-    out: Path, planned: int | None, *, encoding: str | None, width: int
-) -> Iterator[Finding]:
+def examine(out: Path, planned: int | None) -> Iterator[Finding]:
     """Yield what is found, check by check.
 
     Args:
         out: Where caches are to be written.
         planned: Bytes of the cache that is to be written there; None looks at the free space alone.
-        encoding: Encoding of the standard output.
-        width: Its columns.
     """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
@@ -97,8 +93,6 @@ def examine(
         "disk": partial(check_disk, out, planned),
         "storage": partial(check_storage, out),
         "limits": check_limits,
-        "threads": check_threads,
-        "terminal": partial(check_terminal, encoding, width),
     }
     for subject, check in checks.items():
         yield from guarded(subject, check)
@@ -312,36 +306,6 @@ def check_limits() -> Iterator[Finding]:
         yield warning("memory", told, remedy)
     else:
         yield ok("memory", told)
-
-
-def check_threads(threads: int | None = None, cpus: int | None = None) -> Iterator[Finding]:
-    """Compare the threads of PyTorch with the CPUs that the process may keep busy."""
-    import torch
-
-    threads, cpus = threads or torch.get_num_threads(), cpus or cpu_count()
-    told = f"{threads} of PyTorch on {cpus} CPUs"
-    if threads > cpus:
-        yield warning("threads", told, f"export OMP_NUM_THREADS={cpus}")
-    elif os.environ.get("OMP_WAIT_POLICY", "").lower() == "active":
-        why = "OMP_WAIT_POLICY=active: idle threads keep CPUs busy that others could use"
-        yield warning("threads", why, "unset OMP_WAIT_POLICY")
-    else:
-        yield ok("threads", told)
-
-
-def check_terminal(encoding: str | None, width: int) -> Iterator[Finding]:
-    """Look at the encoding (None where there is none) and the columns of the output."""
-    told = f"{encoding or 'no encoding'}, {width} columns"
-    try:
-        "é→█".encode(encoding or "ascii")
-    except (LookupError, UnicodeError):
-        why = f"{told}: names and figures lose characters that it lacks"
-        yield warning("terminal", why, "export PYTHONIOENCODING=utf-8")
-        return
-    if width < 60:
-        yield warning("terminal", f"{told}: tables are cut", "Widen it, or export COLUMNS=100")
-    else:
-        yield ok("terminal", told)
 
 
 def _first_line(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clinit.errors import ManifestError
 from clinit.extract.cache.plan import WHOLE, Part
+from clinit.extract.dataset.known import check_known
 from clinit.extract.work.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class ExtractOptions(NetworkOptions):
     def _scan(
         self, doing: Callable[[str], AbstractContextManager[object]], warn: Callable[[str], None]
     ) -> Iterator[Manifest]:
+        if self.dataset is not None:
+            check_known(self.dataset)  # before anything heavy is loaded
         from clinit.extract.dataset.manifest import read_manifest
         from clinit.extract.dataset.scan import available_splits, scan
 

@@ -10,8 +10,8 @@ the number of their threads: with one, the bits are the same on any number of pr
 
 On a CUDA device three things happen at a time: a batch goes over on a stream of its own while the
 network works on the batch before, and the host decodes the next one. It waits for the features of
-a batch when the batch after it is under way, never sooner. `in_turn` launches the same kernels on
-the same numbers one after the other: the bits are the same.
+a batch when the batch after it is under way, never sooner. The same kernels get the same numbers as
+one after the other: the bits are the same.
 """
 
 from __future__ import annotations
@@ -252,18 +252,6 @@ def side_by_side(
             yield landed()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def in_turn(
-    batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
-) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
-    """Yield each batch with its features; nothing overlaps."""
-    for batch in batches:
-        with timing.phase("transfer"):
-            pixels = batch.pixels.to(device)
-        with timing.phase("forward"):  # .cpu() waits for the device
-            features = compute(pixels).cpu()
-        yield batch, features
 
 
 def overlapped(

@@ -1,6 +1,6 @@
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -22,7 +23,6 @@ from clinit.extract.work.pipeline import (
     Compute,
     ImageBatch,
     Timing,
-    in_turn,
     load_batches,
     overlapped,
     side_by_side,
@@ -249,6 +249,18 @@ def arrive(sizes: list[int]) -> Iterator[ImageBatch]:
         pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
         yield ImageBatch(range(start, start + size), pixels, {}, 0.0, 0.0)
         start += size
+
+
+def in_turn(
+    batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
+) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
+    """Yield each batch with its features; nothing overlaps."""
+    for batch in batches:
+        with timing.phase("transfer"):
+            pixels = batch.pixels.to(device)
+        with timing.phase("forward"):  # .cpu() waits for the device
+            features = compute(pixels).cpu()
+        yield batch, features
 
 
 @pytest.mark.parametrize("sizes", [[], [4], [4, 3], [4, 4, 1], [4, 4, 4, 4, 2]])
