@@ -51,11 +51,12 @@ class Reader:
         self.reads = 0
         self.curves: list[LambdaCurve] = []
         features, labels = sample()
-        features, labels = features[kept], labels[kept]
+        labels = labels[kept]
+        rows: np.ndarray = features[kept]
 
         def read() -> np.ndarray:
             self.reads += 1
-            return features
+            return rows
 
         seen = TaskRows(2, np.arange(len(labels)), labels, 0, 0)
         cpu, chosen = torch.device("cpu"), self.curves.append
