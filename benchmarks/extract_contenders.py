@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.work.pipeline import ImageBatch, Timing, in_turn, load_batches, side_by_side
+from clinit.extract.work.pipeline import ImageBatch, Timing, load_batches, side_by_side
 from clinit.extract.work.run import ExtractConfig, Network, extract, load_network
 from clinit.machine import cpu_count
 
@@ -195,9 +195,8 @@ def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]
     def alone() -> int:
         cpu = torch.device("cpu")
         if is_shared:
-            found = in_turn(batches(), compute, cpu, Timing())
-        else:
-            found = side_by_side(batches(), compute, Timing())
+            return sum(len(compute(batch.pixels)) for batch in batches())
+        found = side_by_side(batches(), compute, Timing())
         return sum(len(features) for _, features in found)
 
     return alone

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 
 import torch
 from gpu_setting import Lines, Setting
 from harness import settle
+from jaxtyping import Float
 from top_blocks_contenders import flop_of
 from torch import Tensor
 
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, in_turn
+from clinit.extract.work.pipeline import Compute, ImageBatch, Timing, features_of
 from clinit.extract.work.run import ExtractConfig, extract
 
 HEADINGS = (
@@ -31,6 +32,18 @@ again and again. *the copy alone*: pixels (uint8) at the rate of pinned memory t
 passes on a CUDA device; *in turn*, each batch is waited for. *JPEG files*: the command itself, from
 files to shards; the bound is what it says. Convolutions of float32 are in TF32 where PyTorch allows
 them, its default."""
+
+
+def in_turn(
+    batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
+) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
+    """Yield each batch with its features; nothing overlaps."""
+    for batch in batches:
+        with timing.phase("transfer"):
+            pixels = batch.pixels.to(device)
+        with timing.phase("forward"):  # .cpu() waits for the device
+            features = compute(pixels).cpu()
+        yield batch, features
 
 
 def measure(setting: Setting) -> Lines:
