@@ -193,7 +193,6 @@ def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]
         return contender.loaded.backbone.features(normalise(pixels))
 
     def alone() -> int:
-        cpu = torch.device("cpu")
         if is_shared:
             return sum(len(compute(batch.pixels)) for batch in batches())
         found = side_by_side(batches(), compute, Timing())
