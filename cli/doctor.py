@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.console import out, print_json, say
-from clinit.cli.options import AsJson, Dtype, Output, OutputFormat
+from clinit.cli.options import AsJson, Output, OutputFormat
 from clinit.cli.progress import doing
 from clinit.words import visible
 
 if TYPE_CHECKING:
     from clinit.extract.doctor import Finding
 
-_DIM = 384
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
 
 
@@ -29,27 +28,6 @@ def doctor(
             "--out", help="Where caches are to be written.", metavar="FOLDER", show_default="here"
         ),
     ] = Path(),
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="Data set to be extracted: its images are counted against the free space.",
-        ),
-    ] = None,
-    rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Images to be extracted, instead."),
-    ] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Width of the features.",
-            show_default=f"{_DIM}, of ConvNeXtV2-Femto",
-        ),
-    ] = None,
-    dtype: Annotated[
-        Dtype | None, typer.Option(help="How they are stored.", show_default="float16")
-    ] = None,
     output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
@@ -58,28 +36,13 @@ def doctor(
     A warning costs speed or comfort; a fault makes something fail, and the
     exit code 1. Beside each is what mends it.
 
-    clinit doctor --dataset imagenet1k --dim 1280 --out /data/caches
+    clinit doctor --out /data/caches
     """
-    from clinit.extract.doctor import State, cache_bytes, examine
+    from clinit.extract.doctor import State, examine
 
-    if dataset is not None:
-        from clinit.extract.dataset.known import read_dataset
-
-        if rows is not None:
-            raise typer.BadParameter("give either --dataset or --rows")
-        described = read_dataset(dataset)
-        rows = sum(described.images.values()) or described.total
-        if rows is None:
-            raise typer.BadParameter(f"nobody knows how many images {dataset} has: give --rows")
-    if rows is None and (dim or dtype):
-        raise typer.BadParameter(
-            "--dim and --dtype are of a cache to be extracted: give --dataset or --rows too"
-        )
-    item_bytes = 4 if dtype == "float32" else 2
-    planned = cache_bytes(rows, dim or _DIM, item_bytes) if rows else None
     findings: list[Finding] = []
     with doing("Checking …") as status:
-        for finding in examine(place, planned):
+        for finding in examine(place):
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
     if as_json or output is Output.json:

@@ -112,7 +112,7 @@ def reproduce(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the commands, their time and disk; run nothing."),
+        typer.Option("--dry-run", help="Print the commands; run nothing."),
     ] = False,
 ) -> None:
     """Make tables of the paper and show them beside its numbers, with what differs and why.
@@ -224,21 +224,22 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
 
 
 def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
-    """Print the commands of tables, each once, with their time and disk."""
+    """Print the commands of tables, each once."""
     from rich.text import Text
 
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     for table in chosen:
         say()
         number = f" (Table {table.number})" if table.number else ""
         out.print(Text(f"{table.name}: {table.title}{number}", style="bold"))
         for step in plan.steps(table, where):
             target = step.words[0], step.words[step.words.index("--out") + 1]
-            if target not in told or target[0] == "sweep":
+            if target not in shown or target[0] == "sweep":
                 style = "dim" if step.is_done else "green"
                 out.print(Text(command_line(list(step.words)), style=style), soft_wrap=True)
-                say("  " + ("done" if step.is_done else step.cost))
-            told.add(target)
+                if told := "done" if step.is_done else step.told:
+                    say(f"  {told}")
+            shown.add(target)
 
 
 def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:

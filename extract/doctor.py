@@ -73,24 +73,18 @@ def fault(subject: str, told: str, remedy: str) -> Finding:
     return Finding(subject, State.fault, told, remedy)
 
 
-def cache_bytes(rows: int, dim: int, item_bytes: int = 2) -> int:
-    """Return the bytes of a cache: features, labels, digests and the shard in flight."""
-    return round(1.05 * rows * (dim * item_bytes + 16))
-
-
-def examine(out: Path, planned: int | None) -> Iterator[Finding]:
+def examine(out: Path) -> Iterator[Finding]:
     """Yield what is found, check by check.
 
     Args:
         out: Where caches are to be written.
-        planned: Bytes of the cache that is to be written there; None looks at the free space alone.
     """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
         "CUDA": check_cuda,
         "CuPy": check_cupy,
         "images": check_codecs,
-        "disk": partial(check_disk, out, planned),
+        "disk": partial(check_disk, out),
         "storage": partial(check_storage, out),
         "limits": check_limits,
     }
@@ -242,16 +236,13 @@ def decoding_error(format: str) -> float:
     return float(np.abs(found.astype(float) - pixels).mean())
 
 
-def check_disk(folder: Path, planned: int | None) -> Iterator[Finding]:
-    """Compare the free space of the nearest folder that exists with a planned cache."""
+def check_disk(folder: Path) -> Iterator[Finding]:
+    """Look at the free space of the nearest folder that exists."""
     there = nearest(folder)
     free = shutil.disk_usage(there).free
     told = f"{free / 1e9:,.1f} GB free at {there}"
-    if planned is not None:
-        told += f"; the cache takes {planned / 1e9:,.1f} GB"
-    if free < (planned or _GIGABYTE):
-        kind = warning if planned is None else fault
-        yield kind("disk", told, "Free space, or choose another disk with `--out`.")
+    if free < _GIGABYTE:
+        yield warning("disk", told, "Free space, or choose another disk with `--out`.")
     else:
         yield ok("disk", told)
 

@@ -106,25 +106,12 @@ def check_places(table: Table, studies: Sequence[Study]) -> None:
             )
 
 
-IMAGES = {
-    "imagenet1k": {"train": 1_281_167, "val": 50_000},
-    "places365": {"train": 1_803_460, "val": 36_500},
-}
-"""Images of each split of the paper's data: the base classes, then the new ones."""
 SIDES = {"imagenet1k": "--imagenet", "places365": "--places"}
 """The options that name their folders."""
 WHERE = {
     "imagenet1k": "ImageNet-1K (ILSVRC2012: image-net.org, after registration)",
     "places365": "Places365-Standard (places2.csail.mit.edu)",
 }
-_ACTIVATION_BYTES = 2 * 49 * 384
-"""Input of the last two blocks of ConvNeXtV2-Femto in float16, per image."""
-_IMAGES_PER_SECOND = 40
-"""Of a small backbone on two CPU cores, as measured with a ViT-tiny (benchmarks)."""
-_RATE = 80e9
-"""Arithmetic of two CPU cores, per second."""
-_BLOCK_FLOP = 2 * 49 * 2 * 384 * 1536 * 2
-"""Forward pass of the last two blocks of ConvNeXtV2-Femto, per image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +155,8 @@ class Step:
     words: tuple[str, ...]
     """Without `clinit`."""
     is_done: bool
-    cost: str
-    """What it takes with the paper's data, for people."""
+    told: str = ""
+    """What is left of it, for people."""
 
 
 def steps(
@@ -188,13 +175,13 @@ def steps(
     """
     base, new = places.sides(table)
     if places.caches is None:
-        sides = zip(IMAGES, (base, new), strict=True)
+        sides = zip(SIDES, (base, new), strict=True)
         for data, folder in sides if table.runs else [*sides][:1]:
             yield _extraction(table, places, data, folder)
     if table.is_aligned:
-        told = () if places.epochs is None else ("--epochs", str(places.epochs))
-        words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *told)
-        yield Step(words, _is_aligned(places.aligned, base), "minutes")
+        few = () if places.epochs is None else ("--epochs", str(places.epochs))
+        words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *few)
+        yield Step(words, _is_aligned(places.aligned, base))
     if not table.runs:
         return
     words = ("sweep", *overlay, "--config", table.recipe, "--base", str(base), "--new", str(new))
@@ -206,9 +193,8 @@ def steps(
         words += ("--weights", str(places.weights)) if places.weights else ()
     words += ("--out", str(places.runs(table)))
     done = len(recorded(places.runs(table), studies))
-    cost = f"{number_of(len(studies), 'run')}, {done:,} recorded; {_training_cost(table, studies)}"
     # Never done: where all is recorded it trains nothing, and refuses records of other data.
-    yield Step(words, False, cost)
+    yield Step(words, False, f"{number_of(len(studies), 'run')}, {done:,} recorded")
 
 
 def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
@@ -227,38 +213,7 @@ def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
         is_done = {"train", "val"} <= set(cache.splits) and len(cache.views) >= views
     except ClinitError:
         is_done = False
-    images = sum(IMAGES[data].values()) + views * IMAGES[data]["train"]
-    cost = _pass_cost(images, "the backbone", 2 * (384 if is_femto else 512))
-    return Step(tuple(words), is_done, cost)
-
-
-def _pass_cost(images: int, what: str, size: int) -> str:
-    time = _time(images / _IMAGES_PER_SECOND)
-    return f"{images:,} images through {what}, {images * size / 1e9:.1f} GB; {time}"
-
-
-def _training_cost(table: Table, studies: Sequence[Study]) -> str:
-    width = 512 if table.name == "resnet18" else 384
-    val = sum(each["val"] for each in IMAGES.values())
-    total = 0.0
-    for study in studies:
-        stream = study.stream
-        rows = 3 * stream.iterations * stream.rows_per_batch  # forward, and two products back
-        rows += len(stream.evaluation_points) * val
-        flop = 2 * 1365 * width + (_BLOCK_FLOP if table.is_top else 0)
-        total += (stream.stop_after or stream.tasks) * rows * flop
-    cost = f"with the paper's data {_time(total / _RATE)}"
-    if table.is_top:
-        buffer = max((study.stream.buffer or 0 for study in studies), default=0)
-        images = val + IMAGES["places365"]["train"] + buffer
-        cost += f"; before, {_pass_cost(images, 'the frozen blocks', _ACTIVATION_BYTES)}"
-    return cost
-
-
-def _time(seconds: float) -> str:
-    if seconds < 5400:
-        return f"about {max(1, round(seconds / 60)):,} min on two CPU cores"
-    return f"about {seconds / 3600:,.0f} h on two CPU cores"
+    return Step(tuple(words), is_done)
 
 
 def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
@@ -275,7 +230,7 @@ def check_images(steps: Sequence[Step], places: Places) -> None:
         ExperimentError: If they are not; it says where they are to be had.
     """
     asked = {step.words[2] for step in steps if step.words[:2] == ("extract", "--dataset")}
-    wanted = [data for data in IMAGES if places.roots[data] is None and data in asked]
+    wanted = [data for data in SIDES if places.roots[data] is None and data in asked]
     if wanted:
         options = " ".join(f"{SIDES[data]} FOLDER" for data in wanted)
         raise ExperimentError(

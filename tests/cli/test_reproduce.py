@@ -40,9 +40,7 @@ def caches(tiny_run: Path) -> list[str]:
     return ["--base", str(folder / "base"), "--new", str(folder / "new")]
 
 
-def test_a_dry_run_tells_commands_time_and_disk(
-    reproduce: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_dry_run_prints_the_commands(reproduce: Callable[..., Result], tmp_path: Path) -> None:
     tables = ("last-layer", "neural-collapse", "top-layers")
     result = reproduce(*tables, "--dry-run", "--imagenet", "/data/imagenet")
     assert result.exit_code == 0, result.output
@@ -51,10 +49,8 @@ def test_a_dry_run_tells_commands_time_and_disk(
         "last-layer: The last layer learns (Table 2)",
         "$ clinit extract --dataset imagenet1k --config table2-last-layer --root /data/im",
         "--root FOLDER_OF_PLACES365",
-        "65,389,517 images through the backbone, 50.2 GB",
         "$ clinit align",
-        "90 runs, 0 recorded; with the paper's data about",
-        f"{50_000 + 36_500 + 1_803_460 + 192_000:,} images through the frozen blocks, 78.3 GB",
+        "90 runs, 0 recorded",
     ):
         assert words in " ".join(shown.split())
     assert shown.count("--dataset imagenet1k") == 1  # what two tables share is told once
