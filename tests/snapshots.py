@@ -6,8 +6,6 @@ reads as a whole stands here alone, so that rewording it costs one update:
     CLINIT_WRITE_SNAPSHOTS=1 pytest tests/cli
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The package from Python: caches, runs, heads, and what is shown of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

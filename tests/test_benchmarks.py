@@ -1,7 +1,5 @@
 """The benchmarks run, at their smallest sizes, and their tables say what was measured."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Code lines are those that are no docstring, no comment and not blank.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import subprocess

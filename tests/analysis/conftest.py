@@ -1,7 +1,5 @@
 """Made records: what a training run would have written, with chosen curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

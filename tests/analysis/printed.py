@@ -1,7 +1,5 @@
 """What a renderable prints."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

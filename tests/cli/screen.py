@@ -1,7 +1,5 @@
 """A terminal for tests: what remains on it when a command has ended."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Two commands on one --out: the second is refused before it reads anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from clinit.cli.config import APART, commands_with_files, grids_of
 from clinit.cli.context import given
@@ -164,31 +161,6 @@ def test_what_no_option_takes_is_refused_with_the_nearest(
         parse("train-top", text)
     assert "study.toml" in str(caught.value)
     assert re.search(remedy, caught.value.remedy)
-
-
-@pytest.mark.parametrize(
-    "line", ["tasks = 0", "tasks = 1.5", 'init = "best"', 'weight-decay = "fast"', "diagnose = 3"]
-)
-def test_values_are_checked_like_options(line: str) -> None:
-    Path("study.toml").write_text(line, encoding="utf-8")
-    result = CliRunner().invoke(
-        app, ["train-head", *PLACES["train-head"], "--config", "study.toml"]
-    )
-    assert result.exit_code == 2
-    assert f"Invalid value for '--{line.split()[0]}'" in result.output
-
-
-def test_a_required_option_may_be_in_the_file() -> None:
-    Path("study.toml").write_text('base = "b"\nnew = "n"\n[train-head]\nout = "o"\n')
-    root = ROOT.context_class(ROOT)
-    line = ["--config=study.toml"]
-    context = ROOT.commands["train-head"].make_context("train-head", line, parent=root)
-    found = [context.params[name] for name in ("base", "new", "out")]
-    assert found == [[Path("b")], [Path("n")], Path("o")]
-    Path("study.toml").write_text("tasks = 1\n", encoding="utf-8")
-    result = CliRunner().invoke(app, ["train-head", "--base=b", "--config=study.toml"])
-    assert result.exit_code == 2
-    assert "Missing option" in result.output
 
 
 # Grids.

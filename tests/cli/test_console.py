@@ -1,7 +1,5 @@
 """What is printed: no control character passes, and what an encoding lacks is replaced."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """From features of somebody else's network to named rows: import, train, export, predict."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

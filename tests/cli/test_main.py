@@ -1,7 +1,5 @@
 """The frame of the command line: its help, its refusals, and what it loads."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

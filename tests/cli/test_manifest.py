@@ -63,20 +63,6 @@ def test_what_cannot_be_built_writes_nothing(
     assert not file.exists()
 
 
-@pytest.mark.parametrize(
-    ("word", "fact"),
-    [
-        ("absent.parquet", "no manifest file at"),
-        ("imagnet1k", "Did you mean imagenet1k?"),
-        ("place365", "Did you mean places365?"),
-    ],
-)
-def test_show_reports_what_is_not_there(word: str, fact: str) -> None:
-    error = run("show", word).exception
-    assert isinstance(error, ManifestError)
-    assert fact in f"{error} {error.remedy}"
-
-
 def test_shards_are_listed_with_the_number_and_the_size_of_their_files(tmp_path: Path) -> None:
     for split, names in (("train", "ab"), ("val", "a")):
         members = [(f"{name}.jpg", b"x" * 1500) for name in names]

@@ -1,7 +1,5 @@
 """`--memory` of the commands that read feature caches: the same results, and what they print."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

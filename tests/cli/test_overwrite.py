@@ -1,7 +1,5 @@
 """`--overwrite` replaces what clinit has written, whole, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ from typer.testing import CliRunner, Result
 from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.headtrain.model.model_file import read_facts
-from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_info
 from tests.cli.made_cache import write_cache
 
@@ -66,23 +63,6 @@ def test_a_record_with_a_file_of_the_user_in_it_is_never_replaced(
     error = refused(train(caches, runs, "--init=random", "--overwrite"))
     assert f"never replaced: it holds {stranger.partition('/')[0]}" in str(error)
     assert own.read_text() == "mine"
-
-
-def test_a_failure_leaves_the_former_record(
-    caches: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = tmp_path / "runs"
-    train(caches, runs, "--init=random")
-    before = (runs / "random" / "run.json").read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(record_module, "_write_files", full)
-    error = refused(train(caches, runs, "--init=random", "--seed=1", "--overwrite"))
-    assert "No space left on device" in str(error)
-    assert (runs / "random" / "run.json").read_bytes() == before
-    assert [path.name for path in runs.iterdir() if path.name != ".lock"] == ["random"]
 
 
 def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(

@@ -1,7 +1,5 @@
 """A cache to its linear probe, through the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What remains on a terminal, what a log gets, and what --quiet leaves out."""
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import nullcontext

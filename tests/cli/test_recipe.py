@@ -1,7 +1,5 @@
 """Every recipe, read by every command that it is for, against the numbers of the paper."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A setting that no run reads is refused in the same words wherever it is given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`clinit reproduce`: the plan, its refusals, and the whole on small data."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,6 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
-from clinit.headtrain.top.activations import Trunk
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.inputs import prepare_runs
 
@@ -59,34 +55,6 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     assert [(each.storage.workers, each.storage.max_pixels) for each in read] == [(1, 5000)]
     assert read_record(tmp_path / "again").evaluations.equals(read_record(run).evaluations)
     assert (tmp_path / "again" / "study.toml").read_text() == (run / "study.toml").read_text()
-
-
-@pytest.fixture
-def top_run(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of top blocks, of a network whose numbers depend on the size of the batch."""
-    features = Trunk.features
-    monkeypatch.setattr(
-        Trunk, "features", lambda self, batch: (1 + len(batch) / 1e3) * features(self, batch)
-    )
-    caches = tiny_run.parent / "caches"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
-    small = ["--iterations=2", "--batch-size=6", "--buffer=9", "--no-probe", "--init=random"]
-    result = CliRunner().invoke(
-        app, ["train-top", *map(str, words), *small, "--tasks=2", "--device=cpu"]
-    )
-    assert result.exit_code == 0, result.output
-    return tmp_path / "runs" / "random"
-
-
-def test_stored_activations_are_stored_again_and_nothing_is_left(
-    top_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = sorted(tmp_path.iterdir())
-    result = rerun(top_run)
-    assert result.exit_code == 0, result.output
-    assert "The same bits" in result.output
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_what_differs_is_said_with_what_may_be_the_reason(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -59,32 +57,6 @@ def test_a_study_file_and_the_command_line_make_one_grid(caches: list[str], tmp_
     configs = [read_record(path).info["config"] for path in find_records(tmp_path / "out")]
     assert {config["init"] for config in configs} == {"random", "lda"}
     assert {(config["seed"], config["lr"]) for config in configs} == {(3, 0.01)}
-
-
-def test_tables_of_a_file_are_trained_together(caches: list[str], tmp_path: Path) -> None:
-    study = tmp_path / "study.toml"
-    study.write_text(
-        """
-        tasks = 2
-        eval-every = 2
-        [train-head]
-        init = ["random"]
-        batch-size = 8
-        [[sweep.grid]]
-        iterations = 2
-        buffer = 10
-        [[sweep.grid]]
-        iterations = 4
-        buffer = 20
-        """
-    )
-    words = [*caches, "--out", str(tmp_path / "out"), "--config", str(study), "device=cpu"]
-    text = done(CliRunner().invoke(app, ["sweep", *words]))
-    assert "2 runs on 2 streams, 0 recorded already; 2 to train in 2 banks" in text
-    configs = [read_record(path).info["config"] for path in find_records(tmp_path / "out")]
-    budgets = {(config["iterations"], config["buffer"]) for config in configs}
-    assert budgets == {(2, 10), (4, 20)}
-    assert {(config["init"], config["batch_size"]) for config in configs} == {("random", 8)}
 
 
 def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import json
 import shutil
@@ -324,19 +322,6 @@ def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
 
 
 # Options of files.
-
-
-def test_options_of_a_file_give_way_to_a_method_and_a_buffer_of_the_command_line(
-    train: Train, tmp_path: Path
-) -> None:
-    recipe = ["--config", "table5-resnet18", *RANDOM, "--buffer-per-class", "2"]
-    done(train("runs", *recipe))
-    assert read_info(tmp_path / "runs" / "random")["config"]["buffer"] is None
-    file = tmp_path / "study.toml"
-    file.write_text('[train-head]\nmethod = "naive"\nbuffer = 10\n', encoding="utf-8")
-    result = train("other", "--config", str(file))
-    assert result.exit_code == 2
-    assert "--buffer does not go with --method naive" in " ".join(result.output.split())
 
 
 # Several caches and several seeds.

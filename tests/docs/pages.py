@@ -8,8 +8,6 @@ A comment in front of a block says what becomes of it:
 <!-- change: PATH -->      lines of such a file that change
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import unicodedata

@@ -1,7 +1,5 @@
 """What the pages name: small images, caches of them, runs, and a model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -7,8 +7,6 @@ One process for all pages, without the checks of types that tests otherwise add:
 null.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every block of code of README and pages runs, or says why it does not; links lead somewhere."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

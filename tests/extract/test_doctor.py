@@ -1,7 +1,5 @@
 """Every finding is provoked once, and a healthy machine has none."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import importlib.util

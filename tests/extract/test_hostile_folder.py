@@ -93,31 +93,3 @@ def test_no_name_in_a_cache_leads_a_writer_out_of_it(
         with suppress(ClinitError):
             commands[command](cache)
         assert outside(victims) == before, f"{command} went through {name}"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_a_killed_process_left_is_swept_by_the_next(
-    commands: dict[str, Write], tmp_path: Path, command: str
-) -> None:
-    (tmp_path / "disk").mkdir()
-    cache = tmp_path / "cache"
-    cache.symlink_to("disk")  # the folder that the user names may be a link
-    drafts = [
-        "train/.shard-00000.h5.tmp-0123456789abcdef",
-        "train/.plan.json.tmp-fedcba9876543210",
-        "val/.manifest.parquet.tmp-0123456789abcdef",
-        "views/0/.cache.json.tmp-0123456789abcdef",
-        ".head.safetensors.tmp-0123456789abcdef",
-        ".m.parquet.tmp-0123456789abcdef",
-    ]
-    for name in drafts:
-        (cache / name).parent.mkdir(parents=True, exist_ok=True)
-        (cache / name).write_text("half")
-    commands[command](cache)
-    swept = {
-        "extract": drafts[:5],
-        "import": drafts[:2] + drafts[4:],  # it holds the folder of the cache as well
-        "manifest build": drafts[5:],
-        "store the head": drafts[4:5],
-    }
-    assert [name for name in drafts if not (cache / name).exists()] == swept[command]

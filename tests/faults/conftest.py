@@ -1,7 +1,5 @@
 """The workload, and a folder with it for each trial."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ operation below the folder `out`, of which the audit events of Python tell befor
 opening for writing, rename, mkdir, remove, link, lock.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ A command that reads a damaged file says so in one sentence, or gives what it gi
 file, to the bit.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -5,8 +5,6 @@ asked to write, takes more memory or time than its limit, or puts a control char
 terminal. A sentence of refusal is right; so is an answer, if the input turns out to be harmless.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -5,8 +5,6 @@ no draft is left. A second run that is refused is right only where the first had
 whose operation fails ends with an error of one sentence, and removes its drafts.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What a process that ends well has made is there, whole, as when it runs alone. T
 in a sentence, or finds everything there; both write the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

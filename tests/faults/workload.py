@@ -5,8 +5,6 @@ arrive. The commands make everything themselves, once, and nothing of it changes
 are called in a folder with `work`, what there is to read, and `out`, where they write.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ array-api-strict has a second device, from which nothing goes to NumPy, or to th
 unless it is sent: what runs there uses the standard's functions alone and mixes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

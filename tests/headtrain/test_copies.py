@@ -1,7 +1,5 @@
 """How many copies of rows a run holds at a time, with the cyclic collector switched off."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs whose heads are corrected after each task."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

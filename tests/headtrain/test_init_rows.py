@@ -1,7 +1,5 @@
 """Which rows initialisation may look at, and what an average over them is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Features on disk give the bits that features in memory give, whatever is trained on them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

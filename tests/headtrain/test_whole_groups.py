@@ -1,7 +1,5 @@
 """No copy of a row is on the other side of anything that is held out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

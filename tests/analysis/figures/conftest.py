@@ -1,7 +1,5 @@
 """Records that hold what each figure shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

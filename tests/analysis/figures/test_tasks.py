@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +15,6 @@ from clinit.analysis.figures.tasks import (
 )
 from clinit.analysis.report.report import report_of
 from clinit.analysis.report.run import RunSummary
-from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -86,19 +83,3 @@ def test_what_was_not_measured_at_a_task_or_is_not_finite_is_left_out(make_run: 
     assert collapse_line(starts_of(runs)[0], "d_ls_relative").at.tolist() == [3]
     assert collapse_line(starts_of(runs)[0], "nc1").at.tolist() == [2, 3]
     assert floor_of(runs, "nc2") is None
-
-
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("collapse", "--diagnose"),
-        ("lambda-path", "--lambda auto"),
-        ("loss-spike", "--iterations N"),
-    ],
-)
-def test_records_without_the_facts_say_how_to_get_them(
-    make_run: MakeRun, name: str, option: str
-) -> None:
-    with pytest.raises(RecordError) as caught:
-        report_of([make_run(iterations=0)]).figure(name)
-    assert option in caught.value.remedy

@@ -1,7 +1,5 @@
 """Records with noisy losses and with hostile names, for the page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page in a browser: headless Chromium, started once for this file."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -137,18 +135,6 @@ def test_the_pointer_shows_task_iteration_and_values(
     assert f"{values[2]:.4g} %" in words
 
 
-def test_the_arrow_keys_show_the_same(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records)
-    page.locator(".plot").nth(3).focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    assert "task 1, iteration 100" in page.locator(".hover:not([hidden])").inner_text()
-    page.keyboard.press("ArrowLeft")
-    assert "task 1, iteration 50" in page.locator(".hover:not([hidden])").inner_text()
-    page.keyboard.press("Escape")
-    assert page.locator(".hover:not([hidden])").count() == 0
-
-
 def test_switching_off_an_initialisation_removes_its_curves(
     open_page: Open, records: list[RunRecord]
 ) -> None:
@@ -203,14 +189,6 @@ def test_the_matrix_of_the_chosen_run_is_shown(open_page: Open, records: list[Ru
     shown = page.locator(".matrix").first.locator("td").all_inner_texts()
     flat = [value for line in run["matrix"]["cells"] for value in line]
     assert shown == ["" if value is None else f"{value:.1f}" for value in flat]
-
-
-def test_the_name_of_a_run_leads_to_its_record(open_page: Open, records: list[RunRecord]) -> None:
-    page = open_page(records)
-    page.locator("table.results", has_text="Runs").get_by_role("link").nth(1).click()
-    page.wait_for_selector("#run-2[open] pre")
-    assert page.locator("#run-2 pre").first.inner_text().startswith("clinit train-head --init")
-    assert page.locator("details[open]").count() == 1
 
 
 def test_hostile_names_are_shown_as_text(open_page: Open, hostile_runs: list[RunRecord]) -> None:

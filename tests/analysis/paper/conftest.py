@@ -1,7 +1,5 @@
 """Made runs in the places of a table of the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

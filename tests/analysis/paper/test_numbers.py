@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from clinit.analysis.paper.numbers import Place, Printed, paper_cells

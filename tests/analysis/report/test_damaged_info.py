@@ -1,7 +1,5 @@
 """run.json with a field of another type, sealed again as its author could have written it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """docs/record.md: what it says of a record is what records are."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Markdown and LaTeX: what is written is parsed again and compared with the means."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Features and labels of files that others have written, and what is wrong with them."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """What is exported is imported again bit for bit, in every format."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of somebody else's features become a cache, whole or after a kill."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,7 @@ import pytest
 from clinit.errors import CacheError, ClinitError, HeadError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, write_head
-from clinit.extract.cache.plan import Plan, settle_plan
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.headtrain.stream.source import read_source
 
@@ -218,27 +214,6 @@ def test_a_killed_import_goes_on_and_ends_the_same(
     imported(tmp_path / "c", arrays)
     assert {p: p.stat().st_ino for p in before} == before, "what is there is not written again"
     assert files(tmp_path / "c") == files(tmp_path / "whole")
-
-
-def test_what_an_extraction_has_left_unfinished_is_not_removed(
-    tmp_path: Path, arrays: Arrays
-) -> None:
-    folder = tmp_path / "c" / "train"
-    plan = Plan(
-        dataset="imagenet1k",
-        split="train",
-        num_rows=50,
-        dim=6,
-        dtype="float16",
-        shard_rows=7,
-        batch_size=7,
-        fingerprint=Fingerprint({"backbone": "clip", "weights": "1", "manifest": "2"}),
-    )
-    settle_plan(plan, folder)
-    (folder / "shard-00000.h5").write_bytes(b"hours of work")
-    with pytest.raises(CacheError, match="was begun with weights = 1, this command has weights ="):
-        imported(tmp_path / "c", arrays)
-    assert (folder / "shard-00000.h5").read_bytes() == b"hours of work"
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -124,15 +124,6 @@ def test_a_shard_with_other_invalid_rows_than_the_summary_is_refused(
         found.load()
 
 
-def test_a_shard_of_another_type_than_the_summary_says_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split = make(tmp_path, monkeypatch, dtype="float16")
-    edit(split, lambda c: (c.update(dtype="float32"), c["shards"][0].update(dtype="float32")))
-    with pytest.raises(CacheError, match=r"of .*shard-00000\.h5 are not those"):
-        open_split(split.path).load()
-
-
 def test_a_head_that_is_not_the_one_that_was_judged_is_refused(split: CacheSplit) -> None:
     path = split.path.parent / "head.safetensors"
     head = read_head(path)

@@ -1,7 +1,5 @@
 """Which split a container belongs to, and which class its rows say."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from hypothesis import given

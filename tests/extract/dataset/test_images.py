@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -93,23 +92,6 @@ def test_parquet_rows_are_read_block_by_block(
     images = ContainedImages(tmp_path, table(parquet_rows(tmp_path / "x.parquet", count)))
     assert contents(images, count) == content
     assert sorted(asked) == [(0, 64), (64, 64), (128, 64), (192, 5)]
-
-
-def test_damage_in_a_parquet_file_is_as_many_bad_images_as_it_spoils(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    rng = np.random.default_rng(0)
-    content = [rng.bytes(50) * 20 for _ in range(6)]
-    make_parquet(path, content, [0] * 6, row_group_size=2, compression="gzip")
-    damaged = bytearray(path.read_bytes())
-    streams = [found.start() for found in re.finditer(rb"\x1f\x8b\x08", damaged)]
-    second = streams[len(streams) // 3]  # the content of rows 2 and 3
-    damaged[second + 20 : second + 40] = bytes(20)
-    path.write_bytes(damaged)
-    images = ContainedImages(tmp_path, table(parquet_rows(path, 6)))
-    for row in (2, 3):
-        with pytest.raises(ImageError, match=r"^cannot be read from the Parquet file: "):
-            images.read(row)
-    assert [images.read(row) for row in (0, 1, 4, 5)] == [content[i] for i in (0, 1, 4, 5)]
 
 
 @pytest.mark.parametrize(

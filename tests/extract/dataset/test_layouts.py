@@ -1,7 +1,5 @@
 """ImageNet-1K and Places365 as they lie on disks: class folders, or flat images with lists."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parquet files of images: which columns count, and which labels they hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights of a file or of the Hub, and what is not one of them."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator
@@ -62,16 +60,6 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Answers]]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     yield sessions
     assert constants.HF_HUB_OFFLINE is False
-
-
-def test_who_works_offline_is_told_so_and_nothing_is_asked(
-    monkeypatch: pytest.MonkeyPatch, session: list[Answers]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(constants, "HF_HUB_OFFLINE", True)
-        with hub.hub_or_cache() as why:
-            assert why == "HF_HUB_OFFLINE is set"
-        assert constants.HF_HUB_OFFLINE is True
 
 
 def test_weights_that_are_not_in_the_cache_are_refused_within_seconds(

@@ -1,7 +1,5 @@
 """Extractions of a tiny network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

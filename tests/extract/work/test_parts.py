@@ -1,7 +1,5 @@
 """Parts of an extraction: each by itself, at once or killed, with the bits of the whole."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What a cache records gives its network back, and a sample of its rows once more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,3 @@
-import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import timm
 import torch
 from PIL import Image
 
-from clinit.errors import CacheError, ClinitError, ImageError, ManifestError, StorageError
+from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.cache.plan import read_plan
 from clinit.extract.cache.read import open_cache, open_split, verify_shard
 from clinit.extract.dataset.decode import decode
@@ -257,32 +256,6 @@ def test_an_exchanged_manifest_and_a_damaged_summary_are_found_and_written_again
         open_split(out / "train")
     assert extracted(root, out, config)[0].computed_rows == 0
     assert verify_shard(open_split(out / "train"), 0) is None
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_shard_that_the_storage_does_not_give_is_not_computed_again(
-    make_tree: Tree,
-    config: ExtractConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    finished: bool,
-) -> None:
-    root, out = make_tree(), tmp_path / "cache"
-    extracted(root, out, config)
-    if not finished:
-        (out / "train" / "cache.json").unlink()
-    before, path, real = files(out), out / "train" / "shard-00001.h5", Path.open
-
-    def opened(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self == path:
-            raise OSError(errno.EIO, "Input/output error")
-        return real(self, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", opened)
-        with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
-            extracted(root, out, config)
-    assert files(out) == before
 
 
 def without_images(root: Path) -> None:

@@ -1,7 +1,5 @@
 """Made classes in two tasks after a base."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What closed forms share: evaluation, and arrays that live on a device, as those of CuPy do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import array_api_strict as strict

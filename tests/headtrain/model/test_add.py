@@ -1,7 +1,5 @@
 """Rows that stand for old classes, real or drawn, and rows that are added to them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models and heads of a recorded run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

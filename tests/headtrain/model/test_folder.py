@@ -1,7 +1,5 @@
 """Model folders: what is in them, what timm and the Hub read of them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

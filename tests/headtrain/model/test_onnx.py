@@ -1,7 +1,5 @@
 """The ONNX form of a model: it computes the same, or is not kept."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a model says of images, and when an image is of none of its classes."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path
@@ -100,20 +98,6 @@ def test_images_are_named_by_paths_text_and_folders(
         assert [each.path for each in model.predict(several)] == images[:4]
     with pytest.raises(ValueError, match="must be positive"):
         model.predict([], top=0)
-
-
-def test_folders_are_searched_in_order_and_files_are_taken_as_they_are(tmp_path: Path) -> None:
-    names = [
-        *("b/2.JPG", "b/1.png", "a/x.jpeg", "a/.hidden.png", ".git/3.png", "b/notes.txt", "z.gif")
-    ]
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    left_out: list[str] = []
-    found = find_images([tmp_path / "b" / "notes.txt", tmp_path], left_out.extend)
-    relative = [str(path.relative_to(tmp_path)) for path in found]
-    assert relative == ["b/notes.txt", "z.gif", "a/x.jpeg", "b/1.png", "b/2.JPG"]
-    assert left_out == [str(tmp_path / "b" / "notes.txt")]
 
 
 def test_a_folder_without_an_image_is_refused(

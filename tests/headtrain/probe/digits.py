@@ -1,7 +1,5 @@
 """Handwritten digits as a source of features, and a linear layer trained by torch.optim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Initialisation and diagnosis on a CUDA device, through CuPy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scale of rows of single images, beside refits in plain loops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

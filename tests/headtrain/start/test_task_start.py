@@ -1,7 +1,5 @@
 """What the heads of a bank share at the start of a task, what each is charged for; solved heads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

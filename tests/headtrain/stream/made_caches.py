@@ -1,7 +1,5 @@
 """Small made caches: Gaussian classes with bad rows among them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

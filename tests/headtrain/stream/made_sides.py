@@ -1,7 +1,5 @@
 """Made data of a base and of new classes, one letter per class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

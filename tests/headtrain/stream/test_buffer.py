@@ -1,7 +1,5 @@
 """The table of all rows, the buffer, and the rows that are held out for bias correction."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

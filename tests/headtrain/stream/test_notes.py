@@ -1,7 +1,5 @@
 """What the data lacks is said before training starts, if the user can do something about it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

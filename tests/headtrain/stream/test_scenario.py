@@ -1,7 +1,5 @@
 """The numbering of an experiment, and the data that it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One side of an experiment: a cache, or several of one backbone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The rows and the batches of a task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

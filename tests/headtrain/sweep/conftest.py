@@ -1,7 +1,5 @@
 """A small stream in memory: eight base classes, six new ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -223,18 +220,6 @@ def test_smaller_banks_can_be_asked_for_and_a_grown_grid_keeps_those_it_had(
     assert {run for bank in grown.banks for run in bank.runs} == set(wanted)
     assert [len(bank.runs) for bank in smaller.banks] == [1, 1, 2, 1, 2, 1]
     assert [len(bank.runs) for bank in fewer.banks] == [1, 1]
-
-
-def test_a_sweep_of_an_earlier_version_goes_on(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    sweep(make_runs("seed=0"), data, tmp_path)
-    content = json.loads((tmp_path / "sweep.json").read_text())
-    del content["sha256"], content["banks"]
-    (tmp_path / "sweep.json").write_text(json.dumps({**content, "format": "clinit-sweep/1"}))
-    plan = sweep(make_runs("seed=0:2"), data, tmp_path)
-    assert (len(plan.done), plan.num_left) == (1, 1)
-    assert json.loads((tmp_path / "sweep.json").read_text())["format"] == "clinit-sweep/2"
 
 
 def test_a_bank_that_does_not_fit_into_memory_is_halved(

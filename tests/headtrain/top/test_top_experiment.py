@@ -1,6 +1,5 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from clinit.headtrain.record.format import (
 )
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.top.checkpoint import read_checkpoint
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
 from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs
@@ -183,23 +181,6 @@ def test_a_finished_checkpoint_needs_no_more_training(inputs_of: Inputs, tmp_pat
         trained(inputs, {**HEAD, "lr": 2e-2}, checkpoint=path)
 
 
-def test_a_checkpoint_of_another_network_is_refused(
-    inputs_of: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs, path = inputs_of("low rank"), tmp_path / "run.checkpoint"
-    killed(inputs, path, 3)
-    for change in (lambda name, t: (f"{name}.x", t), lambda name, t: (name, t[:1])):
-
-        def changed(*arguments: Any, change: Any = change) -> Any:
-            found = read_checkpoint(*arguments)
-            assert found is not None
-            return replace(found, model=dict(change(*item) for item in found.model.items()))
-
-        monkeypatch.setattr("clinit.headtrain.top.blocks.read_checkpoint", changed)
-        with pytest.raises(CheckpointError, match="not those of this run"):
-            trained(inputs, checkpoint=path)
-
-
 @pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
 def test_with_and_without_stored_activations_the_training_is_the_same(
     inputs_of: Inputs, whole_run: Callable[[str], RunRecord], name: str
@@ -211,18 +192,6 @@ def test_with_and_without_stored_activations_the_training_is_the_same(
     for column in ("loss", "loss_new", "loss_old"):
         one, other = stored.steps[column].to_numpy(), images.steps[column].to_numpy()
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
-
-
-def test_a_run_that_was_killed_still_pays_for_the_activations_it_began_with(
-    inputs_of: Inputs, tmp_path: Path
-) -> None:
-    path, folder = tmp_path / "run.checkpoint", tmp_path / "trunk"
-    killed(inputs_of("low rank", folder=folder), path, 3)
-    again = inputs_of("low rank", folder=folder, workers=1)
-    assert not any(part.computed_here for part in again.parts)
-    resumed = trained(again, checkpoint=path)
-    assert all(part["computed_here"] for part in resumed.info["activations"])
-    assert resumed.info["timings_s"]["trunk"] > 0
 
 
 def test_what_fits_the_budget_is_stored_the_most_read_first(

@@ -1,7 +1,5 @@
 """The images of a feature cache are found where it says, or asked for."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -159,45 +157,6 @@ def test_a_run_waits_for_another_that_computes_the_same_part(
     assert isinstance(events[0], Noted)
     assert not found.computed_here
     np.testing.assert_array_equal(read(rows, part), store(cache, part))
-
-
-@pytest.mark.parametrize("share", [0.4, 0.0])
-def test_a_damaged_shard_is_computed_again(
-    make_cache: Make,
-    part: Part,
-    monkeypatch: pytest.MonkeyPatch,
-    share: float,
-) -> None:
-    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
-    cache = make_cache()
-    first = store(cache, part)
-    shards = sorted(cache.path(cache.plan(part)).glob("shard-*.h5"))
-    assert len(shards) == 3
-    content = bytearray(shards[1].read_bytes())
-    content[content.index(first[2].tobytes())] ^= 1
-    shards[1].write_bytes(content)
-    draft = shards[1].with_name(".shard-00001.h5.tmp-0123456789abcdef")
-    draft.write_bytes(b"of a process that was killed")
-    np.testing.assert_array_equal(store(cache, part), first)
-    assert not draft.exists()
-
-
-def test_only_what_is_missing_needs_room(
-    make_cache: Make, part: Part, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = make_cache()
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    with pytest.raises(CacheError, match=r"0\.00 GB are free there"):
-        cache.chosen([part])
-    store(cache, part)
-    assert cache.chosen([part]) == [True]
-    folder = cache.path(cache.plan(part))
-    (folder / "cache.json").unlink()  # as after a kill before the last commit
-    assert cache.chosen([part]) == [True]
-    for shard in folder.glob("shard-*.h5"):
-        shard.unlink()
-    with pytest.raises(CacheError, match="cannot store"):
-        cache.chosen([part])
 
 
 def test_another_network_transform_or_cut_is_another_folder(

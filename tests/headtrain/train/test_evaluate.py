@@ -1,7 +1,5 @@
 """Correct counts and mean losses of a bank, whatever its precision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

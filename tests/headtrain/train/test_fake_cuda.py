@@ -4,8 +4,6 @@ torch's FakeTensorMode raises where tensors of two devices meet and where a valu
 the host: what runs here mixes no devices and waits for nothing inside a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The steps of a task: what they read, what they write down, and their capture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Updates of a bank against loops of PyTorch, and the precision of its products."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
