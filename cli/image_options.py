@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from clinit.cli.context import given
-from clinit.cli.options import MaxPixels
+from clinit.cli.options import MaxPixels, size_of
 from clinit.cli.study_options import Command, expand
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.headtrain.top.images import Images, Storage
-from clinit.words import byte_count
 
 
 def _option(help: str, *names: str, **settings: Any) -> Any:
@@ -107,7 +106,4 @@ def _trunk_budget(values: Mapping[str, Any]) -> int:
         raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
     if values["no_trunk_cache"]:
         return 0
-    try:
-        return byte_count(values["trunk_budget"])
-    except ValueError as error:
-        raise typer.BadParameter(f"--trunk-budget {error}") from error
+    return size_of("--trunk-budget", values["trunk_budget"])

@@ -26,13 +26,17 @@ from clinit.headtrain.study.parts import Device, Training
 from clinit.words import byte_count
 
 
+def size_of(option: str, text: str) -> int:
+    """Return the bytes that an option names, such as 8GB."""
+    try:
+        return byte_count(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {error}") from error
+
+
 def memory_size(text: str) -> int:
     """Return the bytes that --memory names."""
-    try:
-        size = byte_count(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--memory {error}") from error
-    if not size:
+    if not (size := size_of("--memory", text)):
         raise typer.BadParameter("--memory takes a size above 0, such as 8GB")
     return size
 
@@ -58,8 +62,7 @@ CacheArgument = Annotated[
 def _place(
     help: str, metavar: str = "FOLDER", panel: str = "Data", *names: str, **more: Any
 ) -> Any:
-    settings = {"show_default": False, **more}
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **settings)
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **more)
 
 
 _SEVERAL = " Repeatable: caches of one backbone."

@@ -39,32 +39,6 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = [
-    "DerppConfig",
-    "EwcConfig",
-    "LeastSquaresClassifier",
-    "Runs",
-    "Start",
-    "Stream",
-    "Study",
-    "Top",
-    "Training",
-    "__version__",
-    "add_classes",
-    "diagnose",
-    "extract_features",
-    "least_squares",
-    "load_cache",
-    "load_head",
-    "load_model",
-    "load_runs",
-    "predict_features",
-    "probe",
-    "save_head",
-    "train_heads",
-    "train_top",
-]
-
 _PLACES = {
     "clinit.headtrain.study.methods": ("DerppConfig", "EwcConfig", "Top"),
     "clinit.headtrain.study.parts": ("Start", "Stream", "Training"),
@@ -80,6 +54,7 @@ _PLACES = {
     "clinit.headtrain.model.add": ("add_classes",),
 }
 """The public names, by the module that defines them."""
+__all__ = sorted(["__version__", *(name for names in _PLACES.values() for name in names)])
 
 
 def __getattr__(name: str) -> Any:

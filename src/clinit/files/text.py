@@ -1,22 +1,18 @@
 """Text files that a user names: read whole, but never without end.
 
-A name may belong to a device that gives zeros for ever, or to a pipe that nobody writes into.
-`<(command)` is a pipe that ends with its command, so it is waited for as long as that takes.
+A name may belong to a device that gives zeros for ever, or to a pipe that nobody writes into, which
+is empty. `<(command)` is a pipe that ends with its command: it is read to its end.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import select
 import stat
 from pathlib import Path
 
 LIMIT_BYTES = 16 * 2**20
 """Class names and options take a thousandth of it."""
-_PATIENCE_S = 1
-"""For the first word from a pipe with a name: whoever was to write may never come."""
-_UNNAMED = re.compile(r"/dev/fd/.+|/proc/.+/fd/.+")
 
 
 class TextFileError(Exception):
@@ -59,14 +55,7 @@ def _read(path: Path) -> bytes:
         os.close(descriptor)
         raise TextFileError("it is a folder")
     with open(descriptor, "rb") as file:  # noqa: PTH123 - not a path
-        is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-        # One without a name and without a writer is at its end, and the read returns at once.
-        if is_pipe and not _UNNAMED.fullmatch(str(path.resolve())):
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            if not poll.poll(1000 * _PATIENCE_S):
-                raise TextFileError(f"it is a pipe, and nothing came within {_PATIENCE_S} s")
-        os.set_blocking(descriptor, True)
+        os.set_blocking(descriptor, True)  # a pipe without a writer is at its end
         content = file.read(LIMIT_BYTES + 1)
     if len(content) > LIMIT_BYTES:
         raise TextFileError(f"it is larger than {LIMIT_BYTES // 2**20} MiB")
