@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
@@ -33,6 +33,9 @@ ONES_ROWS = 2048
 """Rows of a dense product with ones: 22 MB of them where the rows are of 1,365 classes."""
 
 
+Sums = TypeVar("Sums", bound="MomentSums")
+
+
 @dataclass(slots=True, eq=False)
 class MomentSums:
     """Running sums over rows; `add` changes them in place."""
@@ -45,7 +48,9 @@ class MomentSums:
     """Gram matrix in Fortran order; on the CPU its lower half only."""
 
     @classmethod
-    def zeros(cls, weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]) -> Self:
+    def zeros(
+        cls: type[Sums], weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]
+    ) -> Sums:
         """Return empty sums about `shift`, in the namespace of `shift`."""
         xp = namespace(shift)
         classes, dim, device = len(weights), shift.shape[0], array_api_compat.device(shift)
