@@ -85,12 +85,18 @@ def takes_images(command: Command) -> Command:
             max_pixels=values["max_pixels"],
             **({} if values["workers"] is None else {"workers": values["workers"]}),
         )
-        names = ("base", "new", "base_root", "new_root", "weights")
-        return Images(storage=storage, **{name: values[name] for name in names})
+        # A sweep may have several caches a side, and then has no use for images.
+        first = {side: _first(values[side]) for side in ("base", "new")}
+        more = {name: values[name] for name in ("base_root", "new_root", "weights")}
+        return Images(storage=storage, **first, **more)
 
     types = {name: kind for name, (kind, _) in options.items()}
     defaults = {name: default for name, (_, default) in options.items()}
     return expand("images", types, defaults, build)(command)
+
+
+def _first(paths: Path | list[Path]) -> Path:
+    return paths[0] if isinstance(paths, list) else paths
 
 
 def _trunk_budget(values: Mapping[str, Any]) -> int:

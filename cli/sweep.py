@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -123,7 +122,6 @@ def sweep(
     heads = head or []
     with claimed_folder(out):
         if top:
-            images = replace(images, base=base[0], new=new[0])
             records = _sweep_top(runs, images, heads, out, checkpoint_every, dry_run=dry_run)
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)

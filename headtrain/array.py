@@ -255,6 +255,6 @@ def as_type(features: Num[Any, "rows dim"], dtype: Any) -> Float[Any, "rows dim"
     return namespace(features).astype(widen(features), dtype, copy=False)
 
 
-def float64_of(features: Num[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+def float64_of(features: Num[Any, "*shape"]) -> Float[Any, "*shape"]:
     """Return a copy of features in float64."""
     return namespace(features).astype(widen(features), namespace(features).float64)
