@@ -239,7 +239,7 @@ def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> Feature
     return take(features, rows)
 
 
-def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
+def widen(features: Num[Any, "*shape"]) -> Num[Any, "*shape"]:
     """Return float16 as float32. NumPy takes twelve times as long as torch for that."""
     if not isinstance(features, np.ndarray) or features.dtype != np.float16:
         return features
