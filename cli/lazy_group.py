@@ -39,7 +39,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands(self.table)
+        self.commands = _Commands({**self.table, **self.commands})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, without building them."""

@@ -230,6 +230,8 @@ def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
             "--search optuna needs Optuna, which is not installed",
             remedy='Install it: pip install "clinit[search]".',
         ) from error
+    if path.is_symlink():  # SQLite would write to its target, or make it
+        raise RecordError(f"the study {path} is a link, expected a file", remedy="Remove it.")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         storage=f"sqlite:///{path}",
