@@ -124,8 +124,6 @@ def reproduce(
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
     """
-    from clinit.analysis.paper.commands import Places, check_images
-
     if (base is None) != (new is None):
         raise typer.BadParameter("--base and --new go together: give both caches or none")
     if unknown := [name for name in names if name not in (*NAMES, "all")]:
@@ -133,6 +131,8 @@ def reproduce(
             f"there is no table {unknown[0]!r}; known are {', '.join(NAMES)} and all"
         )
     check_caches(base, new)
+    from clinit.analysis.paper.commands import Places, check_images
+
     chosen = [table for table in TABLES if {table.name, "all"} & {*names}]
     for place in (folder, folder / "tables", folder / "figures"):  # written at the very end
         check_writable(place / "any")

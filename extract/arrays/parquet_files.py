@@ -11,7 +11,7 @@ shard becomes a row group.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class ParquetFile:
         return None if text is None else parse_class_names(text, self.path)
 
     @cached_property
-    def _columns(self) -> tuple[pl.Schema, int]:
+    def _columns(self) -> tuple[Mapping[str, Any], int]:
         """Names and types of the columns, and the number of rows."""
         with self._failures():
             table = scan_parquet(self.path)

@@ -53,7 +53,7 @@ def run_tasks(
     calls: Iterable[tuple[Any, ...]],
     *,
     on_look: Callable[[], None] = lambda: None,
-    **resources: float,
+    **resources: Any,
 ) -> Iterator[T]:
     """Call `task` once with each of the arguments; yield what it returns, in any order.
 

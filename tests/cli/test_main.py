@@ -165,7 +165,6 @@ EARLY = (
     ("train-top", "--base=absent", "--new=absent", "--out=o"),
     ("sweep", "--base=absent", "--new=absent", "--out=o", "itertions=3"),
     ("extract", "--dataset=imagnet", "--root=absent", "--out=o"),
-    ("extract", "--dataset=folder", "--root=absent", "--out=o"),
     ("extract", "--dataset=folder", "--root=.", "--out=o", "--mean=127"),
     ("align", "absent", "--out=h.safetensors"),
     ("diagnose", "absent"),
@@ -193,6 +192,7 @@ EARLY = (
     ("remember", ".", ".", "--out=file/o"),
 )
 POLARS = (
+    ("extract", "--dataset=folder", "--root=absent", "--out=o"),
     ("extract", "--manifest=absent.parquet", "--root=.", "--out=o", "--backbone=nope"),
     ("extract", "--dataset=folder", "--root=empty", "--out=o", "--backbone=nope"),
 )
