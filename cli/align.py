@@ -59,12 +59,12 @@ def align(
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache, head=head)
-    from clinit.extract.cache.head import write_head
-    from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.probe import align as alignment
-    from clinit.headtrain.stream.source import read_sources, starting_head
-
     with claimed_file(out), progress() as shown:
+        from clinit.extract.cache.head import write_head
+        from clinit.extract.cache.read import open_cache
+        from clinit.headtrain.probe import align as alignment
+        from clinit.headtrain.stream.source import read_sources, starting_head
+
         check_free(out, overwrite=overwrite)
         tell_replaced([out], overwrite=overwrite)
         with doing("Reading the feature cache …"):
