@@ -37,7 +37,7 @@ test: $(READY) ## Tests that guard a change (GPU tests where there is a GPU)
 # be what one CPU gives.
 test-all: $(READY) ## All tests, with other CPU kernels, and types checked as they run
 	@OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(PYTEST) \
-		--jaxtyping-packages=clinit,tests.checked.check
+		--jaxtyping-packages=clinit,checked.check
 
 # One command for a day with a GPU; the time limit is that of the script.
 gpu: $(READY) ## GPU tests, then speeds beside the GPU's limits: at most ten minutes
