@@ -39,6 +39,13 @@ def _skip_without_gpu(request: pytest.FixtureRequest) -> None:
         pytest.skip("needs a CUDA device")
 
 
+@pytest.fixture(autouse=True)
+def _skip_where_types_are_checked(request: pytest.FixtureRequest) -> None:
+    checked = request.config.getoption("--jaxtyping-packages")
+    if checked and request.node.get_closest_marker("untyped"):
+        pytest.skip("gives what the types forbid")
+
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 

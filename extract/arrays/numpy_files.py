@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
 
@@ -124,7 +124,7 @@ _FROM_ZIPFILE = (
 class _Member:
     """An array of an archive, opened behind its header."""
 
-    file: IO[bytes]
+    file: Any  # IO[bytes], and that of a zip archive
     shape: tuple[int, ...]
     dtype: np.dtype
     fortran_order: bool

@@ -41,7 +41,9 @@ class StoredRows:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, chosen: slice | Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "_ dim"]:
+    def __getitem__(
+        self, chosen: slice | Int[np.ndarray, " chosen"] | Bool[np.ndarray, " rows"]
+    ) -> Float[np.ndarray, "_ dim"]:
         return self.read(self.numbers[chosen])
 
     def select(self, chosen: slice | Int[np.ndarray, " chosen"]) -> StoredRows:

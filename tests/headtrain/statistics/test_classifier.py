@@ -80,6 +80,7 @@ def test_rows_in_parts_give_the_head_that_they_give_together(lam: float | str) -
     np.testing.assert_allclose(fitted.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.untyped
 @pytest.mark.parametrize(
     ("settings", "call", "message"),
     [

@@ -32,6 +32,7 @@ def test_numpy_and_torch_give_the_same_head_in_their_own_library(weighting: Any)
 FEATURES = np.ones((3, 2))
 
 
+@pytest.mark.untyped
 @pytest.mark.parametrize(
     ("features", "labels", "lam", "fact"),
     [
