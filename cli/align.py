@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
-from clinit.cli.completion import caches
 from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
@@ -26,7 +25,7 @@ from clinit.words import number_of
 def align(
     cache: Annotated[
         Path,
-        typer.Argument(help="Feature cache of the base classes.", autocompletion=caches),
+        typer.Argument(help="Feature cache of the base classes."),
     ],
     out: Annotated[
         Path,

@@ -1,26 +1,20 @@
 """What a shell proposes for a word of the command line that is being typed.
 
 Each function is the `autocompletion` of an option or an argument. The shell starts a process for
-every press of its key, so nothing here loads a library that computes, and no folder is searched
-for long. Where nothing is proposed, shells complete the names of files.
+every press of its key, so nothing here loads a library that computes. If nothing is proposed, the
+shell completes the names of files and folders.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 
 from clinit.cli.context import Context
 
-_DEPTH = 3
-"""Most folders below what is typed in which a cache, a run or a model is looked for."""
-_WIDE, _MOST = 200, 2_000
-"""Most folders that are looked into at one depth, and most entries of each: images are many."""
 _ARCHITECTURE = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)
 _PRETRAINED = re.compile(r"""^\s+['"](\w+\.\w+)['"]\s*:""", re.MULTILINE)
 
@@ -62,8 +56,9 @@ def recipes(incomplete: str) -> list[str]:
 
 def recipes_or_files(incomplete: str) -> list[str]:
     """Propose recipes, and files of options beside what is typed."""
-    own = [path for path, _ in _entries(incomplete) if path.endswith(".toml")]
-    return [*recipes(incomplete), *sorted(own)]
+    folder, slash, name = incomplete.rpartition("/")
+    own = [each.name for each in Path(folder + slash).glob("*.toml")]
+    return [*recipes(incomplete), *(folder + slash + each for each in _beginning(own, name))]
 
 
 def tables(incomplete: str) -> list[str]:
@@ -71,21 +66,6 @@ def tables(incomplete: str) -> list[str]:
     from clinit.analysis.paper.tables import NAMES
 
     return _beginning((*NAMES, "all"), incomplete)
-
-
-def caches(incomplete: str) -> list[str]:
-    """Propose feature caches below what is typed."""
-    return _holding(incomplete, "train/plan.json", "val/plan.json")
-
-
-def runs(incomplete: str) -> list[str]:
-    """Propose run records below what is typed."""
-    return _holding(incomplete, "run.json")
-
-
-def models(incomplete: str) -> list[str]:
-    """Propose model folders below what is typed."""
-    return _holding(incomplete, "model.safetensors")
 
 
 def grid(context: Context, incomplete: str) -> list[str]:
@@ -130,34 +110,3 @@ def _values(context: Context, name: str, typed: str) -> list[str]:
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
-
-
-def _holding(incomplete: str, *markers: str) -> list[str]:
-    """Return folders that begin with what is typed and hold one of the files."""
-    level = list(_folders(incomplete))
-    found: list[str] = []
-    for _ in range(_DEPTH):
-        others: list[str] = []
-        for folder in level:
-            held = any(Path(folder, marker).is_file() for marker in markers)
-            (found if held else others).append(folder)
-        level = [
-            inner for folder in others[:_WIDE] for inner in islice(_folders(f"{folder}/"), _MOST)
-        ]
-    return sorted(found)
-
-
-def _folders(incomplete: str) -> Iterator[str]:
-    return (path for path, entry in _entries(incomplete) if entry.is_dir())
-
-
-def _entries(incomplete: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield what begins with a path that is being typed, and the path; not what is hidden."""
-    folder, slash, name = incomplete.rpartition("/")
-    try:
-        with os.scandir(folder + slash or ".") as entries:
-            for entry in entries:
-                if entry.name.startswith(name) and not entry.name.startswith("."):
-                    yield folder + slash + entry.name, entry
-    except OSError:
-        return

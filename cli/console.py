@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -87,18 +87,10 @@ class Foot:
 
 _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
-_WIDTHS = range(20, 1001)
-"""Widths that terminals have. Narrower tables show nothing, and wider ones are mostly blank."""
 
 
-def forget_odd_sizes(environment: MutableMapping[str, str]) -> None:
-    """Remove COLUMNS and LINES that no terminal has, whoever reads them: rich, typer, plotext."""
-    for name, sizes in (("COLUMNS", _WIDTHS), ("LINES", range(1, 10_000))):
-        if name in environment and environment[name] not in map(str, sizes):
-            del environment[name]
-
-
-forget_odd_sizes(os.environ)  # before the consoles below read them
+if os.environ.get("COLUMNS") == "0":  # as some editors set it; rich would print nothing
+    del os.environ["COLUMNS"]
 
 
 class Console(RichConsole):

@@ -10,10 +10,9 @@ import typer
 from rich.text import Text
 
 from clinit.cli.console import out, say
-from clinit.cli.context import Context
+from clinit.cli.context import Context, Run, runner
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import doing
-from clinit.cli.typed import Run, runner
 from clinit.errors import ClinitError
 from clinit.files.paths import check_writable
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.claim import claimed_file, tell_replaced
-from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -29,7 +28,7 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(help="Run record of train-head or train-top.", autocompletion=runs),
+        typer.Argument(help="Run record of train-head or train-top."),
     ],
     out: Annotated[
         Path,

@@ -51,7 +51,7 @@ ModelAndImages = Annotated[
 ]
 ModelArgument = Annotated[
     Path,
-    typer.Argument(help="Folder or file of a model.", autocompletion=completion.models),
+    typer.Argument(help="Folder or file of a model."),
 ]
 ModelOut = Annotated[
     Path,

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.completion import backbones, caches
+from clinit.cli.completion import backbones
 from clinit.cli.study_options import Command, expand
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study.parts import Device, Training
@@ -55,7 +55,7 @@ Memory = Annotated[
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].help)]
 CacheArgument = Annotated[
     Path,
-    typer.Argument(help="Folder written by `clinit extract --out`.", autocompletion=caches),
+    typer.Argument(help="Folder written by `clinit extract --out`."),
 ]
 
 
@@ -68,14 +68,10 @@ def _place(
 _SEVERAL = " Repeatable: caches of one backbone."
 _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
 _RECORDED = "where it was recorded"
-BaseCache = Annotated[Path, _place(_BASE, autocompletion=caches)]
-NewCache = Annotated[Path, _place(_NEW, autocompletion=caches)]
-BaseCaches = Annotated[
-    list[Path], _place(_BASE + _SEVERAL, "FOLDER", "Data", "--base", autocompletion=caches)
-]
-NewCaches = Annotated[
-    list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new", autocompletion=caches)
-]
+BaseCache = Annotated[Path, _place(_BASE)]
+NewCache = Annotated[Path, _place(_NEW)]
+BaseCaches = Annotated[list[Path], _place(_BASE + _SEVERAL, "FOLDER", "Data", "--base")]
+NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]
 BaseHead = Annotated[
     Path | None,
     _place(

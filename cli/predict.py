@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from clinit.cli.completion import models
 from clinit.cli.console import err, note, out, print_json, say, warn
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -43,7 +42,6 @@ def predict(
         typer.Argument(
             help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
             " alone, .npz or .safetensors, names rows of features.",
-            autocompletion=models,
         ),
     ],
     images: Annotated[

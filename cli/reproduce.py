@@ -12,10 +12,9 @@ import typer
 from clinit.analysis.paper.tables import NAMES, TABLES
 from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
-from clinit.cli.context import Context
+from clinit.cli.context import Context, Run, print_command, runner
 from clinit.cli.interruption import keeps
 from clinit.cli.run_data import check_caches
-from clinit.cli.typed import command_line, runner
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from clinit.analysis.paper.commands import Places, Step
     from clinit.analysis.paper.reproduction import Reproduction
     from clinit.analysis.paper.tables import Table
-    from clinit.cli.typed import Run
     from clinit.headtrain.study.study import Study
 
 SMALL_EPOCHS = 5
@@ -235,8 +233,7 @@ def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
         for step in plan.steps(table, where):
             target = step.words[0], step.words[step.words.index("--out") + 1]
             if target not in shown or target[0] == "sweep":
-                style = "dim" if step.is_done else "green"
-                out.print(Text(command_line(list(step.words)), style=style), soft_wrap=True)
+                print_command([*step.words], style="dim" if step.is_done else "green")
                 if told := "done" if step.is_done else step.told:
                     say(f"  {told}")
             shown.add(target)

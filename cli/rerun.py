@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.claim import claimed_folder, tell_replaced
-from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.image_options import (
     BaseRoot,
@@ -42,7 +41,6 @@ def rerun(
         Path,
         typer.Argument(
             help="Folder of a run, as train-head, train-top and sweep write it.",
-            autocompletion=runs,
         ),
     ],
     out: Annotated[

@@ -40,23 +40,6 @@ def completed(line: str, folder: Path) -> list[str]:
     return result.stdout.split()
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Path:
-    for name in (
-        "caches/scenes/train/plan.json",
-        "caches/half/val/plan.json",
-        "caches/photos/a/1.jpg",
-        "runs/first/random/run.json",
-        "runs/.hidden/random/run.json",
-        "model/model.safetensors",
-        "mine.toml",
-        "notes.txt",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    return tmp_path
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "found"),
@@ -66,9 +49,7 @@ def places(tmp_path: Path) -> Path:
         ("clinit manifest show pl", "places365"),
         ("clinit train-head --config table2", "table2-last-layer"),
         ("clinit train-head --config ./mi", "./mine.toml"),
-        ("clinit train-head --base ", "caches/half caches/scenes"),
-        ("clinit train-head --base caches/sc", "caches/scenes"),
-        ("clinit train-head --base notes", ""),
+        ("clinit train-head --base ca", ""),
         ("clinit train-head --init z", "zero"),
         ("clinit train-head --method kl", "klda"),
         ("clinit train-head --loss ", "ce mse sqen"),
@@ -80,14 +61,14 @@ def places(tmp_path: Path) -> Path:
         ("clinit sweep --top method=der", "method=derpp"),
         ("clinit sweep method=der", ""),
         ("clinit sweep --objective forg", "forgetting"),
-        ("clinit export ", "runs/first/random"),
-        ("clinit predict m", "model"),
         ("clinit reproduce last", "last-layer"),
         ("clinit recipe show star", "starts"),
     ],
 )
-def test_a_shell_is_told_what_may_follow(places: Path, line: str, found: str) -> None:
-    answer = completed(line, places)
+def test_a_shell_is_told_what_may_follow(tmp_path: Path, line: str, found: str) -> None:
+    (tmp_path / "mine.toml").touch()
+    (tmp_path / "caches").mkdir()
+    answer = completed(line, tmp_path)
     if "--backbone" in line:
         assert found in answer
         assert all(each.startswith(line.rpartition(" ")[2]) for each in answer)

@@ -17,7 +17,6 @@ from rich.text import Text
 from clinit.cli import main as command_line
 from clinit.cli.console import (
     Console,
-    forget_odd_sizes,
     note,
     print_csv,
     print_json,
@@ -172,18 +171,6 @@ def test_an_unforeseen_error_is_a_traceback_without_control_characters(
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last):\n")
     assert said.endswith(f"ZeroDivisionError: {SHOWN}\n")
-
-
-@pytest.mark.parametrize("odd", ["0", "1", "9", "-3", "x", "", "²", "1e3", "99999999", "9" * 5000])
-def test_a_size_that_no_terminal_has_is_forgotten(odd: str) -> None:
-    environment = {"COLUMNS": odd, "LINES": odd, "HOME": "/root"}
-    forget_odd_sizes(environment)
-    assert environment.get("COLUMNS") is None
-    assert {k: v for k, v in environment.items() if k != "LINES"} == {"HOME": "/root"}
-    for usual in ("20", "80", "1000"):
-        kept = {"COLUMNS": usual, "LINES": "25"}
-        forget_odd_sizes(kept)
-        assert kept == {"COLUMNS": usual, "LINES": "25"}
 
 
 OUTPUTS = {
