@@ -25,17 +25,20 @@ demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a 
 	@echo "clinit is in .venv: source .venv/bin/activate"
 
 # One thread in each process: the tensors of the tests are too small to share, and idle threads
-# spin. A file stays in one process, for what its tests share; files with slow tests come first,
+# spin. The commands that the tests start write no bytecode, so it is written before. A file stays in one process, for what its tests share; files with slow tests come first,
 # not those with many.
+COMPILE := $(BIN)/python -m compileall -q cli extract headtrain analysis src/clinit
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
 	--dist loadfile --no-loadscope-reorder
 
 test: $(READY) ## Tests that guard a change (GPU tests where there is a GPU)
+	@$(COMPILE)
 	@$(PYTEST) -m "not slow"
 
 # Kernels without AVX sum in another order than those of this machine: what a test allows must not
 # be what one CPU gives.
 test-all: $(READY) ## All tests, with other CPU kernels, and types checked as they run
+	@$(COMPILE)
 	@OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(PYTEST) \
 		--jaxtyping-packages=clinit,checked.check
 

@@ -89,8 +89,9 @@ _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
 
 
-if os.environ.get("COLUMNS") == "0":  # as some editors set it; rich would print nothing
-    del os.environ["COLUMNS"]
+for _size in ("COLUMNS", "LINES"):  # rich prints nothing at 0, and fails where a size is no number
+    if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(_size, "80")):
+        del os.environ[_size]
 
 
 class Console(RichConsole):

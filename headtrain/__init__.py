@@ -4,19 +4,26 @@ Rooms, from the ground up:
 
     setting           a field of a dataclass that is an option, a key in a file and a check at once
     study             what a run is asked to do, and which settings mean something to it
-    losses            values, gradients, and expansions for calibration
-    least_squares     class statistics and the head of Eq. 3
+    array, rows, ram  NumPy and CuPy alike; rows of a head; memory for features
+    groups            images that repeat each other
+    temperature       one factor for the logits of a model in use
     stream            classes, tasks, buffer and batches: what each task looks at
-    init              how the rows of new classes start
-    bank              heads that learn side by side: updates and evaluations
+    statistics        class statistics and the head of Eq. 3
+    train             heads that learn side by side: losses, updates and evaluations
+    start             how the rows of new classes start, and at which scale
+    correction        what is corrected after a task
     closed            closed forms of statistics that rows are added to as they arrive
-    record            what is written down, and the folder of a run
-    learner           the loop over the tasks of a stream; methods: heads by gradients, closed forms
+    events, record    what happens in a run, what is written down of it, and its folder
+    learner           the loop over the tasks of a stream
+    methods           what a learner does in a task: updates by gradients, closed forms
     experiment        one call of them
-    align, probe      the fine-tuning of a base head; how well any linear head can do
+    probe             how well any linear head can do; heads that are fitted or fine-tuned
     top               the same with blocks of the backbone that learn as well
     runs              the runs of a call: their places, which are left, training, recording
-    export            a run as one model file
-    deployed          a model in use: classes are added, replaced, renamed and removed
+    model             a model in use: exported, classes added, replaced, renamed and removed
     sweep             many runs
+
+From two caches to a record: `stream.source` reads features and heads, `runs` decides what is left
+to train, `experiment` calls the `learner`, which asks `stream.task_plan` for the rows of a task,
+`start.task_start` for new rows and `train.loop` for updates, and `record.format` writes.
 """

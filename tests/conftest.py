@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from PIL import Image
 from clinit.files.documents import content_sha256
 
 # Processes of these tests may write no large file: Python would leave half of the bytecode of a
-# module, and every later import of it would fail.
+# module, and every later import of it would fail. The tests themselves are compiled once.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = False
 
 # A power failure is no part of these tests, and to wait for the disk is much of their time.
 os.fsync = lambda file: None  # type: ignore[assignment]

@@ -26,13 +26,19 @@ def code_lines(source: str) -> int:
     return len(lines)
 
 
-names = subprocess.check_output(["git", "ls-files", "*.py"], text=True).split()
-lines, files = Counter[str](), Counter[str]()
-for path in map(Path, names):
-    part, *below = path.parent.parts
-    rooms = {part, f"{part}/{below[0]}"} if below and part != "tests" else {part}
-    for room in rooms if part in ("tests", "benchmarks") else rooms | {"product"}:
-        lines[room] += code_lines(path.read_text(encoding="utf-8"))
-        files[room] += 1
-for room in sorted(lines):
-    sys.stdout.write(f"{lines[room]:7,} lines {files[room]:4} files  {room}\n")
+def main() -> None:
+    """Print the lines and files of each room."""
+    names = subprocess.check_output(["git", "ls-files", "*.py"], text=True).split()
+    lines, files = Counter[str](), Counter[str]()
+    for path in map(Path, names):
+        part, *below = path.parent.parts
+        rooms = {part, f"{part}/{below[0]}"} if below and part != "tests" else {part}
+        for room in rooms if part in ("tests", "benchmarks") else rooms | {"product"}:
+            lines[room] += code_lines(path.read_text(encoding="utf-8"))
+            files[room] += 1
+    for room in sorted(lines):
+        sys.stdout.write(f"{lines[room]:7,} lines {files[room]:4} files  {room}\n")
+
+
+if __name__ == "__main__":
+    main()

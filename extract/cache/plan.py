@@ -178,6 +178,6 @@ def read_plan(folder: Path) -> Plan:
     path = folder / FILE
     if not path.exists() and not (folder / "cache.json").exists():
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
-    content = _DOCUMENT.load(path)
-    content["fingerprint"] = {"fields": content.get("fingerprint")}
-    return _DOCUMENT.convert(content, Plan, origin=str(path))
+    return _DOCUMENT.read(
+        path, Plan, lambda found: found | {"fingerprint": {"fields": found.get("fingerprint")}}
+    )

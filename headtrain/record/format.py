@@ -44,7 +44,6 @@ from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
 from clinit.headtrain.record.tables import (
     LATER_TABLES,
     TABLES,
-    check_tables,
     parse_table,
     table_file,
 )
@@ -214,7 +213,7 @@ def finite(value: Any) -> Any:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the record in `folder`, its tables compared with their digests and checked.
+    """Read the record in `folder`, its tables compared with their digests.
 
     Raises:
         RecordError: If there is none, or it is incomplete, damaged or has another layout.
@@ -226,7 +225,6 @@ def read_record(folder: Path) -> RunRecord:
         for name in TABLES
         if name not in LATER_TABLES or table_file(name) in (digests or ())
     }
-    check_tables(tables, info, folder)
     return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
 
 

@@ -12,17 +12,13 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 from msgspec import Meta
 
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
 from clinit.headtrain.study.study import Study, as_of_today
-
-if TYPE_CHECKING:
-    pass
-
 
 MOST_IN_BANK = 100
 """Heads that each record of a bank names: a larger one would fill its records with them."""

@@ -117,16 +117,19 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
     splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
     ram = HostMemory.of(memory)
     stored = left_on_disk(splits, ram)
-    return tuple(_joined(caches, stored, ram if stored else None) for caches in opened)
+    limit = ram if stored else None
+    read = [[_source(cache, stored, limit) for cache in caches] for caches in opened]
+    return tuple(
+        sources[0] if len(sources) == 1 else _joined(caches, sources)
+        for caches, sources in zip(opened, read, strict=True)
+    )
 
 
-def _joined(caches: Sequence[Cache], stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
-    for cache in caches[1:]:
-        check_same_backbone(*(each.split("train").fingerprint for each in (caches[0], cache)))
+def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
+    first, *others = sources
+    for other in others:
+        check_same_backbone(first.fingerprint, other.fingerprint)
     _refuse_shared_images(caches)
-    first, *others = sources = [_source(cache, stored, memory) for cache in caches]
-    if not others:
-        return first
     digests = [each.fingerprint.manifest for each in sources]
     imported = [each.fingerprint.features for each in sources if each.fingerprint.features]
     return Source(
@@ -141,7 +144,7 @@ def _joined(caches: Sequence[Cache], stored: Set[CacheSplit], memory: HostMemory
         val_features=content_sha256([each.val_features for each in sources]) if imported else None,
         head=_one_head(sources),
         notes=tuple(note for each in sources for note in each.notes),
-        memory=memory,
+        memory=first.memory,
         load_s=sum(each.load_s for each in sources),
     )
 

@@ -1,13 +1,10 @@
 """Many runs from one description: a grid or a search, compiled into banks, each run recorded.
 
-    fields      what can be varied: the settings of a study that hold one value
+    settings    what a search is asked for: trials, and what they are judged by
     grid        values of fields, from words of the command line or a TOML file
-    run         the runs of a grid: a study for every combination
-    plan        runs under unique names, in banks that fit into memory
+    plan        runs under unique names, in banks that fit into memory, and their training
     folder      what a sweep's folder holds: recorded runs, and the data they were made with
-    runner      trains the banks that are left and records their runs
-    cluster     trains the banks on a Ray cluster
-    held_out    training rows kept aside to choose settings by
+    on_ray      trains the banks on a Ray cluster
     search      settings proposed by Optuna, as many trials at a time as a bank holds
 
 What is recorded is not trained again: a sweep that was killed continues where it was.

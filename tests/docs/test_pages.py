@@ -172,6 +172,7 @@ def literals() -> Iterator[str]:
                     yield node.value
 
 
+@pytest.mark.slow
 def test_the_messages_that_are_explained_are_those_of_the_source() -> None:
     page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]+)`.*? \| ", page, re.MULTILINE)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -70,14 +70,21 @@ class DocumentKind:
         text = (self.text(content) + "\n").encode(errors="backslashreplace")
         commit_file(path, lambda draft: draft.write_bytes(text))
 
-    def read(self, path: Path, content: type[T]) -> T:
+    def read(
+        self, path: Path, content: type[T], adapt: Callable[[Any], Any] = lambda found: found
+    ) -> T:
         """Read the document at `path` as `content`, a dataclass or a typed dictionary.
+
+        Args:
+            path: The file.
+            content: What its fields are read as.
+            adapt: Applied to the fields before: to those of another layout.
 
         Raises:
             ClinitError: The `error` of this kind, if it is absent, damaged or has another format.
             StorageError: If it is there and cannot be read.
         """
-        return self.convert(self.load(path), content, origin=str(path))
+        return self.convert(adapt(self.load(path)), content, origin=str(path))
 
     def load(self, path: Path) -> dict[str, Any]:
         """Read the document at `path`, its format and its seal checked, its fields not yet.

@@ -286,66 +286,6 @@ def change(name: str, column: str, row: int, value: object) -> Callable[[RunReco
     return changed
 
 
-def without(name: str, row: int) -> Callable[[RunRecord], RunRecord]:
-    """Return what takes a row out of a table."""
-
-    def changed(record: RunRecord) -> RunRecord:
-        table: pl.DataFrame = getattr(record, name)
-        rows = [index for index in range(len(table)) if index != row]
-        return replace(record, **{name: table[rows]})  # type: ignore[arg-type]
-
-    return changed
-
-
-def describe(**info: Any) -> Callable[[RunRecord], RunRecord]:
-    return lambda record: replace(record, info={**record.info, **info})  # type: ignore[typeddict-item]
-
-
-@pytest.mark.parametrize(
-    ("damage", "table", "fact"),
-    [
-        (change("evaluations", "correct", 3, 15), "evaluations", "15 of 5 images"),
-        (change("evaluations", "correct", 3, -1), "evaluations", "-1 of 5 images"),
-        (change("evaluations", "correct", 3, None), "evaluations", "correct lacks values"),
-        (change("evaluations", "correct_in_task", 4, 0), "evaluations", "in row 4"),
-        (change("evaluations", "correct_in_task", 3, None), "evaluations", "lacks values"),
-        (change("evaluations", "total", 4, 6), "evaluations", "total is 6 in row 4, expected 5"),
-        (change("evaluations", "row", 4, 99), "evaluations", "row is 99 in row 4, expected 1"),
-        (change("evaluations", "iteration", 0, 1), "evaluations", "iteration is 1 in row 0"),
-        (change("evaluations", "task", 0, 2), "evaluations", "task is 2 in row 0, expected 1"),
-        (without("evaluations", 5), "evaluations", "20 of 21 rows"),
-        (change("points", "iteration", 1, 3), "points", "the 2 tasks in order"),
-        (change("points", "task", 5, 1), "points", "the 2 tasks in order"),
-        (change("points", "task", 5, 3), "points", "the 2 tasks in order"),
-        (without("points", 4), "evaluations", "21 of 17 rows"),
-        (without("steps", 2), "steps", "5 of 6 rows"),
-        (change("steps", "iteration", 1, 2), "steps", "iteration is 2"),
-        (change("steps", "task", 1, 2), "steps", "task is 2"),
-        (change("classes", "row", 1, 0), "classes", "in order"),
-        (change("classes", "task", 1, 2), "classes", "in order"),
-        (change("classes", "task", 3, 3), "classes", "in order"),
-        (without("classes", 3), "classes", "run.json does not describe the 1 tasks"),
-        (change("classes", "val_rows", 0, -5), "classes", "less than no row"),
-        (change("classes", "val_rows", 0, 4), "evaluations", "total is 5 in row 0, expected 4"),
-        (change("classes", "name", 0, None), "classes", "name lacks values"),
-        (without("mistakes", 0), "mistakes", "25 of 26 rows"),
-        (change("mistakes", "row", 0, 1), "mistakes", "row is 1"),
-        (change("mistakes", "image", 1, 0), "mistakes", "in order"),
-        (change("mistakes", "image", 4, 5), "mistakes", "in order"),
-        (change("mistakes", "image", 0, -1), "mistakes", "in order"),
-        (change("mistakes", "predicted", 3, 4), "mistakes", "the 4 of the record"),
-        (describe(tasks=[{"task": 2}]), "classes", "run.json"),
-        (describe(config={"init": "zero", "tasks": 3}), "classes", "run.json"),
-    ],
-)
-def test_tables_that_do_not_fit_together_are_refused(
-    tmp_path: Path, damage: Callable[[RunRecord], RunRecord], table: str, fact: str
-) -> None:
-    write_record(damage(make_record()), tmp_path / "random")
-    with pytest.raises(RecordError, match=rf"{table}\.parquet is damaged: .*{fact}"):
-        read_record(tmp_path / "random")
-
-
 def test_a_record_of_an_earlier_version_lacks_mistakes_and_counts_within_tasks(
     tmp_path: Path, seal_record: Callable[[Path], None]
 ) -> None:
@@ -359,33 +299,6 @@ def test_a_record_of_an_earlier_version_lacks_mistakes_and_counts_within_tasks(
     assert read.mistakes is None
     assert read.evaluations.drop("correct_in_task").equals(evaluations)
     assert read.evaluations["correct_in_task"].null_count() == len(evaluations)
-
-
-def test_a_run_that_stopped_after_the_first_tasks_describes_those_alone(tmp_path: Path) -> None:
-    config = {"init": "random", "tasks": 2, "stop_after": 1}
-    whole = make_record(config=config, tasks=[{"task": 1}])
-    first: dict[str, Any] = {
-        name: getattr(whole, name).filter(pl.col("task") == 1)
-        for name in ("steps", "evaluations", "points", "mistakes")
-    }
-    write_record(replace(whole, **first), tmp_path / "random")
-    assert len(read_record(tmp_path / "random").evaluations) == 9
-    write_record(whole, tmp_path / "both")
-    with pytest.raises(RecordError, match="it does not go through the 1 tasks in order"):
-        read_record(tmp_path / "both")
-
-
-def test_classes_without_a_test_image_are_not_evaluated(tmp_path: Path) -> None:
-    record = change("classes", "val_rows", 2, 0)(make_record())
-    assert record.mistakes is not None
-    tested = pl.col("row") != 2
-    record = replace(
-        record,
-        evaluations=record.evaluations.filter(tested),
-        mistakes=record.mistakes.filter(tested),
-    )
-    write_record(record, tmp_path / "random")
-    assert len(read_record(tmp_path / "random").evaluations) == 15
 
 
 @pytest.mark.parametrize(
