@@ -7,17 +7,17 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from clinit.cli.console import (
+from clinit.cli.frame.console import (
     hush,
     lose_notes_that_cannot_be_written,
     replace_what_cannot_be_printed,
     say,
     show_messages_of_libraries,
 )
-from clinit.cli.failure import fail
-from clinit.cli.interruption import arrived, heed_signals, raise_no_more
-from clinit.cli.lazy_group import QUIET, Lazy, LazyGroup
-from clinit.cli.threads import set_thread_defaults
+from clinit.cli.frame.failure import fail
+from clinit.cli.frame.interruption import arrived, heed_signals, raise_no_more
+from clinit.cli.frame.lazy_group import QUIET, Lazy, LazyGroup
+from clinit.cli.frame.threads import set_thread_defaults
 
 
 class Commands(LazyGroup):
@@ -25,83 +25,84 @@ class Commands(LazyGroup):
 
     table: ClassVar[Mapping[str, Lazy]] = {
         "demo": Lazy(
-            "clinit.cli.demo:demo",
+            "demo:demo",
             "Run the whole pipeline on handwritten digits, offline, in about a minute.",
         ),
         "doctor": Lazy(
-            "clinit.cli.doctor:doctor",
+            "doctor:doctor",
             "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
         ),
         "extract": Lazy(
-            "clinit.cli.extract:extract",
+            "extract:extract",
             "Run a frozen backbone once over a data set and store its penultimate features.",
         ),
         "align": Lazy(
-            "clinit.cli.align:align",
+            "align:align",
             "Align the head of the base classes with a loss, for runs that train with it.",
         ),
         "train-head": Lazy(
-            "clinit.cli.train_head:train_head",
+            "train_head:train_head",
             "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         ),
         "train-top": Lazy(
-            "clinit.cli.train_top:train_top",
+            "train_top:train_top",
             "Train the top blocks of a backbone, and its head, on new classes that arrive in"
             " tasks.",
         ),
         "sweep": Lazy(
-            "clinit.cli.sweep:sweep",
+            "sweep:sweep",
             "Train every combination of a grid in banks of heads; go on where an earlier call"
             " stopped.",
         ),
         "rerun": Lazy(
-            "clinit.cli.rerun:rerun",
+            "rerun:rerun",
             "Repeat a recorded run from its settings, and compare it with its record.",
         ),
         "report": Lazy(
-            "clinit.cli.report:report",
+            "report:report",
             "Print accuracies, loss and efficiency gain of runs, from their records alone.",
         ),
         "reproduce": Lazy(
-            "clinit.cli.reproduce:reproduce",
+            "reproduce:reproduce",
             "Make tables of the paper and show them beside its numbers, with what differs and why.",
         ),
         "diagnose": Lazy(
-            "clinit.cli.diagnose:diagnose",
+            "diagnose:diagnose",
             "Measure how far features and head have collapsed, and how far the head is from W_LS.",
         ),
         "probe": Lazy(
-            "clinit.cli.probe:probe",
+            "probe:probe",
             "Measure how well a linear head tells the classes of a cache apart: the linear probe.",
         ),
         "export": Lazy(
-            "clinit.cli.export:export",
+            "export:export",
             "Write the trained classifier, backbone and head, as a model that plain timm loads.",
         ),
         "predict": Lazy(
-            "clinit.cli.predict:predict",
+            "predict:predict",
             "Name what is in images, with an exported model: the likeliest classes of each.",
         ),
         "add": Lazy(
-            "clinit.cli.model:add",
+            "model:add",
             "Add classes to a model, from a folder with a folder of images for each.",
         ),
         "remember": Lazy(
-            "clinit.cli.model:remember",
+            "model:remember",
             "Let a model remember its classes: no image, but their statistics.",
         ),
         "remove": Lazy(
-            "clinit.cli.model:remove",
+            "model:remove",
             "Remove classes from a model: their rows, and what it remembers of them.",
         ),
-        "rename": Lazy("clinit.cli.model:rename", "Give classes of a model other names."),
-        "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
-        "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
+        "rename": Lazy("model:rename", "Give classes of a model other names."),
+        "model": Lazy("model:app", "Show a model: its classes, history and memory."),
+        "manifest": Lazy("manifest:app", "Build and show manifests of data sets."),
         "cache": Lazy(
-            "clinit.cli.cache:app", "Show, verify, import, export and group feature caches."
+            "cache:app",
+            "Show, verify, import, export and group feature caches.",
         ),
         "recipe": Lazy(
-            "clinit.cli.recipe:app",
+            "recipe:app",
             "Settings of the paper's tables and of the comparison of starts, for --config.",
         ),
     }

@@ -7,7 +7,7 @@ from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from clinit.cli.report import report
+from clinit.cli.commands.report import report
 
 app = Typer()
 app.command()(report)

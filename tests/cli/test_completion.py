@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import timm
 
-from clinit.cli import completion
+from clinit.cli.frame import completion
 
 HEAVY = ("h5py", "matplotlib", "numpy", "PIL", "polars", "safetensors", "timm", "torch")
 COMPLETE = """

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import typer
 
-from clinit.cli.config import APART, commands_with_files, grids_of
-from clinit.cli.context import given
+from clinit.cli.frame.config import APART, commands_with_files, grids_of
+from clinit.cli.frame.context import given
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError
 from clinit.headtrain.sweep.grid import Interval, distinct, runs_of

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from clinit.cli import main as command_line
-from clinit.cli.console import (
+from clinit.cli.frame.console import (
     Console,
     note,
     print_csv,
@@ -166,7 +166,7 @@ def test_an_unforeseen_error_is_a_traceback_without_control_characters(
     def fail(name: str) -> str:
         raise ZeroDivisionError(HOSTILE)
 
-    monkeypatch.setattr("clinit.cli.recipe.recipe", fail)
+    monkeypatch.setattr("clinit.cli.commands.recipe.recipe", fail)
     assert run(monkeypatch, "recipe", "show", "table2-last-layer") == 1
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last):\n")

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from clinit.cli.export import export
+from clinit.cli.commands.export import export
 from clinit.errors import ModelError
 from clinit.headtrain.record.format import read_record
 from tests.snapshots import check_snapshot

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from clinit.cli.failure import fail
+from clinit.cli.frame.failure import fail
 from clinit.cli.main import app
 
 LESS = "Give a smaller --batch-size or --workers, or free some."

@@ -15,7 +15,7 @@ SIGNALS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SI
 WAITS = """
 import os, signal, sys, time
 from clinit.cli import main as m
-from clinit.cli.interruption import keeps
+from clinit.cli.frame.interruption import keeps
 
 @keeps("All of it is kept.")
 def wait():

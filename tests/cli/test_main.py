@@ -122,7 +122,7 @@ def test_help_builds_no_command_and_loads_no_heavy_package() -> None:
     code = (
         "import sys; from clinit.cli.main import app; app(['--help'], standalone_mode=False);"
         "heavy = {'torch', 'timm', 'h5py', 'polars', 'scipy', 'sklearn', 'matplotlib', 'numpy',"
-        " 'clinit.cli.train_head', 'clinit.cli.sweep'};"
+        " 'clinit.cli.commands.train_head', 'clinit.cli.commands.sweep'};"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
     assert python(code).endswith("loaded: []\n")

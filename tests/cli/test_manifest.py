@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from clinit.cli.manifest import app
+from clinit.cli.commands.manifest import app
 from clinit.errors import ManifestError
 from clinit.extract.dataset.manifest import read_manifest
 from tests.extract.dataset.made import make_tar

@@ -11,8 +11,8 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from clinit.cli import predict as predict_output
-from clinit.cli.predict import COLUMNS, OF_REJECTION, predict
+from clinit.cli.commands import predict as predict_output
+from clinit.cli.commands.predict import COLUMNS, OF_REJECTION, predict
 from clinit.errors import ImageError, ModelError
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.predict import Guess, Prediction, Rejection, find_images, load_model

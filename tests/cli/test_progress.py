@@ -10,20 +10,19 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from clinit.cli import console
-from clinit.cli import progress as progress_module
-from clinit.cli import training_progress as training_progress_module
+from clinit.cli.frame import console, work_progress
+from clinit.cli.frame import progress as progress_module
+from clinit.cli.frame.progress import Line, Progress, ProgressLog, counting, doing, progress
 from clinit.cli.main import app
-from clinit.cli.progress import Line, Progress, ProgressLog, counting, doing, progress
 from clinit.headtrain import events
 from tests.cli.screen import Screen, on_terminal
 
 # What a bar and results do to each other, in a process of its own with a terminal.
 STEPS = """
 import os, time
-from clinit.cli.console import note, print_csv, print_json, replace_what_cannot_be_printed
-from clinit.cli.console import say, warn
-from clinit.cli.progress import doing, progress
+from clinit.cli.frame.console import note, print_csv, print_json, replace_what_cannot_be_printed
+from clinit.cli.frame.console import say, warn
+from clinit.cli.frame.progress import doing, progress
 
 replace_what_cannot_be_printed()
 
@@ -147,8 +146,8 @@ def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.Monk
 def told_of(monkeypatch: pytest.MonkeyPatch, *seen: events.Event) -> str:
     """Return the line of a log after some events of a training."""
     shown = Progress(lambda: None)
-    monkeypatch.setattr(training_progress_module, "progress", lambda: nullcontext(shown))
-    with training_progress_module.training_progress() as observe:
+    monkeypatch.setattr(work_progress, "progress", lambda: nullcontext(shown))
+    with work_progress.training_progress() as observe:
         for event in seen:
             observe(event)
     return shown.in_words()

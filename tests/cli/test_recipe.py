@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clinit.cli.config import grids_of
+from clinit.cli.frame.config import grids_of
+from clinit.cli.frame.recipes import names, recipe
 from clinit.cli.main import app
-from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.sweep.grid import distinct, runs_of

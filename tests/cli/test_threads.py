@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clinit.cli.threads import BLAS_TIMEOUT, SPIN_COUNT, TABLE_THREADS, set_thread_defaults
+from clinit.cli.frame.threads import BLAS_TIMEOUT, SPIN_COUNT, TABLE_THREADS, set_thread_defaults
 
 OTHERS = {
     "OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT),
@@ -42,8 +42,8 @@ OWN = {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20", "POLARS_MAX_THREA
 def test_defaults_are_set_and_what_the_user_has_set_wins(
     monkeypatch: pytest.MonkeyPatch, allowed: int, own: dict[str, str], added: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("clinit.cli.threads.cpu_count", lambda: allowed)
-    monkeypatch.setattr("clinit.cli.threads.visible_cpus", lambda: 4)
+    monkeypatch.setattr("clinit.cli.frame.threads.cpu_count", lambda: allowed)
+    monkeypatch.setattr("clinit.cli.frame.threads.visible_cpus", lambda: 4)
     environment = dict(own)
     set_thread_defaults(environment)
     assert environment == {**own, **added}

@@ -19,8 +19,8 @@ from typing import Any
 
 import typer
 
+from clinit.cli.frame.recipes import names
 from clinit.cli.main import app
-from clinit.cli.recipe import names
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))

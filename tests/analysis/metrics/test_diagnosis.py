@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from clinit.analysis.metrics import diagnosis
 from clinit.analysis.metrics.collapse import neural_collapse
 from clinit.analysis.metrics.diagnosis import diagnose_split
-from clinit.cli.diagnose import diagnose
+from clinit.cli.commands.diagnose import diagnose
 from clinit.errors import HeadError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head

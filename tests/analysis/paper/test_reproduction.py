@@ -14,7 +14,7 @@ from clinit.analysis.paper.reproduction import Reproduction, reproduction
 from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.analysis.paper.text import terminal
 from clinit.analysis.report.run import RunSummary
-from clinit.cli.reproduce import Plan
+from clinit.cli.commands.reproduce import Plan
 from clinit.headtrain.study.rules import settings_of
 
 Make = Callable[..., tuple[RunSummary, ...]]

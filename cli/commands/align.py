@@ -1,0 +1,99 @@
+"""`clinit align`: fine-tune the base head with another loss, on cached features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.frame.config import ConfigOption
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import Memory, Overwrite
+from clinit.cli.frame.progress import doing, progress
+from clinit.cli.frame.run_data import check_caches
+from clinit.cli.frame.study_options import takes
+from clinit.headtrain.probe.settings import AlignConfig
+from clinit.words import number_of
+
+
+@keeps("No half of a file is left: it is written whole or not at all.")
+@takes("config", AlignConfig)
+def align(
+    cache: Annotated[
+        Path,
+        typer.Argument(help="Feature cache of the base classes."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="Head file to write, .safetensors.", metavar="FILE"),
+    ],
+    config: AlignConfig,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="Head file to start from.", metavar="FILE", show_default="the head in the cache"
+        ),
+    ] = None,
+    views: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Views (`clinit extract --views`) to train on in turn; 0: plain features.",
+            show_default="all in the cache",
+        ),
+    ] = None,
+    memory: Memory = None,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Align the head of the base classes with a loss, for runs that train with it.
+
+    Squared error aims at logits that a head trained with cross entropy does not
+    have. Use the result with `clinit train-head --loss mse --head FILE`.
+    """
+    if out.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+    check_caches(cache, head=head)
+    with claimed_file(out), progress() as shown:
+        from clinit.extract.cache.head import write_head
+        from clinit.extract.cache.read import open_cache
+        from clinit.headtrain.probe import align as alignment
+        from clinit.headtrain.stream.source import read_sources, starting_head
+
+        check_free(out, overwrite=overwrite)
+        tell_replaced([out], overwrite=overwrite)
+        with doing("Reading the feature cache …"):
+            chosen = alignment.choose_views(open_cache(cache), views)
+            (source,) = read_sources(cache, memory=memory)
+        for text in source.notes:
+            note(text)
+        line = shown.line("Aligning", unit="epochs")
+        line.count(0, config.epochs)
+
+        def on_epoch(done: int, loss: float) -> None:
+            line.count(done, config.epochs)
+            line.more = f"{config.loss} loss {loss:.4g}"
+
+        start, _ = starting_head(source, head, on_note=note)
+        aligned = alignment.align(source, start, config, chosen, on_epoch=on_epoch)
+        write_head(aligned, out)
+    _show(aligned.alignment or {})
+    say(f"Head at {out}")
+
+
+def _show(facts: Mapping[str, Any]) -> None:
+    losses, views = facts["loss_by_epoch"], facts["views"]
+    seen = f"{number_of(views, 'view')} (seed {facts['view_seed']})" if views else "plain images"
+    say(
+        f"{facts['loss']} loss {losses[0]:.4g} in the first epoch, {losses[-1]:.4g} in the last,"
+        f" on {facts['train_rows']:,} rows, {seen}"
+    )
+    if facts["top1_before"] is not None:
+        say(
+            f"Top-1 on {facts['val_rows']:,} validation rows: {facts['top1_before']:.2f} % before,"
+            f" {facts['top1_after']:.2f} % after"
+        )

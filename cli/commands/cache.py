@@ -1,0 +1,218 @@
+"""`clinit cache`: look at feature caches, verify them, and record groups of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.commands.cache_arrays import export, import_
+from clinit.cli.commands.extract import size_megabytes
+from clinit.cli.frame.console import out, say
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import CacheArgument, DeviceOption, Workers
+from clinit.cli.frame.progress import counting
+from clinit.words import number_of, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clinit.extract.cache.summary import HeadFacts, RunFacts
+    from clinit.extract.work.recorded import Rechecked
+
+
+@keeps("No half of a file is left: it is written whole or not at all.")
+def group(
+    cache: CacheArgument,
+    table: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
+            " column of the groups. Without `path`: a row per imported feature, in their order.",
+        ),
+    ],
+    column: Annotated[
+        str,
+        typer.Option(
+            help="Column whose equal values belong together: video, patient, burst.",
+        ),
+    ],
+) -> None:
+    """Record which training images of a class belong together.
+
+    Images of one group count as one where new head rows start, and are left out
+    together. Groups that are recorded take the place of those that are found in
+    the features: copies, crops and frames that stand by themselves.
+
+    clinit cache group caches/scenes frames.csv --column video
+    """
+    from clinit.extract.arrays.groups import write_groups
+    from clinit.extract.cache.read import open_cache
+
+    split = open_cache(cache).split("train")
+    repeating, groups = write_groups(split.path, split.manifest, table, column)
+    rows = number_of(split.num_rows, "image")
+    say(f"Of {rows}, {repeating:,} repeat others: {number_of(groups, 'group')} by {column}")
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show, verify, import, export and group feature caches.",
+)
+
+
+@app.command()
+def show(cache: CacheArgument) -> None:
+    """Show what a cache holds and what its features depend on."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from clinit.extract.cache.fingerprint import IMPORTED
+    from clinit.extract.cache.read import open_cache
+
+    opened = open_cache(cache)
+    table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
+    splits = list(opened.splits.values())
+    table.add_row("data set", *(visible(s.plan.dataset) for s in splits))
+    table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
+    table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
+    table.add_row(
+        "classes", *(f"{len(set(s.labels.tolist())):,} of {len(s.class_names):,}" for s in splits)
+    )
+    table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
+    table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
+    table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
+    table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
+    rates = [s.summary.run.images_per_s for s in splits]
+    table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
+    table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
+    if splits[0].fingerprint.is_imported:
+        table.add_row("imported from", *(visible(_source(s.summary.run)) for s in splits))
+    out.print(table)
+    for name, value in splits[0].fingerprint.without_rows.fields.items():
+        if name != IMPORTED:  # its value is a mark, the same whatever the files were
+            say(f"{name:>12}  {value}")
+    if opened.head is None:
+        say(f"{'head':>12}  none")
+    else:
+        named = "named" if opened.head.class_names else "without names"
+        by = (opened.head.origin or {}).get("fitted")
+        fitted = f", fitted: {by}" if by else ""
+        say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
+    if views := opened.views:
+        seed, megabytes = views[0].fingerprint.view_seed, sum(size_megabytes(v.path) for v in views)
+        say(f"{'views':>12}  {len(views)} of train, seed {seed}, {megabytes:,.1f} MB")
+        say(f"{'':>12}  {views[0].fingerprint.augmentation}")
+
+
+def _top1(head: HeadFacts) -> str:
+    percent = head.top1.percent
+    if percent is None:
+        return "its rows have no names" if head.class_names == "unknown" else "other classes"
+    return f"{percent:.2f} % of {head.total:,}"
+
+
+def _source(run: RunFacts) -> str:
+    if run.features is not None:
+        return Path(run.features.path).name
+    return number_of(len(run.merged), "cache") if run.merged else ""
+
+
+def verify(
+    cache: CacheArgument,
+    deep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Also extract this many rows of every split and view again, drawn at random, and"
+            " compare the features.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draw.")] = 0,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the images, for --deep.",
+            metavar="FOLDER",
+            show_default="where they were",
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the weights, for --deep.", metavar="FILE", show_default="where they were"
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    workers: Workers = None,
+) -> None:
+    """Compare everything in a cache with its digests: features, manifests, head and views.
+
+    The digests tell what has changed since it was written. `--deep N` tells
+    whether the features are those of the images: N rows are extracted again.
+    """
+    from clinit.errors import CacheError
+
+    with counting() as show:
+        _check_digests(cache, show)
+        if deep is None:
+            say("Everything is as it was written.")
+            return
+        from clinit.extract.cache.read import open_cache
+        from clinit.extract.work.recorded import images_root, rebuild_network, recheck, sample_rows
+
+        opened = open_cache(cache)
+        parts = (*opened.splits.values(), *opened.views)
+        network, found = rebuild_network(parts[0], weights, device), []
+        for split in parts:
+            rows, place = sample_rows(split, deep, seed), images_root(split, root)
+            if len(rows):
+                found.append(recheck(split, network, place, rows, workers=workers, on_rows=show))
+                _print_rechecked(found[-1])
+    if different := sum(not each.is_same for each in found):
+        raise CacheError(
+            f"{number_of(different, 'part')} of {cache} differ from what the images give",
+            remedy="The images, their order or the network are others than at extraction. If they"
+            " are right now, extract into a new folder with `clinit extract`.",
+        )
+    say("Everything is as it was written, and the sample is what its images give.")
+
+
+def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
+    from clinit.errors import CacheError
+    from clinit.extract.cache.verify import recorded_commands
+    from clinit.extract.cache.verify import verify as check
+
+    remedies: list[str] = []
+    damaged: list[Path | None] = []
+    for part in check(cache, on_shard=show):
+        if part.told:
+            say(part.told)
+        for problem in part.problems:
+            say(f"  {problem}")
+            remedies.append(problem.remedy)
+            damaged.append(part.folder)
+    if damaged:
+        remedies += (f"It was: {each}" for each in recorded_commands(cache, damaged))
+        raise CacheError(
+            f"{number_of(len(damaged), 'problem')} in {cache}",
+            remedy="\n".join(dict.fromkeys(remedies)),
+        )
+
+
+def _print_rechecked(found: Rechecked) -> None:
+    mark = "" if found.is_same else "  DIFFERENT"
+    say(
+        f"{found.title}: {number_of(found.num_rows, 'row')} extracted again: largest difference"
+        f" {found.largest:.2g} of a row's largest feature, row {found.row:,}, {found.path}{mark}"
+    )
+    say(f"  up to {found.tolerance:.2g} is rounding: storage, and sums in another order")
+    for each in found.unreadable:
+        say(f"  cannot be read now: {each}")
+
+
+app.command()(verify)
+app.command("import")(import_)
+app.command()(export)
+app.command()(group)

@@ -1,0 +1,223 @@
+"""`clinit cache import` and `export`: features from elsewhere become a cache, and files again."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from clinit.cli.frame.console import note, say, warn
+from clinit.cli.frame.context import command_line
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split
+from clinit.cli.frame.progress import counting, doing
+from clinit.words import number_of
+
+HeadFit = Literal["logistic", "ridge", "lda"]
+"""How a head is fitted to imported rows."""
+
+
+def _option(help: str, metavar: str | None = None, default: bool | str = True, **more: Any) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=default, **more)
+
+
+def _name_of_an_extractor(name: str) -> str:
+    if name in ("", "imported"):
+        raise typer.BadParameter("say what computed the features, such as clip-vit-b-32")
+    return name
+
+
+@keeps("Written shards are kept: the same command goes on after them.")
+def import_(
+    features: Annotated[
+        Path,
+        typer.Argument(help="Features (rows, dim): .npy, .npz, .safetensors or .parquet."),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Labels, integers from 0 or text, in a file of their own.",
+            show_default="in the file of the features",
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, _option("Folder of the cache.", "FOLDER", default=False)],
+    backbone: Annotated[
+        str,
+        _option(
+            "Name of what computed the features, such as clip-vit-b-32. Caches of the same"
+            " name can be used together, so name the weights too.",
+            default=False,
+            callback=_name_of_an_extractor,
+        ),
+    ],
+    split: Annotated[
+        ReadSplit, _option("Split that the rows belong to." + READ_AS_VAL)
+    ] = ReadSplit.train,
+    classes: Annotated[
+        Path | None,
+        _option(
+            "Class names, one per line.", "FILE", "those in the file, or the labels themselves"
+        ),
+    ] = None,
+    features_name: Annotated[
+        str | None,
+        _option("Which array, tensor or column holds the features.", default="features"),
+    ] = None,
+    labels_name: Annotated[
+        str | None, _option("Which one holds the labels.", default="labels, label")
+    ] = None,
+    head: Annotated[
+        Path | None,
+        _option(
+            "Head file to store as the pretrained one: `weight`, `bias` and `class_names` in a"
+            " .safetensors or .npz file.",
+            "FILE",
+            "none",
+        ),
+    ] = None,
+    fit_head: Annotated[
+        HeadFit | None,
+        _option(
+            "Fit a head to the training rows: logistic regression with a penalty chosen on"
+            " held-out rows, or in one pass least squares or linear discriminants.",
+            default="none",
+        ),
+    ] = None,
+    dataset: Annotated[str, _option("Name of the data set.")] = "imported",
+) -> None:
+    """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
+
+    Run it once per split, with the same --backbone and --classes; an import that
+    was killed goes on. Base classes need a head: --head FILE, or --fit-head for
+    one that is fitted to their rows. Then `clinit train-head` and `clinit
+    diagnose` work as with features of `clinit extract`.
+    """
+    from clinit.extract.arrays.fitted_head import check_takes_head
+    from clinit.extract.arrays.import_features import ImportConfig, import_features
+
+    if fit_head is not None:
+        if head is not None:
+            raise typer.BadParameter("--head and --fit-head exclude one another")
+        if split is not ReadSplit.train:
+            raise typer.BadParameter("--fit-head fits to training rows: give it with --split train")
+        check_takes_head(out)
+
+    config = ImportConfig(
+        split=split.stored,
+        dataset=dataset,
+        backbone=backbone,
+        classes=classes,
+        head=head,
+        features_name=features_name,
+        labels_name=labels_name,
+        head_follows=fit_head is not None,
+        command=command_line(),
+    )
+    with counting("rows") as count:
+        written = import_features(
+            features, labels, out, config, on_note=note, on_rows=partial(count, "Writing")
+        )
+    say(
+        f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
+        f" {written.dim} x {written.dtype}, at {written.path}"
+    )
+    if written.num_valid < written.num_rows:
+        warn(
+            f"{written.num_rows - written.num_valid:,} rows are not finite, or beyond"
+            " the range of float32: marked invalid"
+        )
+    top1 = written.summary.head.top1.percent
+    if fit_head is not None:
+        _fit(out, fit_head)
+    elif top1 is not None:
+        say(f"top-1 of the head on these features: {top1:.2f} %")
+
+
+def _fit(cache: Path, by: HeadFit) -> None:
+    """Fit a head to the training rows of a cache, store it there and say how good it is."""
+    from clinit.extract.arrays.fitted_head import give_head, remove_lost_head
+    from clinit.extract.cache.read import open_cache
+    from clinit.headtrain.probe.fit_head import fit_head
+    from clinit.headtrain.stream.source import read_source
+
+    remove_lost_head(cache)
+    with doing("Reading the features …"):
+        source = read_source(cache)
+    titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
+    with counting("searches") as count:  # nothing is shown where there are none
+        head, notes = fit_head(
+            source,
+            by,
+            progress=lambda stage, done, total: count(titles[stage], done, total),
+        )
+    told = head.origin or {}
+    is_same = give_head(cache, head, class_names_from="the classes of the data set")
+    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
+    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
+    say(f"Head of {head.num_classes:,} classes: {told['fitted']}, {', '.join(words)}")
+    judged = {name: split.summary.head.top1 for name, split in open_cache(cache).splits.items()}
+    val, top1 = judged.get("val"), judged["train"]
+    elsewhere = "" if val is not None else "; `--split val` measures it on others"
+    say(
+        f"top-1 of the head on the {top1.total:,} rows that it was fitted to:"
+        f" {top1.percent:.2f} %{elsewhere}"
+    )
+    if val is not None and val.percent is not None:
+        say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
+    if not is_same:
+        notes += ("it is not the head that the cache had, which was fitted otherwise",)
+    for text in notes:
+        note(text)
+
+
+@keeps("Splits that are written are kept; an unfinished file is removed.")
+def export(
+    cache: CacheArgument,
+    out: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of one split (.safetensors, .parquet), or a folder for all splits.",
+        ),
+    ],
+    format: Annotated[
+        Literal["npy", "safetensors", "parquet"] | None,
+        _option("How to write.", default="by the suffix; npy for a folder"),
+    ] = None,
+    split: Annotated[
+        Split | None, _option("Export only this split.", default="all there are")
+    ] = None,
+    keep_invalid: Annotated[
+        bool,
+        typer.Option(
+            "--keep-invalid", help="Keep rows without features, as NaN; they are left out else."
+        ),
+    ] = False,
+) -> None:
+    """Write features, labels and class names as NumPy, safetensors or Parquet files.
+
+    One shard is in memory at a time, whatever the size of the cache.
+    `clinit cache import` reads each of the formats, and gets the same bits.
+
+    clinit cache export caches/scenes scenes.parquet --split train
+    """
+    from clinit.extract.arrays.export_features import export_features
+    from clinit.extract.cache.read import open_cache
+
+    opened = open_cache(cache)
+    splits = [opened.split(split.value)] if split else list(opened.splits.values())
+    with counting() as show:
+        exports = export_features(splits, out, format, keep_invalid=keep_invalid, on_rows=show)
+        for written in exports:
+            plan = written.split.plan
+            say(
+                f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
+                f" {written.split.dtype} at {written.path}"
+            )
+            if written.num_left_out:
+                note(
+                    f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
+                    " left out: `rows` tells which are there"
+                )

@@ -1,0 +1,98 @@
+"""`clinit diagnose`: neural collapse and least-square deviation of a head on a cache."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clinit.cli.frame.console import note, out, print_json, say
+from clinit.cli.frame.options import (
+    AsJson,
+    CacheArgument,
+    DeviceOption,
+    Memory,
+    Output,
+    OutputFormat,
+    Split,
+)
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.run_data import check_caches
+from clinit.words import number_of
+
+STORED = "pretrained"
+"""The word for the head in the cache."""
+
+
+def diagnose(
+    cache: CacheArgument,
+    split: Annotated[
+        Split | None, typer.Option(help="Which rows.", show_default="train, or else val")
+    ] = None,
+    head: Annotated[
+        str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
+    ] = STORED,
+    per_class: Annotated[
+        bool,
+        typer.Option("--per-class", help="Also print a line per class; reads the cache twice."),
+    ] = False,
+    lam: Annotated[
+        float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
+    ] = 0.05,
+    device: DeviceOption = "auto",
+    memory: Memory = None,
+    output: OutputFormat = Output.table,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how far features and head have collapsed, and how far the head is from W_LS.
+
+    NC1 to NC4 and D_LS, over the classes that both the cache and the head know,
+    all classes weighing the same. Each number comes with its meaning and the
+    least value it can have.
+    """
+    if not math.isfinite(lam):
+        raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
+    check_caches(cache, head=None if head == STORED else Path(head))
+    from clinit.analysis.metrics.diagnosis import diagnose_split
+    from clinit.errors import HeadError
+    from clinit.extract.cache.head import read_head
+    from clinit.extract.cache.read import open_cache
+    from clinit.headtrain.ram import HostMemory, check_shards
+    from clinit.headtrain.record.format import finite
+    from clinit.machine import choose_device
+
+    opened = open_cache(cache)
+    name = split.value if split else ("train" if "train" in opened.splits else "val")
+    rows = opened.split(name)
+    chosen = opened.head if head == STORED else read_head(Path(head), dim=rows.dim, on_note=note)
+    if chosen is None:
+        raise HeadError(
+            f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."
+        )
+    check_shards(rows, HostMemory.of(memory))
+    with doing(f"Reading {cache} …"):
+        place = choose_device(device)
+        found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)
+    if as_json or output is Output.json:
+        content = {"cache": str(cache), "split": name, "head": head, **found.content()}
+        print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    collapse = found.collapse
+    say(f"{cache}, split {name}, head {head}")
+    say(
+        f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
+        f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
+    )
+    out.print(found.table())
+    if per_class:
+        out.print(found.class_table())
+    if others := len(rows.class_names) - collapse.classes:
+        note(
+            f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
+            " without features"
+        )
+    if lost := min(collapse.dim, collapse.classes - 1) - collapse.rank:
+        note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")

@@ -1,0 +1,69 @@
+"""`clinit doctor`: what on this machine keeps clinit from working, or from working well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.frame.console import out, print_json, say
+from clinit.cli.frame.options import AsJson, Output, OutputFormat
+from clinit.cli.frame.progress import doing
+from clinit.words import visible
+
+if TYPE_CHECKING:
+    from clinit.extract.doctor import Finding
+
+_STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
+
+
+def doctor(
+    place: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Where caches are to be written.", metavar="FOLDER", show_default="here"
+        ),
+    ] = Path(),
+    output: OutputFormat = Output.table,
+    as_json: AsJson = False,
+) -> None:
+    """Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.
+
+    A warning costs speed or comfort; a fault makes something fail, and the
+    exit code 1. Beside each is what mends it.
+
+    clinit doctor --out /data/caches
+    """
+    from clinit.extract.doctor import State, examine
+
+    findings: list[Finding] = []
+    with doing("Checking …") as status:
+        for finding in examine(place):
+            findings.append(finding)
+            status.update(f"Checking … {finding.subject} done")
+    if as_json or output is Output.json:
+        print_json(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+    else:
+        _show(findings)
+    if any(finding.state is State.fault for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "", "", box=box.SIMPLE, show_header=False, padding=(0, 1, 0, 0))
+    for finding in findings:
+        told = Text(visible(finding.told))
+        if finding.remedy:
+            told.append(f"\n→ {visible(finding.remedy)}", style="bold")
+        table.add_row(visible(finding.subject), Text(finding.state, _STYLES[finding.state]), told)
+    out.print(table)
+    bad = [finding.subject for finding in findings if finding.state != "ok"]
+    say(f"To be mended: {', '.join(bad)}." if bad else "Nothing stands in the way.")

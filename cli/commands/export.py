@@ -1,0 +1,209 @@
+"""`clinit export`: write the backbone and the head of a run as one network that timm loads."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.frame.claim import claimed_file, tell_replaced
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out
+from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.run_data import check_run
+from clinit.files.paths import check_writable
+from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from clinit.headtrain.model.export import Export
+
+
+@keeps("No half of a model is left: it is written whole or not at all.")
+def export(
+    context: Context,
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run record of train-head or train-top."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Model to write: a folder, or one file that ends in .safetensors. A file that"
+            " ends in .npz is the head alone.",
+        ),
+    ],
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights of the backbone.",
+            metavar="FILE",
+            show_default="where they were when it was extracted",
+        ),
+    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
+    ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Let a folder remember class statistics and held-out features of the run's caches,"
+            " for `clinit add` and `predict --reject`.",
+        ),
+    ] = True,
+    temperature: Annotated[
+        bool,
+        typer.Option(
+            "--temperature/--no-temperature",
+            help="Divide the rows of the head by the temperature at which probabilities fit test"
+            " rows of the run best; the answers stay the same.",
+        ),
+    ] = True,
+    head_only: Annotated[
+        bool,
+        typer.Option(
+            "--head-only",
+            help="Write the head without the backbone, into a .safetensors or .npz file, for"
+            " features from elsewhere.",
+        ),
+    ] = False,
+    check_images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Images, to compare the ONNX form on.",
+            show_default="test images of the run",
+            exists=True,
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the trained classifier, backbone and head, as a model that plain timm loads.
+
+    It holds the class names and the preprocessing too: `clinit predict` needs
+    nothing else. A folder has them in the form of models on the Hugging Face
+    Hub. The network is compared with what was trained before anything is
+    written. Features that were imported have no network: --head-only writes
+    their head.
+    """
+    check_run(run)
+    check_writable(out)
+    if out.absolute().resolve().is_relative_to(run.resolve()):
+        raise typer.BadParameter(
+            f"--out is a place outside the run record, which holds its own files alone, got {out}"
+        )
+    head_only = head_only or out.suffix == ".npz"
+    is_folder = out.suffix not in (".npz", ".safetensors")
+    reads_features = temperature or (memory and is_folder and not head_only)
+    _check_options(context, out, head_only=head_only, reads_features=reads_features)
+    from clinit.headtrain.model.export import export_run
+    from clinit.headtrain.model.predict import find_images
+
+    tell_replaced([out], overwrite=overwrite)
+    check_with = [] if check_images is None else find_images([check_images])
+    with claimed_file(out), doing("Putting backbone and head together …"):
+        exported = export_run(
+            run,
+            out,
+            base=base,
+            new=new,
+            weights=weights,
+            onnx=onnx,
+            remembers=memory,
+            calibrated=temperature,
+            check_with=check_with,
+            overwrite=overwrite,
+            head_only=head_only,
+        )
+    for text in exported.notes:
+        note(text)
+    (_show_head if exported.network is None else _show_network)(exported)
+
+
+def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
+    """Refuse options that mean nothing for what is written."""
+    forms = (".npz", ".safetensors")
+    if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
+        kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
+        raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
+    onnx = given(context, "onnx") is not None
+    alone = ["weights", "onnx", "memory", "check_images"] if head_only else []
+    idle = dict.fromkeys(alone, "where the head alone is written")
+    if not reads_features:
+        read = ["base", "new"] if head_only else ["new"]
+        idle |= dict.fromkeys(read, "where no feature is read")
+    if not onnx:
+        idle.setdefault("check_images", "without --onnx")
+    for name, why in idle.items():
+        if given(context, name) is not None:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+    if onnx:
+        check_onnx_out(out)
+
+
+def _show_head(exported: Export) -> None:
+    arrived = sum(task > 0 for task in exported.run.tasks)
+    backbone = exported.run.record.info["base"]["fingerprint"].get("backbone")
+    say(
+        f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
+        f" on {exported.head.dim:,} features of {backbone or 'an unknown backbone'}"
+    )
+    if (ended := exported.run.accuracies()["all"]).percent is not None:
+        say(f"The run ended with top-1 {ended.percent:.2f} %")
+    if exported.temperature is not None:
+        say(f"Probabilities: {exported.temperature.describe()}")
+    say(f"Head file at {exported.path}; name rows of features with it:")
+    say(f"clinit predict {shlex.quote(str(exported.path))} FEATURES.npy")
+
+
+def _show_network(exported: Export) -> None:
+    network = exported.network
+    assert network is not None
+    facts, ended = network.facts, exported.run.accuracies()
+    arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
+    say(
+        f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
+        f" the base, {arrived:,} that arrived in {number_of(tasks, 'task')}"
+    )
+    changed = "the backbone as it was extracted with"
+    if num_changed := sum(value.size for value in exported.run.changed.values()):
+        changed = f"{num_changed:,} of the backbone changed in training"
+    say(f"{network.num_parameters:,} parameters, {changed}")
+    if ended["all"].percent is None:
+        say("The run ended with no test image: its accuracy is unknown")
+    else:
+        parts = [
+            f"{part.percent:.2f} % of {part.total:,} of {name} classes"
+            for name, part in ((name, ended[name]) for name in ("base", "new"))
+            if part.percent is not None
+        ]
+        top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
+        say(f"The run ended with {top1} ({', '.join(parts)})")
+    say(f"Images: {facts.transform.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
+    for part in (exported.memory, network.onnx):
+        if part is not None:
+            say(part.describe())
+    say()
+    say("import timm")
+    say(f"model = {facts.loading_line(exported.path)}.eval()")
+    is_folder, path = exported.path.is_dir(), shlex.quote(str(exported.path))
+    if is_folder:
+        say("config = timm.data.resolve_model_data_config(model)")
+        say("transform = timm.data.create_transform(**config)")
+    say()
+    say(f"Model {'folder' if is_folder else 'file'} at {exported.path}; try it:")
+    say(f"clinit predict {path} IMAGE…")
+    if is_folder:
+        say()
+        say(
+            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
+        )
+        say(f"hf upload USER/NAME {path} . --private")

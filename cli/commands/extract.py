@@ -1,0 +1,247 @@
+"""`clinit extract`: images to a feature cache, with a bar and the result of each split and view."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from clinit.cli.frame.completion import datasets
+from clinit.cli.frame.config import ConfigOption
+from clinit.cli.frame.console import note, say, warn
+from clinit.cli.frame.context import Context, command_line, overridden
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import (
+    COMPUTATION,
+    NETWORK,
+    READ_AS_VAL,
+    Autocast,
+    Dtype,
+    ReadSplit,
+    fills,
+    option,
+)
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.work_progress import extraction_progress
+from clinit.extract.cache.plan import WHOLE, Part
+from clinit.extract.work.options import ExtractOptions
+from clinit.files.paths import check_writable
+from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import InvalidRow
+    from clinit.extract.work.split_run import SplitResult
+
+
+_OPTIONS: Mapping[str, Any] = {
+    "root": option(Path, "Folder of the images.", "Data", metavar="FOLDER"),
+    "out": option(Path, "Folder of the feature cache.", "Output", metavar="FOLDER"),
+    "dataset": option(
+        str | None,
+        "imagenet1k, places365, digits; or `folder` for any tree of class folders, `webdataset` for"
+        " tar shards, `huggingface` for Parquet files.",
+        "Data",
+        autocompletion=datasets,
+    ),
+    "manifest": option(
+        Path | None,
+        "Manifest of `clinit manifest build`, instead of --dataset.",
+        "Data",
+        metavar="FILE",
+    ),
+    "split": option(
+        ReadSplit | None,
+        "Extract only this split." + READ_AS_VAL,
+        "Data",
+        show_default="train and val, as far as they are there",
+    ),
+    **NETWORK,
+    **COMPUTATION,
+    "dtype": option(Dtype, "How features are stored.", "Output"),
+    "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
+    "limit_per_class": option(
+        int | None,
+        "Most images per class; the first ones are taken.",
+        "Data",
+        min=1,
+        show_default="all",
+    ),
+    "shard_rows": option(
+        int, "Rows per shard: what a killed run loses at most.", "Output", min=1, max=10**9
+    ),
+    "views": option(
+        int,
+        "Random crops of every training image, mirrored half of the time, stored next to the plain"
+        " features for `clinit align`; those that are there are kept.",
+        "Views",
+        min=0,
+        max=1000,
+    ),
+    "view_seed": option(int, "Seed of the views.", "Views", min=0, max=2**32 - 1),
+    "retry_invalid": option(
+        bool,
+        "Read the images of invalid rows again, once they can be read; their shards are computed"
+        " anew.",
+        "Data",
+        "--retry-invalid",
+    ),
+    "strict": option(
+        bool,
+        "Stop at an unreadable image and at counts that differ from the description.",
+        "Data",
+        "--strict",
+    ),
+    "part": option(
+        str | None,
+        "Compute one of n parts of the shards. Give each process its own; whichever is last"
+        " completes the cache.",
+        "Computation",
+        metavar="I/N",
+    ),
+    "ray": option(
+        str | None,
+        "Compute on the Ray cluster at this address: one part per GPU, else one per node"
+        " (--workers: processors of each). Images and cache are on shared storage.",
+        "Computation",
+        metavar="ADDRESS",
+    ),
+}
+
+
+@keeps("Finished shards are kept: the same command goes on after them.")
+@fills("options", ExtractOptions, _OPTIONS)
+def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
+    """Run a frozen backbone once over a data set and store its penultimate features.
+
+    An interrupted run resumes when the same command is given again. Processes
+    on any hosts that share the folder divide the work by --part 1/4 to 4/4. An
+    unreadable image keeps its row, marked invalid, and is listed at the end. If
+    the machine fails (memory, rights, storage) the run stops, and no row is
+    marked for it.
+
+    clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
+    """
+    if overridden(context, "dataset", "manifest"):
+        options = replace(options, dataset=None)
+    if overridden(context, "manifest", "dataset"):
+        options = replace(options, manifest=None)
+    if (options.dataset is None) == (options.manifest is None):
+        raise typer.BadParameter("give either --dataset or --manifest")
+    if options.part is not None:
+        Part.parse(options.part)  # refused before images are listed
+        if options.ray is not None:
+            raise typer.BadParameter("--part and --ray exclude each other: give one")
+    check_writable(options.out)
+    manifests = options.manifests(doing=doing, warn=warn, note=note)
+    with extraction_progress() as on_progress:
+        _print_results(replace(options, command=command_line()).run(manifests, on_progress))
+
+
+_BAD_IMAGES_SHOWN = 20
+
+
+def _print_results(results: Iterable[SplitResult]) -> None:
+    """Print each result as it comes, and what is left for other parts of a cache."""
+    listed: set[int] = set()
+    """Rows without features in the train split, which its views need not list again."""
+    is_complete = True
+    for result in results:
+        if not result.is_complete:
+            is_complete = False
+            _print_part(result)
+            continue
+        is_view = result.plan.fingerprint.view is not None
+        _print_split(result, listed if is_view else set())
+        if result.plan.split == "train" and not is_view:
+            listed = {entry.row for entry in result.split.summary.invalid}
+    if not is_complete:
+        note(
+            "the cache is complete when all parts are there; the same command without --part"
+            " computes what is missing, once no part is running"
+        )
+
+
+def _print_part(result: SplitResult) -> None:
+    """Print how much of a split is there, and what this part has added."""
+    say(
+        f"{result.plan.title}, part {result.part}: {result.shards_there:,} of"
+        f" {result.plan.num_shards:,} shards are there, at {result.path}"
+    )
+    done = f"{number_of(result.computed_rows, 'image')} computed"
+    say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
+    _print_again(result)
+    if result.problem:
+        warn(f"{result.problem}: its part, or the command without --part, computes it again")
+
+
+def _print_split(result: SplitResult, listed: Collection[int]) -> None:
+    """Print what a split or view holds, how fast it was computed, and the head's accuracy."""
+    split, run = result.split, result.run
+    say(
+        f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
+        f" {split.num_valid:,} x {split.dim} {split.dtype} in"
+        f" {number_of(split.plan.num_shards, 'shard')} at {split.path}"
+    )
+    if run is not None:
+        found = split.num_rows - result.computed_rows
+        more = f" ({found:,} found from an earlier run)" if found else ""
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in run.shares.items())
+        say(
+            f"  {number_of(result.computed_rows, 'image')} at {run.images_per_s or 0:,.0f}"
+            f" images/s{more}: {shares}; the bound is {run.bound}"
+        )
+    else:
+        part = "" if result.part == WHOLE else f" of part {result.part}"
+        say(f"  already complete: every shard{part} verified, nothing to do")
+    if split.dtype != split.plan.dtype:
+        note("some features are too large or too small for float16: their shards are in float32")
+    _print_again(result)
+    _print_top1(result)
+    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in listed])
+
+
+def size_megabytes(folder: Path) -> float:
+    """Return the size of the shards in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
+
+
+def _print_again(result: SplitResult) -> None:
+    """Print which shards were computed again, and how many invalid rows were read again."""
+    for reason in result.replaced_shards:
+        note(f"computed again: {reason}")
+    if result.retried_rows is not None and result.is_complete:
+        left = len(result.split.summary.invalid)
+        say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
+
+
+def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
+    if not entries:
+        return
+    warn(
+        f"{len(entries):,} of {split.num_rows:,} images have no features"
+        " (--retry-invalid reads them again):"
+    )
+    for entry in entries[:_BAD_IMAGES_SHOWN]:
+        say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
+    if len(entries) > _BAD_IMAGES_SHOWN:
+        say(f"    … all of them are listed in {split.path / 'cache.json'}")
+
+
+def _print_top1(result: SplitResult) -> None:
+    names, percent = result.split.summary.head.class_names, result.top1.percent
+    if percent is not None:
+        say(
+            f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
+            f" (its classes: {names})"
+        )
+    elif names == "unknown":
+        note(
+            "the stored head's rows have no names, so its accuracy is unknown and `clinit"
+            " train-head` cannot use it: name them with --head-classes"
+        )
+    else:
+        say(f"  stored head: knows none of these classes (its classes: {names})")

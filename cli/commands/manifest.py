@@ -1,0 +1,196 @@
+"""`clinit manifest`: list the images of a data set in the order that caches keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clinit.cli.frame.completion import datasets, described_datasets
+from clinit.cli.frame.console import note, out, say, warn
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import READ_AS_VAL, ReadSplit
+from clinit.cli.frame.progress import doing
+from clinit.words import number_of, size_text, visible
+
+if TYPE_CHECKING:
+    from clinit.extract.dataset.known import Dataset
+    from clinit.extract.dataset.manifest import Manifest
+
+app = typer.Typer(no_args_is_help=True, help="Build and show manifests of data sets.")
+
+_ROWS_SHOWN = 5
+
+
+def _column(of: str) -> Any:
+    help = f"Column of the {of} in Parquet files."
+    return typer.Option(help=help, show_default="as the files describe it")
+
+
+@app.command()
+@keeps("No half of a file is left: it is written whole or not at all.")
+def build(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="Known data set (`clinit manifest list`); or `folder` for any tree of"
+            " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
+            " Parquet files.",
+            autocompletion=datasets,
+        ),
+    ],
+    root: Annotated[
+        Path,
+        typer.Option(help="Folder that holds the data set.", metavar="FOLDER"),
+    ],
+    split: Annotated[ReadSplit, typer.Option(help="Split to list." + READ_AS_VAL)],
+    out: Annotated[
+        Path,
+        typer.Option(help="Parquet file to write.", metavar="FILE", dir_okay=False),
+    ],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
+    ] = False,
+    image_column: Annotated[str | None, _column("images")] = None,
+    label_column: Annotated[str | None, _column("labels")] = None,
+) -> None:
+    """List the images of a split with their labels, and check their number."""
+    from clinit.extract.dataset.known import HUGGINGFACE, Columns
+    from clinit.extract.dataset.manifest import write_manifest
+    from clinit.extract.dataset.scan import scan
+    from clinit.files.lock import claim_file
+
+    columns = Columns(image_column, label_column)
+    if columns != Columns() and dataset != HUGGINGFACE:
+        raise typer.BadParameter(
+            f"--image-column and --label-column are of Parquet files ({HUGGINGFACE})"
+        )
+    with claim_file(out, on_unlocked=note), doing(f"Scanning {root} …"):
+        scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
+        write_manifest(scanned.manifest, out)
+    for warning in scanned.warnings:
+        warn(warning)
+    _print_manifest(scanned.manifest)
+    say(f"Wrote {out}")
+
+
+@app.command()
+def show(
+    manifest: Annotated[
+        str,
+        typer.Argument(
+            help="Manifest file, or name of a known data set.",
+            autocompletion=described_datasets,
+        ),
+    ],
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")
+    ] = False,
+) -> None:
+    """Show what a manifest holds, or what is known of a data set."""
+    from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
+    from clinit.extract.dataset.manifest import read_manifest
+
+    known = manifest in known_datasets() and not Path(manifest).is_file()
+    if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
+        check_known(manifest, described=True)
+    found = read_dataset(manifest) if known else read_manifest(Path(manifest))
+    if classes:
+        for name in found.classes if isinstance(found, Dataset) else found.class_names:
+            say(name)
+    elif isinstance(found, Dataset):
+        _print_dataset(found)
+    else:
+        _print_manifest(found)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the known data sets."""
+    from clinit.analysis.report.table import Column, Table
+    from clinit.extract.dataset.known import (
+        FOLDER,
+        HUGGINGFACE,
+        WEBDATASET,
+        known_datasets,
+        read_dataset,
+    )
+
+    lines = []
+    for dataset in map(read_dataset, known_datasets()):
+        counts = [_expected(dataset, split) for split in ("train", "val")]
+        lines.append([dataset.name, dataset.title, f"{len(dataset.classes):,}", *counts])
+    lines += [
+        [FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", ""],
+        [WEBDATASET, "any tar shards: key.jpg, key.cls", "", "", ""],
+        [HUGGINGFACE, "any Parquet files with a column of images", "", "", ""],
+    ]
+    words = (Column(heading, "text") for heading in ("data set", "title"))
+    numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
+    out.print(Table([*words, *numbers], [lines]).rich(is_framed=True))
+
+
+def _print_manifest(manifest: Manifest) -> None:
+    import polars as pl
+    from rich.table import Table
+    from rich.text import Text
+
+    from clinit.extract.dataset.manifest import SCHEMA
+
+    counts = manifest.class_counts()
+    present = counts.filter(pl.col("images") > 0)
+    rows = {
+        "data set": manifest.dataset,
+        "split": manifest.split,
+        "images": f"{len(manifest.table):,}",
+        "classes": f"{len(counts):,}",
+        "classes without images": f"{len(counts) - len(present):,}",
+    }
+    # Ties go to the class that comes first; sorting by label as well makes it so everywhere.
+    for title, descending in (("smallest class", False), ("largest class", True)):
+        ordered = present.sort("images", "label", descending=[descending, False])
+        for _, name, images in ordered.head(1).iter_rows():
+            rows[title] = f"{name} ({images:,})"
+    if manifest.is_contained:
+        containers = manifest.containers()
+        rows["containers"] = f"{len(containers):,}"
+        rows["their size"] = size_text(int(containers["container_bytes"].sum()))
+    else:
+        rows["size"] = size_text(int(manifest.table["size_bytes"].sum()))
+    table = Table("", "", show_header=False)
+    for title, text in rows.items():
+        table.add_row(title, Text(visible(text)))
+    out.print(table)
+    say(f"digest {manifest.digest}")
+    first = manifest.table.head(_ROWS_SHOWN)
+    for path, label, name, size_bytes in first.select(SCHEMA.names()).iter_rows():
+        size = f"  {size_bytes:,} B" if size_bytes or not manifest.is_contained else ""
+        say(f"{label:>5}  {name}{size}  {path}")
+    if len(manifest.table) > len(first):
+        say(f"    …  and {len(manifest.table) - len(first):,} more")
+
+
+def _print_dataset(dataset: Dataset) -> None:
+    classes = number_of(len(dataset.classes), "class")
+    for line in (f"{dataset.title} ({dataset.name})", dataset.homepage, dataset.licence, ""):
+        say(line)
+    say(f"{classes}, from {dataset.classes[0]} (label 0) to {dataset.classes[-1]}")
+    for split in ("train", "val"):
+        say(f"{split}: {_expected(dataset, split) or 'any number of'} images")
+    if dataset.total is not None:
+        say(f"together: {number_of(dataset.total, 'image')}")
+    say()
+    say("Layouts, in the order tried; folders under --root:")
+    for layout in dataset.layouts:
+        say(f"  {layout.kind}")
+        for split, folders in layout.folders.items():
+            say(f"    {split}: {' or '.join(folders)}")
+        if layout.lists:
+            say(f"    with {' and '.join(layout.lists)}")
+    if any(layout.lists for layout in dataset.layouts):
+        say(f"Lists are looked for in {', '.join(dataset.look_in)}")
+
+
+def _expected(dataset: Dataset, split: str) -> str:
+    return f"{dataset.images[split]:,}" if split in dataset.images else ""

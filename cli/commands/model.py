@@ -1,0 +1,349 @@
+"""`clinit model`, `add`, `remember`, `remove` and `rename`: a model in use, and its classes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clinit.cli.frame.claim import claimed_file
+from clinit.cli.frame.config import ConfigOption
+from clinit.cli.frame.console import note, print_json, say
+from clinit.cli.frame.console import out as terminal
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.model_source import (
+    ModelAndImages,
+    ModelArgument,
+    ModelOut,
+    NetworkOptions,
+    check_onnx_out,
+    check_out,
+    check_source,
+    command_data,
+    open_source,
+    takes_network,
+)
+from clinit.cli.frame.options import AsJson, Output, OutputFormat, Overwrite
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.run_data import check_model
+from clinit.cli.frame.study_options import takes
+from clinit.headtrain.model.settings import AddConfig, RememberConfig
+from clinit.words import number_of, visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from clinit.extract.cache.head import Top1
+    from clinit.headtrain.model.memory import Memory
+    from clinit.headtrain.model.model import Model
+    from clinit.headtrain.model.model_file import ModelFacts
+
+FEW = 30
+"""Held-out images below which an accuracy is told in counts: of 30 it is known to 9 points."""
+SHOWN = 12
+"""Class names in one line."""
+KEPT_FEATURES = "The features computed so far are kept: the same command goes on after them."
+WHOLE = "No half of a model is left: it is written whole or not at all."
+
+app = typer.Typer(no_args_is_help=True, help="Show a model: its classes, history and memory.")
+
+
+@keeps(KEPT_FEATURES)
+@takes("config", AddConfig)
+@takes_network
+def add(
+    paths: ModelAndImages,
+    out: ModelOut,
+    config: AddConfig,
+    network: NetworkOptions,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace classes that the model has, in their own rows."),
+    ] = False,
+    old: Annotated[
+        Path | None,
+        typer.Option(
+            help="Feature cache of old classes, named as the model names them.",
+            metavar="FOLDER",
+            show_default="what the model remembers",
+        ),
+    ] = None,
+    onnx: Annotated[
+        bool,
+        typer.Option(
+            "--onnx", help="Write the network as ONNX into the folder too, compared on IMAGES."
+        ),
+    ] = False,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Add classes to a model, from a folder with a folder of images for each.
+
+    Their rows are computed from the features of the images; no old image is
+    needed, and the rows of the other classes stay as they are unless
+    --iterations trains the head. MODEL is not changed.
+
+    clinit add scenes/ photographs/ --out scenes2/
+    """
+    check_source(paths, network)
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.add import add_images
+
+    if onnx:
+        from clinit.headtrain.model.onnx import check_installed
+
+        check_onnx_out(out)
+        check_installed()
+    with claimed_file(out):
+        model, job = open_source(paths, network, out, overwrite=overwrite)
+        added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx)
+    facts, change = added.model.facts, added.model.facts.history[-1]
+    arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}
+    done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
+    say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
+    say(
+        f"Images: {sum(change.images.values()):,} to learn from, {added.new.total:,} kept aside;"
+        f" their features are at {job.folder}"
+    )
+    say(f"Old images: {change.data['old_rows']}")
+    table = _table("top-1 on held-out images of", "images", "before", "now")
+    old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
+    table.add_row("old classes", f"{added.old.total:,}", *old_top1)
+    table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
+    terminal.print(table)
+    if added.new.total < FEW:
+        note(
+            f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to tell"
+            " how well they are recognised; a folder val with more measures it"
+        )
+    if not added.old.total:
+        note(
+            "no held-out image of an old class is known: give some with --old CACHE, or let the"
+            " model remember them with `clinit remember`"
+        )
+    is_folder = out.suffix != ".safetensors"
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
+    if is_folder and added.model.memory is not None:
+        say(added.model.memory.describe())
+    if added.onnx is not None:
+        say(added.onnx.describe())
+    say(f"Model {'folder' if is_folder else 'file'} at {out}; try it:")
+    say(f"clinit predict {shlex.quote(str(out))} IMAGE…")
+
+
+def accuracy_in_words(part: Top1 | None) -> str:
+    """Return the accuracy in percent; of few images in counts, which promise no precision."""
+    if part is None or part.percent is None:
+        return "-"
+    if part.total < FEW:
+        return f"{part.correct} of {part.total}"
+    return f"{part.percent:.2f} %"
+
+
+@keeps(KEPT_FEATURES)
+@takes("config", RememberConfig)
+@takes_network
+def remember(
+    paths: ModelAndImages,
+    out: ModelOut,
+    config: RememberConfig,
+    network: NetworkOptions,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Let a model remember its classes: no image, but their statistics.
+
+    IMAGES is a folder with a folder of images for each class, named as the model
+    names it. `clinit add` then needs none of these images: it draws features from
+    the statistics, and measures old accuracy on the features kept aside. With
+    --backbone a network of timm becomes a model that remembers.
+
+    clinit remember scenes/ photographs/ --out scenes-with-memory/
+    """
+    check_source(paths, network)
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.images import remember_images
+
+    with claimed_file(out):
+        model, job = open_source(paths, network, out, overwrite=overwrite)
+        found = remember_images(model, job, config)
+    facts, memory = found.facts, found.memory
+    assert memory is not None
+    change = facts.history[-1]
+    say(
+        f"{len(change.classes):,} of {facts.num_classes:,} classes remembered, of"
+        f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
+    )
+    if others := int(memory.known.sum()) - len(change.classes):
+        say(f"{others:,} others as they were remembered before")
+    if top1 := change.accuracy.get("old"):
+        say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
+    say(memory.describe())
+    say(f"Model folder at {out}")
+
+
+@keeps(WHOLE)
+def remove(
+    model: ModelArgument,
+    classes: Annotated[list[str], typer.Argument(help="Names of classes.", metavar="CLASS...")],
+    out: ModelOut,
+    overwrite: Overwrite = False,
+) -> None:
+    """Remove classes from a model: their rows, and what it remembers of them.
+
+    The rows of all other classes stay as they are, in their order. MODEL is not
+    changed.
+
+    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    """
+    left = _changed(
+        model, out, lambda opened, data: opened.removed(classes, data), overwrite=overwrite
+    )
+    facts = left.facts
+    say(
+        f"{len(set(classes)):,} removed: {facts.backbone} knows"
+        f" {number_of(facts.num_classes, 'class')} now"
+    )
+    if left.memory is not None and not left.memory.exact:
+        note(
+            "the covariance that all classes share is still that of the removed ones too:"
+            " `clinit remember` computes it anew from images"
+        )
+    say(f"Model at {out}")
+
+
+@keeps(WHOLE)
+def rename(
+    model: ModelArgument,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Pairs of names, the one that the model has first.",
+            metavar="OLD=NEW...",
+        ),
+    ],
+    out: ModelOut,
+    overwrite: Overwrite = False,
+) -> None:
+    """Give classes of a model other names.
+
+    Rows and what it remembers stay as they are. MODEL is not changed.
+
+    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    """
+    pairs: dict[str, str] = {}
+    for text in names:
+        old, _, new = text.partition("=")
+        if not (old and new) or old in pairs:
+            raise typer.BadParameter(f"expected OLD=NEW, each OLD once, got {text!r}")
+        pairs[old] = new
+    _changed(model, out, lambda opened, data: opened.renamed(pairs, data), overwrite=overwrite)
+    say(f"{len(pairs):,} renamed. Model at {out}")
+
+
+def _changed(
+    path: Path, out: Path, change: Callable[[Model, Mapping[str, Any]], Model], *, overwrite: bool
+) -> Model:
+    """Write the model at `path` to `out` after a change of its classes; return it."""
+    check_model(path)
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.images import check_apart
+    from clinit.headtrain.model.model import open_model
+
+    with claimed_file(out), doing("Putting backbone and head together …"):
+        opened = open_model(path, device="cpu")
+        check_apart(out, path)
+        found = change(opened, {**command_data(), "model": opened.origin})
+        found.write(out, overwrite=overwrite)
+    return found
+
+
+@app.callback()
+def model() -> None:
+    """Show a model: its classes, history and memory."""
+
+
+@app.command()
+def show(
+    model: ModelArgument, output: OutputFormat = Output.table, as_json: AsJson = False
+) -> None:
+    """Show which classes a model has, when they came and from what, and what it remembers."""
+    check_model(model)
+    from clinit.headtrain.model.folder import read_model
+
+    with doing("Reading the model …"):
+        facts, _, memory = read_model(model)
+    if as_json or output is Output.json:
+        print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
+        return
+    from rich.text import Text
+
+    say(f"{model}: {facts.backbone}, {number_of(facts.num_classes, 'class')}")
+    say(f"Images: {facts.transform.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
+    say("It remembers nothing of their images" if memory is None else memory.describe())
+    table = _table("when", "what", "classes", "images", "top-1 then: old, new")
+    for change in facts.history:
+        table.add_row(
+            change.date[:16].replace("T", " "),
+            change.action,
+            Text(visible(_listed(change.classes))),
+            f"{sum(change.images.values()):,}" if change.images else "",
+            ", ".join(accuracy_in_words(change.accuracy.get(group)) for group in ("old", "new")),
+        )
+    if facts.history:
+        terminal.print(table)
+    for task in sorted(set(facts.tasks)):
+        names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
+        where = "base" if task == 0 else f"task {task}"
+        say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
+
+
+def _table(*heads: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for head in heads:
+        table.add_column(
+            head,
+            justify="right" if head in ("images", "before", "now") else "left",
+            overflow="fold",
+            no_wrap=head != "classes",
+        )
+    return table
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    named = zip(facts.class_names, facts.tasks, strict=True)
+    remembered = memory and {
+        "classes": int(memory.known.sum()),
+        "exact": memory.exact,
+        "held_out": len(memory.held_out.labels),
+        "kept": len(memory.kept.labels),
+        "bytes": memory.num_bytes,
+    }
+    return {
+        "backbone": facts.backbone,
+        "transform": facts.transform.describe(),
+        "temperature": facts.temperature and asdict(facts.temperature),
+        "classes": [{"class": name, "task": task} for name, task in named],
+        "history": [asdict(change) for change in facts.history],
+        "memory": remembered,
+    }

@@ -1,0 +1,366 @@
+"""`clinit predict`: what an exported model sees in photographs, or a head in features."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from clinit.cli.frame.console import err, note, out, print_json, say, warn
+from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
+from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.run_data import check_model
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.files.paths import check_writable
+from clinit.words import examples, number_of, printable, visible
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from clinit.extract.cache.head import Head
+    from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
+
+
+RejectRule = Literal["energy", "max-logit"]
+"""What tells whether an image is of none of the classes."""
+
+
+@keeps("No half of a file is left: it is written whole or not at all.")
+def predict(
+    context: Context,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
+            " alone, .npz or .safetensors, names rows of features.",
+        ),
+    ],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Images, or folders to search for some; for a head, files of features: .npy, .npz,"
+            " .safetensors, .parquet.",
+            metavar="IMAGE...",
+        ),
+    ],
+    top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 5,
+    csv_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv",
+            help="Write a line per image and class into this .csv file, and print no table.",
+            metavar="FILE",
+            dir_okay=False,
+        ),
+    ] = None,
+    parquet_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--parquet", help="The same into this .parquet file.", metavar="FILE", dir_okay=False
+        ),
+    ] = None,
+    output: OutputFormat = Output.table,
+    as_json: AsJson = False,
+    reject: Annotated[
+        RejectRule | None,
+        typer.Option(
+            help="Call an image unknown if this score of its logits is too low.",
+            show_default="no image is unknown",
+        ),
+    ] = None,
+    reject_rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.99,
+            help="Share of images of known classes that may be turned away, measured on images"
+            " that the model has held out.",
+        ),
+    ] = 0.05,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Lowest score of a known image, instead of a share."),
+    ] = None,
+    features_name: Annotated[
+        str | None,
+        typer.Option(
+            help="Which array, tensor or column holds features, for a head.",
+            show_default="features",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
+    max_pixels: MaxPixels = MAX_PIXELS,
+) -> None:
+    """Name what is in images, with an exported model: the likeliest classes of each.
+
+    Images are prepared as they were when the features were extracted. Classes
+    that the network has learnt after those of its base are marked with their
+    task. With --reject, images of none of the classes are called unknown. A file
+    that is not an image is reported with the reason at the end and does not
+    affect the others; the exit code is then 1. A head without a network names the
+    rows of files of features.
+    """
+    check_model(model, images)
+    tables = {"csv": csv_file, "parquet": parquet_file}
+    written = {kind: file for kind, file in tables.items() if file is not None}
+    for kind, file in written.items():
+        if file.suffix != f".{kind}":
+            raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {file}")
+        check_writable(file, f"--{kind}")
+    with doing("Loading the model …"):
+        from clinit.extract.cache.head import Head
+        from clinit.headtrain.model.predict import (
+            caution_of_head,
+            find_images,
+            is_head_file,
+            predict_features,
+        )
+
+        is_head = is_head_file(model)
+        _check_options(context, model, is_head=is_head)
+        predictor, rejection = _open(model, is_head, reject, reject_rate, threshold, device)
+        paths = images if is_head else find_images(images, _note_left_out)
+    if isinstance(predictor, Head):
+        with doing("Naming rows …"):
+            named = partial(predict_features, top=top, features_name=features_name)
+            predictions = [
+                each for file in paths for each in named(predictor, file, reject=rejection)
+            ]
+        warning, what = caution_of_head(predictor), "rows"
+    else:
+        with counting("images") as count:
+            predictions = predictor.predict(
+                paths,
+                top=top,
+                batch_size=batch_size,
+                max_pixels=max_pixels,
+                reject=rejection,
+                on_images=lambda done: count("Predicting", done, len(paths)),
+            )
+        warning, what = predictor.facts.caution, "images"
+    for file in written.values():
+        _write_table(predictions, file, rejection, of_features=is_head)
+    as_json = as_json or output is Output.json
+    good = [each for each in predictions if each.reason is None]
+    if as_json:
+        found = [_json(each, rejection) for each in predictions]
+        print_json(json.dumps(found, ensure_ascii=False))
+    elif written:
+        say(f"{len(predictions):,} {what} at {' and '.join(map(str, written.values()))}")
+    elif good:
+        _show(good, what, warning)
+    if rejection is not None and not as_json:
+        share = f", below which at most {100 * reject_rate:g} % of the held-out images are"
+        note(
+            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown: their score"
+            f" is below {rejection.threshold:.6g}{share if threshold is None else ''}"
+        )
+    if bad := [each for each in predictions if each.reason is not None]:
+        warn(f"{len(bad):,} of {len(predictions):,} {what} cannot be read:")
+        for each in bad:
+            err.print(Text(visible(f"    {_shown(each, None)}: {each.reason}")), soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
+    """Refuse options that mean nothing for this kind of model, or next to others."""
+    idle = dict.fromkeys(
+        ("device", "batch_size", "max_pixels") if is_head else ("features_name",),
+        f"here: {model} is a {'head of features' if is_head else 'model of images'}",
+    )
+    if given(context, "reject") is None:
+        idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
+    elif given(context, "threshold") is not None:
+        idle["reject_rate"] = "next to --threshold"
+    for name, why in idle.items():
+        if given(context, name) is not None:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+
+
+def _open(
+    path: Path,
+    is_head: bool,
+    reject: RejectRule | None,
+    rate: float,
+    threshold: float | None,
+    device: str,
+) -> tuple[Predictor | Head, Rejection | None]:
+    """Open a model or a head, and tell when what it is given is of none of its classes."""
+    from clinit.extract.cache.head import read_head
+    from clinit.headtrain.model.model import open_model
+    from clinit.headtrain.model.onnx import load_onnx
+    from clinit.headtrain.model.predict import Classifier, Rejection, load_model
+
+    rejection = None
+    if reject is not None and threshold is not None:
+        if not math.isfinite(threshold):
+            raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
+        rejection = Rejection(reject, threshold)
+    elif reject is not None:
+        opened = None if is_head or path.suffix == ".onnx" else open_model(path, device=device)
+        known = (None, None) if opened is None else (opened.head, opened.memory)
+        rejection = Rejection.at_rate(reject, rate, *known)
+        assert opened is not None
+        return Classifier(opened.facts, opened.backbone), rejection
+    if is_head:
+        return read_head(path), rejection
+    return (load_onnx if path.suffix == ".onnx" else load_model)(path, device=device), rejection
+
+
+def _note_left_out(files: Sequence[str]) -> None:
+    left_out = f"{number_of(len(files), 'file')} left out, not images by their names"
+    note(f"{left_out} ({examples(files)})")
+
+
+COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
+"""Of a table: an image that cannot be read has one row, with its error."""
+OF_FEATURES = ("features", "row")
+"""In place of `image`, for rows of features."""
+OF_REJECTION = ("score", "threshold", "unknown")
+"""Further columns where images may be unknown."""
+MOST_ROWS = 20
+"""Rows of features in a table on the terminal."""
+
+
+def _json(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
+    place, score = _about(prediction, rejection)
+    classes = [_class(guess) for guess in prediction.guesses]
+    return {**place, "error": prediction.reason, **score, "classes": classes}
+
+
+def _about(
+    prediction: Prediction, rejection: Rejection | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which image or row a prediction is of, and whether it is unknown."""
+    path, score = printable(prediction.path), {}
+    of_image = prediction.row is None
+    place = {"image": path} if of_image else {"features": path, "row": prediction.row}
+    if rejection is not None:
+        unknown = None if prediction.reason is not None else prediction.unknown
+        values = (prediction.score, rejection.threshold, unknown)
+        score = dict(zip(OF_REJECTION, values, strict=True))
+    return place, score
+
+
+def _class(guess: Guess) -> dict[str, Any]:
+    named = {"class": guess.name, "title": guess.title}
+    return {**named, "probability": guess.probability, "task": guess.task}
+
+
+def _write_table(
+    predictions: Sequence[Prediction], path: Path, rejection: Rejection | None, *, of_features: bool
+) -> None:
+    """Write predictions as a CSV or Parquet file, atomically; what is not known is empty or null.
+
+    Args:
+        predictions: One per image, or per row of features; possibly none.
+        path: The file; its name ends in .csv or .parquet.
+        rejection: The rule by which some are unknown.
+        of_features: Whether they are of features.
+    """
+    import polars as pl
+
+    from clinit.files.commit import commit_file
+    from clinit.files.lock import claim_file
+
+    columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
+    columns = columns if rejection is None else (*columns, *OF_REJECTION)
+    types = {
+        **dict.fromkeys(("row", "rank", "task"), pl.Int64),
+        **dict.fromkeys(("probability", "score", "threshold"), pl.Float64),
+        "unknown": pl.Boolean,
+    }
+    schema = {name: types.get(name, pl.String) for name in columns}
+    table = pl.DataFrame(list(_rows(predictions, rejection)), schema=schema)
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, table.write_parquet if path.suffix == ".parquet" else _as_text(table))
+
+
+def _as_text(table: pl.DataFrame) -> Callable[[Path], object]:
+    """Return what writes a table as CSV, with as many digits as tell."""
+    import polars as pl
+
+    digits = {"probability": 6, "score": 8, "threshold": 8}
+    texts = [
+        pl.Series(name, [None if value is None else f"{value:.{count}g}" for value in table[name]])
+        for name, count in digits.items()
+        if name in table.columns
+    ]
+    words = pl.col(pl.Boolean).cast(pl.String).str.to_titlecase()
+    return table.with_columns(*texts).with_columns(words).write_csv
+
+
+def _rows(
+    predictions: Sequence[Prediction], rejection: Rejection | None
+) -> Iterator[dict[str, Any]]:
+    for prediction in predictions:
+        place, score = _about(prediction, rejection)
+        for rank, guess in enumerate(prediction.guesses, start=1):
+            yield {**place, "rank": rank, **_class(guess), **score}
+        if prediction.reason is not None:
+            yield {**place, "error": prediction.reason, **score}
+
+
+def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> None:
+    """Print a table with a line per class; the first line of several images names its image."""
+    from rich import box
+    from rich.table import Table
+
+    shown = predictions if what == "images" else predictions[:MOST_ROWS]
+    several, folder = len(shown) > 1, _common_place(shown)
+    if above := printable(folder or "") if several else _shown(shown[0], None):
+        out.print(Text(visible(above), style="bold"), soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    if several:
+        table.add_column(what.removesuffix("s"), overflow="fold", max_width=40)
+    table.add_column("class", overflow="fold")
+    table.add_column("probability", justify="right", no_wrap=True)
+    table.add_column("since", no_wrap=True)
+    for prediction in shown:
+        lines = [_cells(guess) for guess in prediction.guesses]
+        if prediction.unknown:
+            lines = [(Text(f"unknown (score {prediction.score:.4g})", style="yellow"),)]
+        for number, line in enumerate(lines):
+            image = "" if number else visible(_shown(prediction, folder))
+            table.add_row(*([Text(image)] if several else []), *line)
+    out.print(table)
+    if more := len(predictions) - len(shown):
+        note(f"{more:,} more rows: --csv FILE, --parquet FILE or --json have all of them")
+    if warning is not None:
+        note(warning)
+
+
+def _cells(guess: Guess) -> tuple[Text, ...]:
+    other = (f" ({visible(guess.name)})", "dim") if guess.title != guess.name else ""
+    since = Text(f"task {guess.task}", style="green") if guess.task else Text("base")
+    percent = Text(f"{100 * guess.probability:.1f} %")
+    return Text.assemble(visible(guess.title), other), percent, since
+
+
+def _shown(prediction: Prediction, folder: str | None) -> str:
+    """Return an image as a path from the folder, or a row of features by its number."""
+    if prediction.row is None:
+        return printable(os.path.relpath(prediction.path, folder) if folder else prediction.path)
+    row = f"row {prediction.row}"
+    return row if folder == str(prediction.path) else f"{printable(prediction.path)}, {row}"
+
+
+def _common_place(predictions: Sequence[Prediction]) -> str | None:
+    """Return the folder that all paths are in, as they were given, or the file of all rows."""
+    paths = [each.path for each in predictions]
+    if predictions[0].row is not None:
+        return str(paths[0]) if len(set(paths)) == 1 else None
+    try:
+        return os.path.commonpath([path.parent for path in paths]) or None
+    except ValueError:  # absolute and relative ones
+        return None

@@ -1,0 +1,86 @@
+"""`clinit probe`: the linear probe of a backbone, from cached features."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.frame.console import note, out, print_json, say
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import AsJson, CacheArgument, Output, OutputFormat, Overwrite
+from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.run_data import check_caches
+from clinit.cli.frame.study_options import takes
+from clinit.headtrain.probe.settings import ProbeConfig
+
+_STAGES = {"grid": "Trying settings", "refit": "Training on all rows"}
+
+
+@keeps("No half of a file is left: it is written whole or not at all.")
+@takes("config", ProbeConfig)
+def probe(
+    cache: CacheArgument,
+    config: ProbeConfig,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Head file to write, .safetensors, for every command that has --head.",
+            metavar="FILE",
+            show_default="none is written",
+        ),
+    ] = None,
+    output: OutputFormat = Output.table,
+    as_json: AsJson = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+
+    Tries a grid of settings on a held-out part of the training rows, trains the
+    best one on all of them and measures it once on the validation rows. The
+    protocol is printed with the number.
+    """
+    if head is not None and head.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {head}")
+    if overwrite and head is None:
+        raise typer.BadParameter("--overwrite means nothing without --out")
+    check_caches(cache)
+    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
+    from clinit.extract.cache.head import write_head
+    from clinit.headtrain.probe.protocol import probe as probe_source
+    from clinit.headtrain.record.format import finite
+    from clinit.headtrain.stream.source import read_source
+
+    with claimed_file(head) if head is not None else nullcontext():
+        if head is not None:
+            check_free(head, overwrite=overwrite)
+            tell_replaced([head], overwrite=overwrite)
+        with doing("Reading the feature cache …"):
+            source = read_source(cache)
+        with counting("epochs" if config.by == "adamw" else "searches") as count:
+            found = probe_source(
+                source,
+                config,
+                progress=lambda stage, done, total: count(_STAGES[stage], done, total),
+            )
+        if head is not None:
+            write_head(found.head, head)
+    if as_json or output is Output.json:
+        content = finite(found.content())
+        print_json(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    say(f"{cache}: {found.protocol}")
+    for text in found.notes:
+        note(text)
+    if found.grid:
+        say(grid_title(found))
+        out.print(grid_table(found))
+    for line in accuracy_lines(found):
+        say(line)
+    if head is not None:
+        say(f"Head at {head}")

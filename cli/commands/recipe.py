@@ -1,0 +1,46 @@
+"""`clinit recipe`: settings of the paper's tables, and of our own evidence, as files of options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clinit.cli.frame import completion
+from clinit.cli.frame.console import out, say
+from clinit.cli.frame.recipes import names, recipe
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Settings of the paper's tables and of the comparison of starts, for --config.",
+)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the recipes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("recipe", "what it is")
+    for name in names():
+        title = recipe(name).partition("\n")[0].removeprefix("# ")
+        table.add_row(name, Text(title))
+    out.print(table)
+    say("Commands and comments: clinit recipe show NAME")
+
+
+@app.command()
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(help="Name of the recipe.", autocompletion=completion.recipes),
+    ],
+) -> None:
+    """Print a recipe: the commands in order, what the paper leaves open, the settings.
+
+    clinit recipe show table2-last-layer > mine.toml
+    """
+    from rich.text import Text
+
+    out.print(Text(recipe(name)), end="", soft_wrap=True)

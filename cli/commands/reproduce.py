@@ -1,0 +1,278 @@
+"""`clinit reproduce`: tables of the paper, made by one command and shown beside its numbers."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.analysis.paper.tables import NAMES, TABLES
+from clinit.cli.frame.completion import tables
+from clinit.cli.frame.console import note, out, say
+from clinit.cli.frame.context import Context, Run, print_command, runner
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.run_data import check_caches
+from clinit.files.paths import check_writable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from clinit.analysis.paper.commands import Places, Step
+    from clinit.analysis.paper.reproduction import Reproduction
+    from clinit.analysis.paper.tables import Table
+    from clinit.headtrain.study.study import Study
+
+SMALL_EPOCHS = 5
+
+
+@keeps("What is computed is kept: the same command goes on where this one stopped.")
+def reproduce(
+    context: Context,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="first-task (Table 1), last-layer (2), top-layers (3), cl-methods (4), resnet18"
+            " (5), data-orders (6), forward-transfer (7), cost (8), neural-collapse, figures; or"
+            " all.",
+            autocompletion=tables,
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="Folder for caches, runs, tables and figures.", metavar="FOLDER"
+        ),
+    ] = Path("reproduction"),
+    imagenet: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the images of ImageNet-1K.", metavar="FOLDER"),
+    ] = None,
+    places: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the images of Places365-Standard.", metavar="FOLDER"),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="Any feature cache of base classes instead, with a head.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(
+            help="Any feature cache of new classes, of the same backbone.", metavar="FOLDER"
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights of ConvNeXtV2-Femto, or of the backbone of the given caches.",
+            metavar="FILE",
+            show_default="timm's download",
+        ),
+    ] = None,
+    views: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Random crops of each training image for the alignment with squared error; each"
+            " is a pass of the backbone over ImageNet-1K. The paper draws one an epoch.",
+        ),
+    ] = 50,
+    scale_down: Annotated[
+        bool,
+        typer.Option(
+            "--scale-down",
+            help="A reduced setting: a fiftieth of the iterations, a hundredth of the buffers,"
+            " batches of 64, 2 tasks, one plastic block, at most 2 seeds; on the given caches, or"
+            " on handwritten digits (all: less than a minute on two CPU cores).",
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of seeds.", show_default="the recipe's"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUES",
+            help="Change fields of all runs, as words of `clinit sweep`; repeatable:"
+            " --set buffer,iterations='600,600;2400,1200'.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the commands; run nothing."),
+    ] = False,
+) -> None:
+    """Make tables of the paper and show them beside its numbers, with what differs and why.
+
+    Features are extracted, the head for squared error is aligned and heads are
+    trained as far as that is not done; every command is printed as you would
+    type it. Each table is also written below OUT/tables as JSON, CSV, Markdown
+    and LaTeX, figures below OUT/figures.
+
+    clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
+    """
+    if (base is None) != (new is None):
+        raise typer.BadParameter("--base and --new go together: give both caches or none")
+    if unknown := [name for name in names if name not in (*NAMES, "all")]:
+        raise typer.BadParameter(
+            f"there is no table {unknown[0]!r}; known are {', '.join(NAMES)} and all"
+        )
+    check_caches(base, new)
+    from clinit.analysis.paper.commands import Places, check_images
+
+    chosen = [table for table in TABLES if {table.name, "all"} & {*names}]
+    for place in (folder, folder / "tables", folder / "figures"):  # written at the very end
+        check_writable(place / "any")
+    run = runner(context)
+    if scale_down and base is None:
+        base, new = _digits(folder, run, dry_run=dry_run)
+    where = Places(
+        out=folder,
+        roots={"imagenet1k": imagenet, "places365": places},
+        caches=None if base is None or new is None else (base, new),
+        weights=weights,
+        views=views,
+        epochs=SMALL_EPOCHS if scale_down else None,
+    )
+    plan = Plan(tuple(settings or ()), seeds, scale_down)
+    planned = [step for table in chosen for step in plan.steps(table, where) if not step.is_done]
+    if dry_run:
+        _show_commands(chosen, where, plan)
+        return
+    check_images(planned, where)
+    made: list[Reproduction] = []
+    for table in chosen:
+        for step in plan.steps(table, where):
+            if not step.is_done:
+                say()
+                run(*step.words)
+        if (found := _show(table, where, plan)) is not None:
+            made.append(found)
+    if len(made) > 1:
+        out.print(_summary(made))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a user asks of all tables."""
+
+    settings: tuple[str, ...]
+    """Words, `field=values`."""
+    seeds: int | None
+    """Number of seeds; None: the recipe's."""
+    scale_down: bool
+    found: dict[str, list[Study]] = field(default_factory=dict)
+    """The runs of a table, once they are known: a grid takes a while to be laid out."""
+
+    def studies(self, table: Table) -> list[Study]:
+        """Return the distinct runs of a table.
+
+        Raises:
+            ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
+        """
+        from clinit.analysis.paper.commands import check_places
+        from clinit.cli.frame.config import grids_of
+        from clinit.headtrain.sweep.grid import distinct, runs_of
+
+        if table.runs and table.name not in self.found:
+            grids = grids_of(Path(table.recipe), self.words(table), top=table.is_top)
+            runs = (run for grid in grids for run in runs_of(grid, top=table.is_top))
+            self.found[table.name] = distinct(runs)
+            check_places(table, self.found[table.name])
+        return self.found.get(table.name, [])
+
+    def words(self, table: Table) -> list[str]:
+        """Return the words that overlay the grids of a table's recipe."""
+        from clinit.analysis.paper.commands import overlay
+
+        return overlay(table, self.settings, self.seeds, scale_down=self.scale_down)
+
+    def steps(self, table: Table, where: Places) -> list[Step]:
+        """Return the commands of a table."""
+        from clinit.analysis.paper.commands import steps
+
+        return list(steps(table, where, self.words(table), self.studies(table)))
+
+
+def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
+    """Return the caches of the digits below `folder`, made if they are not there."""
+    from clinit.cli.commands.demo import make_digits
+
+    place = folder / "digits"
+    made = place / ".made"
+    if dry_run:
+        say(f"The digits are made in {place}: seconds.")
+    elif not made.exists():
+        shutil.rmtree(place, ignore_errors=True)  # what a killed call left
+        place.mkdir(parents=True)
+        make_digits(place, run)
+        made.touch()
+    return place / "caches" / "base", place / "caches" / "new"
+
+
+def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
+    """Print the commands of tables, each once."""
+    from rich.text import Text
+
+    shown: set[tuple[str, str]] = set()
+    for table in chosen:
+        say()
+        number = f" (Table {table.number})" if table.number else ""
+        out.print(Text(f"{table.name}: {table.title}{number}", style="bold"))
+        for step in plan.steps(table, where):
+            target = step.words[0], step.words[step.words.index("--out") + 1]
+            if target not in shown or target[0] == "sweep":
+                print_command([*step.words], style="dim" if step.is_done else "green")
+                if told := "done" if step.is_done else step.told:
+                    say(f"  {told}")
+            shown.add(target)
+
+
+def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
+    """Print a table and write its files; of figures, write them."""
+    from clinit.analysis.paper.files import write_figures, write_table
+    from clinit.analysis.paper.reproduction import measured, recorded_runs
+    from clinit.analysis.paper.text import terminal
+
+    if table.name == "figures":
+        say()
+        for remark in write_figures(where, plan.studies):
+            note(remark)
+        return None
+    found = measured(table, where, recorded_runs(table, where, plan.studies(table)))
+    out.print(terminal(found))
+    say()
+    note(f"written: {write_table(found, where.out / 'tables')}")
+    return found
+
+
+def _summary(made: Sequence[Reproduction]) -> RenderableType:
+    """Return how many of the paper's effects hold, by table."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from clinit.analysis.report.table import Column, Table
+
+    lines = []
+    for found in made:
+        verdicts = [each.verdict for each in found.effects]
+        counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
+        is_known = any(verdict != "-" for verdict in verdicts)
+        lines.append([found.table.name, *(counts if is_known else ["-"] * 3)])
+    heads = ("hold", "open", "other way round")
+    return Group(
+        Text("\nEffects of the paper: which of two starts is better", style="bold"),
+        Table([Column("table"), *(Column(head, "number") for head in heads)], [lines]).rich(),
+        Text("All pairs of starts, by A_new and A_all (forward-transfer: A_fw).", style="dim"),
+    )

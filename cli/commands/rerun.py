@@ -1,0 +1,198 @@
+"""`clinit rerun`: repeat a recorded run and check that its numbers are the same bits."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.frame.claim import claimed_folder, tell_replaced
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.image_options import (
+    BaseRoot,
+    NewRoot,
+    Weights,
+    Workers,
+)
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
+from clinit.cli.frame.run_data import check_run, read_data, read_images
+from clinit.cli.frame.work_progress import training_progress
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.files.paths import check_writable
+from clinit.words import size_text
+
+if TYPE_CHECKING:
+    from clinit.headtrain.record.format import RunRecord
+    from clinit.headtrain.record.info import RunInfo
+    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.study.study import Study
+
+_REMEDY = "Give what the run read: --base, --new and --head."
+
+
+@keeps("The recorded run is as it was; the new one is lost.")
+def rerun(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a run, as train-head, train-top and sweep write it.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to record the new run in.", metavar="FOLDER", show_default="not recorded"
+        ),
+    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
+    head: RecordedHead = None,
+    weights: Weights = None,
+    base_root: BaseRoot = None,
+    new_root: NewRoot = None,
+    workers: Workers = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
+    overwrite: Overwrite = False,
+) -> None:
+    """Repeat a recorded run from its settings, and compare it with its record.
+
+    Reads the settings, the places of the caches and the head from the record, and
+    trains the heads of its bank beside it. Every table, the final head and the
+    parameters that were changed are compared: on the same device they are the
+    same bits. The exit code is 1 where they are not.
+    """
+    check_run(run)
+    if out is not None:
+        check_writable(out)
+    from clinit.headtrain.record.compare import circumstances, differences
+    from clinit.headtrain.record.format import (
+        changed_parameters,
+        check_free,
+        final_head,
+        headless,
+        read_record,
+        write_record,
+    )
+    from clinit.headtrain.record.info import study_of_run
+    from clinit.headtrain.top.images import Images, Storage
+
+    record = read_record(run)
+    study = study_of_run(record.info, str(run))
+    old, arriving, head = _places(record.info, base, new, head)
+    with ExitStack() as stack:
+        if out is not None:
+            if overwrite and out.resolve() == run.resolve():
+                raise typer.BadParameter("--out is the run that is repeated: give another folder")
+            check_free([out], overwrite=overwrite)
+            tell_replaced([out], overwrite=overwrite)
+            stack.enter_context(claimed_folder(out.absolute().parent))
+        if study.top is None:
+            again = _train(record, study, read_data(old, arriving, {"": head}))
+        else:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="clinit-rerun-")))
+            storage = Storage(
+                folder=folder,
+                budget=_activation_budget(record.info, folder),
+                max_pixels=max_pixels,
+                **({} if workers is None else {"workers": workers}),
+            )
+            images = Images(
+                base=old[0],
+                new=arriving[0],
+                base_root=base_root,
+                new_root=new_root,
+                weights=weights,
+                storage=storage,
+            )
+            again = _train_top(record, study, read_images(images, {"": head}))
+        if out is not None:
+            write_record(again, out, overwrite=overwrite)
+            say(f"Recorded at {out}")
+    no_head = headless(record.info["config"])
+    last = None if no_head else final_head(record, linear=False)
+    found = differences(again, replace(record, head=last, top=changed_parameters(record) or None))
+    if not found:
+        what = "every table is that" if no_head else "every table and the final head are those"
+        say(f"The same bits: {what} of {run}")
+        return
+    say(f"Not the same bits as {run}:")
+    for each in (*found, *circumstances(record.info, again.info)):
+        say(f"  {each}")
+    raise typer.Exit(1)
+
+
+def _places(
+    info: RunInfo, base: Path | None, new: Path | None, head: Path | None
+) -> tuple[list[Path], list[Path], Path | None]:
+    """Return the caches of both sides and the head file; those of the record if none are given.
+
+    Raises:
+        RecordError: If one of them is not there.
+    """
+    from clinit.errors import RecordError
+
+    recorded = (info.get("head") or {}).get("path")
+    head = head or (Path(recorded) if recorded else None)
+    old, arriving = (
+        [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
+        for given, side in ((base, info["base"]), (new, info["new"]))
+    )
+    options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
+    for option, path in [*options, *([("--head", head)] if head else [])]:
+        if not path.exists():
+            raise RecordError(
+                f"the run read {path}, which is not there",
+                remedy=f"Say where it is now with {option}.",
+            )
+    return old, arriving, head
+
+
+def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
+    from clinit.headtrain.runs import check_data, train_bank
+
+    check_data(record.path, record.info, data, remedy=_REMEDY)
+    # Last bits of a loss may depend on the heads that were trained next to this one.
+    bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
+    bank = bank if study in bank else [study]
+    with training_progress() as observer:
+        return train_bank(data, bank, observer=observer)[bank.index(study)]
+
+
+def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
+    from clinit.headtrain.runs import check_data
+    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.top.inputs import prepare_runs
+
+    assert data.images is not None
+    assert data.sides is not None
+    check_data(record.path, record.info, data, remedy=_REMEDY)
+    facts = data.facts_for(study.training.loss)
+    with training_progress() as observer:
+        inputs = prepare_runs(
+            data.images, data.sides, data.head, [study], observer=observer, head_facts=facts
+        )
+        return run_top(inputs, study, observer=observer, head_facts=facts, command=data.command)
+
+
+def _activation_budget(info: RunInfo, folder: Path) -> int:
+    """Return the bytes of activations that the run had stored; 0 where `folder` lacks the room.
+
+    Stored activations come from batches of their own, and the last bits of some networks depend on
+    the size of a batch, and on how many threads share it. The folder is removed behind the run.
+    """
+    import shutil
+
+    stored: int = sum(part["bytes"] for part in info.get("activations", ()) if part["stored"])
+    if stored <= shutil.disk_usage(folder).free:
+        return stored
+    note(
+        f"the run had stored {size_text(stored)} of activations, more than is free in"
+        f" {folder.parent} (TMPDIR names another folder): they are computed from the images each"
+        " time, in other batches, and last bits may differ"
+    )
+    return 0

@@ -1,0 +1,296 @@
+"""`clinit sweep`: many runs from one grid, in banks, each recorded as soon as it is trained."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clinit.cli.commands.report import show_ranking
+from clinit.cli.frame import completion
+from clinit.cli.frame.claim import claimed_folder
+from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.context import Context, given
+from clinit.cli.frame.image_options import CheckpointEvery, takes_images
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
+from clinit.cli.frame.run_data import check_caches, heads_by_loss, read_data, read_images
+from clinit.cli.frame.study_options import takes
+from clinit.cli.frame.work_progress import sweep_progress, training_progress
+from clinit.files.paths import check_writable
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.sweep.settings import SearchConfig
+from clinit.headtrain.top.images import Images
+from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.study.study import Study
+    from clinit.headtrain.sweep.grid import Choice
+
+
+_SEARCH = fields_of(SearchConfig)
+
+
+@keeps("Recorded runs are kept: the same command trains those that are left.")
+@takes_images
+@takes("config", SearchConfig)
+def sweep(
+    context: Context,
+    base: BaseCaches,
+    new: NewCaches,
+    out: RunsFolder,
+    grid: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="GRID...",
+            help="Values of each field that varies: init=random,least-square seed=0:5"
+            " lr=1e-4..1e-2:log5 (lin for even steps); buffer,iterations=24000,600;192000,1200 for"
+            " fields that vary together. Fields are the options of train-head.",
+            autocompletion=completion.grid,
+        ),
+    ] = None,
+    config_file: ConfigOption = None,
+    head: HeadsByLoss = None,
+    bank_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most runs that are trained together. A kill loses at most the bank in training.",
+            show_default="what fits into half of the free memory; 12 on a CPU",
+            rich_help_panel="Computation",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Train the banks as tasks of the Ray cluster at this address, one GPU each where"
+            " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
+            metavar="ADDRESS",
+            rich_help_panel="Computation",
+        ),
+    ] = None,
+    search: Annotated[
+        Literal["optuna"] | None,
+        typer.Option(
+            help="Let Optuna propose the settings instead of training all combinations: lists"
+            " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
+            " seed. Judged on held-out training rows, never on the test rows.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and banks; train nothing.")
+    ] = False,
+    top: Annotated[
+        bool,
+        typer.Option(
+            "--top",
+            help="Runs of train-top, one after another, instead of banks of heads; a killed run"
+            " goes on from its checkpoint. Fields are the options of train-top.",
+        ),
+    ] = False,
+    memory: Memory = None,
+    *,
+    config: SearchConfig,
+    images: Images,
+    checkpoint_every: CheckpointEvery = 100,
+) -> None:
+    """Train every combination of a grid in banks of heads; go on where an earlier call stopped.
+
+    Runs of one stream and seed share their batches. A run that is recorded in the
+    folder is not trained again, so a grid may grow, and the same command resumes
+    a killed sweep. A file (--config) may hold several grids, as an array of
+    tables `sweep.grid`: their union is trained.
+    """
+    _refuse(context, top=top, search=search is not None)
+    grids = grids_of(config_file, grid or [], top=top)
+    if top and len(base) + len(new) > 2:
+        raise typer.BadParameter("--top takes one cache at --base and one at --new")
+    if search and len(grids) > 1:
+        raise typer.BadParameter(
+            f"--search takes one grid, but there are {len(grids)}: of tables [[sweep.grid]],"
+            " or of methods with settings of their own"
+        )
+    runs = [] if search else _runs(grids, top=top)
+    check_caches(*base, *new)
+    check_writable(out)
+    heads = head or []
+    with claimed_folder(out):
+        if top:
+            records = _sweep_top(runs, images, heads, out, checkpoint_every, dry_run=dry_run)
+        else:
+            data = read_data(base, new, heads_by_loss(heads), memory)
+            if search:
+                with claimed_folder(out / "trials"), claimed_folder(out / "chosen"):
+                    _search(grids[0], config, data, out, bank_size)
+                return
+            records = _sweep(runs, data, out, bank_size, ray=ray, dry_run=dry_run)
+    if not dry_run:
+        show_ranking(records)
+        where = f"at {out}; each run: clinit report --by-seed {out}"
+        say(f"{number_of(len(runs), 'run record')} {where}")
+
+
+def _refuse(context: Context, *, top: bool, search: bool) -> None:
+    """Refuse options that this kind of sweep does not read."""
+    of_images = [each.replace("-", "_") for each in OF_IMAGES]
+    of_banks = ["ray", "search", "bank_size", "memory"]
+    unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
+    unread |= {name: "is for a search: add --search optuna" for name in _SEARCH if not search}
+    if search:
+        unread |= dict.fromkeys(["ray", "dry_run"], "is for the runs of a grid, not for a search")
+    if top:
+        unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
+    for each in context.command.params:
+        if each.name in unread and given(context, each.name) is not None:
+            raise typer.BadParameter(f"{each.opts[0]} {unread[each.name]}")
+
+
+def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
+    """Return the distinct runs of grids."""
+    from clinit.headtrain.sweep.grid import distinct, runs_of
+
+    combinations = [run for grid in grids for run in runs_of(grid, top=top)]
+    runs = distinct(combinations)
+    if len(runs) < len(combinations):
+        note(
+            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations differ only"
+            " in settings without an effect on them (random rows have no scale, lambda is of least"
+            f" squares): {number_of(len(runs), 'run')}"
+        )
+    return runs
+
+
+def _sweep(
+    runs: list[Study],
+    data: RunData,
+    out: Path,
+    bank_size: int | None,
+    *,
+    ray: str | None = None,
+    dry_run: bool = False,
+) -> list[Path]:
+    """Train what is left of the runs; return their records."""
+    from clinit.headtrain.sweep.folder import open_folder
+    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
+
+    folder = open_folder(out, data, {run.training.loss for run in runs})
+    plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+    streams = number_of(len({run.shared for run in runs}), "stream")
+    say(
+        f"{number_of(len(runs), 'run')} on {streams}, {len(plan.done):,} recorded already;"
+        f" {plan.num_left:,} to train in {number_of(len(plan.banks), 'bank')}"
+    )
+    if dry_run:
+        for number, bank in enumerate(plan.banks, start=1):
+            say(f"Bank {number}, seed {bank.seed}:")
+            for run in bank.runs:
+                say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
+        return []
+    with ExitStack() as stack:
+        observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
+        train = train_here(data, observer)
+        if ray is not None and plan.banks:
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
+
+            if not data.is_loaded:
+                note(SHARED)
+            train = stack.enter_context(train_on_ray(data, ray))
+        run_sweep(plan, folder, train, observer)
+    return folder.records_of(runs)
+
+
+def _sweep_top(
+    runs: list[Study],
+    images: Images,
+    heads: list[str],
+    out: Path,
+    checkpoint_every: int,
+    *,
+    dry_run: bool,
+) -> list[Path]:
+    """Train the runs with top blocks that the folder lacks; return the records of all."""
+    from clinit.headtrain.record.format import check_free
+    from clinit.headtrain.runs import train_top
+    from clinit.headtrain.sweep.folder import open_folder, run_digest
+    from clinit.headtrain.sweep.plan import run_names
+
+    # The name of a checkpoint does not change when the grid grows.
+    checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
+    data = read_images(images, heads_by_loss(heads))
+    folder = open_folder(out, data, {run.training.loss for run in runs})
+    named = zip(runs, run_names(runs, folder.configs), strict=True)
+    places = {run: folder.record_of(run) or out / name for run, name in named}
+    left = {run: place for run, place in places.items() if folder.record_of(run) is None}
+    check_free(left.values())
+    for run in places.keys() - left:  # one that was killed after its record was written
+        checkpoints[run].unlink(missing_ok=True)
+    say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} recorded already")
+    if dry_run:
+        for place in left.values():
+            say(f"  {place.name}")
+        return []
+    train_top(
+        data,
+        left,
+        watch=training_progress,
+        checkpoint_of=checkpoints.__getitem__,
+        checkpoint_every=checkpoint_every,
+    )
+    return [*places.values()]
+
+
+def _search(
+    grid: dict[str, Choice], config: SearchConfig, data: RunData, out: Path, bank_size: int | None
+) -> None:
+    """Search on held-out rows; train the chosen settings on all rows and print both values."""
+    from clinit.headtrain.sweep.folder import open_folder
+    from clinit.headtrain.sweep.plan import train_here
+    from clinit.headtrain.sweep.search import STUDY, Space, hold_out, search
+
+    space = Space.of(grid)
+    measure = partial(_measure, objective=config.objective)
+    held = hold_out(data, config.held_out, seed=config.seed)
+    rows = len(held.base.val.labels) + len(held.new.val.labels)
+    say(
+        f"{number_of(config.trials, 'trial')} of {number_of(len(space.seeds), 'seed')}, judged by"
+        f" {config.objective} on {rows:,} held-out training rows ({config.held_out:g})"
+    )
+    say(f"Watch it: optuna-dashboard sqlite:///{out / STUDY}")
+    folder = open_folder(out / "trials", held, space.losses)
+    with sweep_progress(config.trials * len(space.seeds), len(folder.recorded)) as observer:
+        found = search(
+            space,
+            config,
+            folder,
+            held,
+            train_here(held, observer),
+            measure,
+            study_path=out / STUDY,
+            bank_size=bank_size,
+            observer=observer,
+        )
+    records = _sweep([*found.runs], data, out / "chosen", bank_size)
+    show_ranking(records)
+    settings = ", ".join(f"{name} {found.runs[0].value(name)}" for name in found.params)
+    known = [value for path in records if (value := measure(path)) is not None]
+    test = f"{statistics.fmean(known):.4g}" if known else "unknown"
+    say(f"Chosen by held-out rows, trial {found.number} of {found.num_trials:,}: {settings}")
+    say(
+        f"{config.objective}: {found.value:.4g} on held-out training rows (the best of the search,"
+        f" so somewhat flattered), {test} on the test rows after training on all training rows"
+    )
+
+
+def _measure(path: Path, objective: str) -> float | None:
+    from clinit.analysis.report.run import RunSummary
+    from clinit.headtrain.record.format import read_record
+
+    value: float | None = RunSummary.of(read_record(path)).row()[objective]
+    return value

@@ -1,0 +1,101 @@
+"""`clinit train-head`: heads over a stream of new classes, from cached features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clinit.cli.commands.report import show_runs
+from clinit.cli.frame.claim import claimed_folder
+from clinit.cli.frame.config import ConfigOption
+from clinit.cli.frame.context import Context
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import (
+    BaseCaches,
+    BaseHead,
+    Memory,
+    NewCaches,
+    Overwrite,
+    RunsFolder,
+    VerboseStarts,
+)
+from clinit.cli.frame.run_data import check_caches, read_data, tell_left
+from clinit.cli.frame.study_options import takes_studies
+from clinit.cli.frame.work_progress import training_progress
+from clinit.files.paths import check_writable
+from clinit.headtrain.study.study import Study
+
+if TYPE_CHECKING:
+    from clinit.headtrain.rows import Rows
+    from clinit.headtrain.statistics.class_statistics import ClassStatistics
+
+
+_DIAGNOSIS_LAMBDA = 0.05
+"""Ridge of the W_LS that heads are compared with, as in the paper."""
+
+
+_KEPT = (
+    "Heads in training are lost: the heads of a seed are recorded together, when all are trained."
+    " Records that are there stay."
+)
+
+
+@keeps(_KEPT)
+@takes_studies(top=False)
+def train_head(
+    context: Context,
+    base: BaseCaches,
+    new: NewCaches,
+    out: RunsFolder,
+    studies: list[Study],
+    head: BaseHead = None,
+    diagnose: Annotated[
+        bool,
+        typer.Option(
+            "--diagnose",
+            help="Measure NC1 to NC4 and D_LS of each head at the end of each task.",
+            rich_help_panel="Evaluation",
+        ),
+    ] = False,
+    memory: Memory = None,
+    config_file: ConfigOption = None,
+    overwrite: Overwrite = False,
+    verbose: VerboseStarts = False,
+) -> None:
+    """Train heads on new classes that arrive in tasks, with a frozen backbone.
+
+    Heads of one seed share class order and batches, so that their initialisations
+    are compared on the same samples. Writes a record per head and prints the
+    table of their results; what an earlier call with the same command has
+    recorded stays as it is, unless --overwrite is given.
+    """
+    check_caches(*base, *new, head=head)
+    check_writable(out)
+    from clinit.headtrain import runs
+    from clinit.headtrain.train.heads import check_precision
+    from clinit.machine import choose_device
+
+    training = studies[0].training
+    check_precision(training.precision, choose_device(training.device))
+    with claimed_folder(out):
+        places = runs.places_of(studies, out, overwrite=overwrite)
+        data = read_data(base, new, {"": head}, memory)
+        left = runs.left_of(places, data, diagnosed=diagnose, overwrite=overwrite)
+        tell_left(places.values(), left.values(), overwrite=overwrite)
+        with training_progress(verbose=verbose) as observer:
+            runs.train_heads(
+                data,
+                studies,
+                left,
+                observer=observer,
+                diagnose=_diagnosis if diagnose else None,
+                overwrite=overwrite,
+            )
+    show_runs(places.values(), left.values())
+
+
+def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
+    from clinit.analysis.metrics.diagnosis import diagnose
+
+    return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()

@@ -1,0 +1,1 @@
+"""What commands share: options and their files, the console, progress, signals, errors."""

@@ -1,0 +1,51 @@
+"""Claims of the command line: what --out names is written by one process at a time.
+
+The second one is refused before it reads a cache. Where the storage cannot lock, the user is told
+and the command goes on: finished files are whole in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from clinit.cli.frame.console import note
+from clinit.errors import HeadError
+from clinit.files.lock import claim_file, claim_folder
+from clinit.files.paths import check_writable
+
+
+def claimed_folder(out: Path) -> AbstractContextManager[None]:
+    """Claim the folder `out` as the only process that writes into it; see `claim_folder`."""
+    check_writable(out)
+    return claim_folder(out, on_unlocked=_say)
+
+
+def claimed_file(out: Path) -> AbstractContextManager[None]:
+    """Claim the file `out` as the only process that writes it; see `claim_file`."""
+    check_writable(out)
+    return claim_file(out, on_unlocked=_say)
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Check that a head can be written to `path`.
+
+    Raises:
+        HeadError: If there is something that may not be replaced.
+    """
+    from clinit.extract.cache.head import foreign_to_head
+    from clinit.files import paths as occupied
+
+    occupied.check_free(path, "head", foreign_to_head, HeadError, overwrite=overwrite)
+
+
+def tell_replaced(paths: Iterable[Path], *, overwrite: bool) -> None:
+    """Say which results go when the new ones are whole."""
+    for path in paths if overwrite else ():
+        if path.exists():
+            note(f"{path} is replaced when the new one is whole")
+
+
+def _say(why: str) -> None:
+    note(f"{why[0].upper()}{why[1:]}.")

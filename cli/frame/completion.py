@@ -1,0 +1,111 @@
+"""What a shell proposes for a word of the command line that is being typed.
+
+Each function is the `autocompletion` of an option or an argument. The shell starts a process for
+every press of its key, so nothing here loads a library that computes. If nothing is proposed, the
+shell completes the names of files and folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from clinit.cli.frame.context import Context
+from clinit.cli.frame.recipes import names
+
+_ARCHITECTURE = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)
+_PRETRAINED = re.compile(r"""^\s+['"](\w+\.\w+)['"]\s*:""", re.MULTILINE)
+
+
+def backbones(incomplete: str) -> list[str]:
+    """Propose names of timm's networks, with the tags of their weights.
+
+    They are read from the source of the timm that is installed: to import it takes seconds.
+    """
+    found = find_spec("timm")
+    if found is None or found.origin is None:
+        return []
+    names: set[str] = set()
+    for path in Path(found.origin).parent.glob("models/*.py"):
+        source = path.read_text(encoding="utf-8")
+        names.update(_ARCHITECTURE.findall(source), _PRETRAINED.findall(source))
+    return _beginning((name for name in names if not name.endswith(".untrained")), incomplete)
+
+
+def datasets(incomplete: str) -> list[str]:
+    """Propose data sets: those that are described, and layouts that describe themselves."""
+    from clinit.extract.dataset.known import FOLDER, HUGGINGFACE, WEBDATASET, known_datasets
+
+    return _beginning((*known_datasets(), FOLDER, WEBDATASET, HUGGINGFACE), incomplete)
+
+
+def described_datasets(incomplete: str) -> list[str]:
+    """Propose data sets that are described."""
+    from clinit.extract.dataset.known import known_datasets
+
+    return _beginning(known_datasets(), incomplete)
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Propose recipes."""
+    return _beginning(names(), incomplete)
+
+
+def recipes_or_files(incomplete: str) -> list[str]:
+    """Propose recipes, and files of options beside what is typed."""
+    folder, slash, name = incomplete.rpartition("/")
+    own = [each.name for each in Path(folder + slash).glob("*.toml")]
+    return [*recipes(incomplete), *(folder + slash + each for each in _beginning(own, name))]
+
+
+def tables(incomplete: str) -> list[str]:
+    """Propose tables of the paper."""
+    from clinit.analysis.paper.tables import NAMES
+
+    return _beginning((*NAMES, "all"), incomplete)
+
+
+def grid(context: Context, incomplete: str) -> list[str]:
+    """Propose fields of a grid, and the words that a field takes: `init=random,lda`.
+
+    Bash hands on `init=ra` as three words, with what is before the last one in the arguments.
+    """
+    words = [str(word) for word in context.params.get("grid") or ()]
+    name, equals, typed = incomplete.partition("=")
+    if equals:
+        return [f"{name}={value}" for value in _values(context, name, typed)]
+    before = words[:-1] if words[-1:] == ["="] else words
+    if before and "=" not in before[-1]:
+        return _values(context, before[-1], incomplete)
+    return [f"{name}=" for name in _fields(context) if name.startswith(incomplete)]
+
+
+def _fields(context: Context) -> Iterable[str]:
+    from clinit.headtrain.sweep.grid import fields
+
+    return fields(top=bool(context.params.get("top")))
+
+
+def _values(context: Context, name: str, typed: str) -> list[str]:
+    """Return lists of words that a field takes and that begin with `typed`; none for numbers."""
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
+    from clinit.headtrain.sweep.grid import field_named
+
+    top = bool(context.params.get("top"))
+    try:
+        field = field_named(name, top=top)
+    except ExperimentError:
+        return []
+    listed, comma, last = typed.rpartition(",")
+    words = ("true", "false") if bool in field.types else field.words
+    if field.name == "method":
+        words = TOP_METHODS if top else HEAD_METHODS
+    free = [word for word in words if word not in listed.split(",")]
+    return [f"{listed}{comma}{word}" for word in free if word.startswith(last)]
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -1,0 +1,314 @@
+"""Options from a TOML file, as the defaults of a command; and the grids of a sweep in it.
+
+    tasks = 5               # every command that has the option
+
+    [train-top]             # one command
+    rank = 48
+
+    [train-top.ewc]         # one command with one method
+    lr = 8e-4
+
+    [[sweep.grid]]          # what a sweep varies
+    seed = "0:5"
+
+The narrower section wins, and the command line over all.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from clinit.cli.frame.completion import recipes_or_files
+from clinit.cli.frame.context import Context
+from clinit.cli.frame.recipes import open_text
+from clinit.errors import ConfigFileError, ExperimentError
+from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
+from clinit.headtrain.study.rules import settings_of
+from clinit.words import nearest
+
+if TYPE_CHECKING:
+    from clinit.headtrain.sweep.grid import Choice, Grid
+
+Commands = Mapping[str, Mapping[str, Any]]
+"""Command -> key -> parameter, of the commands that take a file."""
+GRID = "grid"
+"""A section of a sweep that may stand outside of [sweep]."""
+RUNS, TOP_RUNS = "train-head", "train-top"
+"""The commands whose sections hold the defaults of a sweep's runs."""
+APART = ("add", "remember")
+"""Commands of a model in use: they read their own section alone, since `iterations` outside of
+all sections are those of a training."""
+OF_IMAGES = (
+    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
+    *("workers", "max-pixels", "checkpoint-every"),
+)
+"""What a sweep of train-top takes from its section, beside the places of the data."""
+_PLACES = ("base", "new", "head")
+_METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}
+_RIVALS = {
+    "buffer": "buffer-per-class",
+    "buffer-per-class": "buffer",
+    "dataset": "manifest",
+    "manifest": "dataset",
+}
+"""Options that exclude each other: the one of the narrower section leaves the other unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file as it was read."""
+
+    name: str
+    """The name that messages give it."""
+    content: Mapping[str, Any]
+
+    def section(self, command: str) -> Mapping[str, Any]:
+        """Return the section of a command, its sub-sections included."""
+        section = self.content.get(command, {})
+        if not isinstance(section, dict):
+            raise ConfigFileError(
+                f"{self.name} gives {command!r} a value, but it is the name of a section",
+                remedy=f"Write [{command}] and its options below it.",
+            )
+        return section
+
+    def method(self, command: str) -> str:
+        """Return the method of a command, unless the command line names another."""
+        return str(self.options(command, "").get("method", "rehearsal"))
+
+    def options(self, command: str, method: str) -> dict[str, Any]:
+        """Return the options of a command with a method, the narrower section over the wider."""
+        own = self.section(command)
+        found: dict[str, Any] = {}
+        for section in ({} if command in APART else self.content, own, own.get(method, {})):
+            kept = {key: value for key, value in found.items() if _RIVALS.get(key) not in section}
+            found = kept | dict(section)
+        return found
+
+    def grids(self) -> list[Mapping[str, Any]]:
+        """Return the grids of a sweep: the tables of [[sweep.grid]], or the table [grid]."""
+        given = [where[GRID] for where in (self.content, self.section("sweep")) if GRID in where]
+        tables = [each for one in given for each in (one if isinstance(one, list) else [one])]
+        if len(given) > 1 or not all(isinstance(each, dict) and each for each in tables):
+            raise ConfigFileError(
+                f"{self.name} has a grid that is empty or no table, or both [grid] and"
+                " [[sweep.grid]]",
+                remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5".',
+            )
+        return tables
+
+
+def open_config(path: Path) -> ConfigFile:
+    """Read a file, or the recipe of that name if there is no such file.
+
+    Raises:
+        ConfigFileError: If there is neither, or it is not TOML.
+    """
+    name, text = open_text(path)
+    try:
+        return ConfigFile(name, tomllib.loads(text))
+    except (ValueError, RecursionError) as error:  # ValueError: also for thousands of digits
+        raise ConfigFileError(
+            f"{name} is not TOML: {error}",
+            remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
+        ) from error
+
+
+def check(file: ConfigFile, command: str, commands: Commands) -> None:
+    """Refuse what no command reads, and in the section of this command what it does not take.
+
+    Raises:
+        ConfigFileError: If there is such a section or key; the nearest one is proposed.
+    """
+    options, methods = commands[command], _METHODS.get(command, ())
+    every = [*options, *(key for each in commands.values() for key in each)]
+    for key, value in file.content.items():
+        if isinstance(value, dict):
+            _check_known(file, key, [*commands, GRID], "a section that no command reads")
+        elif key != GRID:
+            _check_known(file, key, [*every, *commands], "no option of any command")
+    for key, value in file.section(command).items():
+        if key in methods and isinstance(value, dict):
+            for inner in value:
+                known = [each for each in options if each != "method"]
+                _check_known(file, inner, known, f"no option in [{command}.{key}]")
+        elif (command, key) != ("sweep", GRID):
+            known = [*methods] if isinstance(value, dict) and methods else [*options]
+            _check_known(file, key, known, f"no option or method in [{command}]")
+
+
+def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> None:
+    if key not in known:
+        raise ConfigFileError(
+            f"{file.name} sets {key!r}, which is {what}",
+            remedy=nearest(key, dict.fromkeys(known)),
+        )
+
+
+def commands_with_files(root: Any) -> Commands:
+    """Return the options of every command of `root` that takes a file, by command and by key."""
+    return {
+        name: {
+            parameter.opts[0].removeprefix("--"): parameter
+            for parameter in command.params
+            if parameter.opts[0].startswith("--")
+            and parameter.expose_value
+            and not parameter.is_eager
+        }
+        for name, command in ((each, root.commands[each]) for each in root.commands)
+        if any("--config" in parameter.opts for parameter in command.params)
+    }
+
+
+class Defaults(Mapping[str, Any]):
+    """Defaults by parameter name, looked up one by one while a command line is read.
+
+    Options on the command line are read before those that are not, in any order. So the
+    method is known at every look-up, and an option that is on the command line has none.
+    """
+
+    def __init__(self, context: Context, file: ConfigFile, options: Mapping[str, Any]) -> None:
+        self._context, self._file = context, file
+        self._options = {option.name: (key, option) for key, option in options.items()}
+
+    @property
+    def file(self) -> str:
+        """The file that the defaults come from."""
+        return self._file.name
+
+    def __getitem__(self, name: str) -> str | list[str]:
+        key, option = self._options[name]
+        value = self._values()[key]
+        several = option.multiple and isinstance(value, list)
+        values = value if several else [value]
+        if not all(isinstance(each, str | int | float) for each in values):
+            raise ConfigFileError(
+                f"{self.file} gives {key!r} {value!r}, expected one value"
+                + (" or a list of values" if option.multiple else ""),
+                remedy=f"Write a string, a number, true or false: `{key} = ...`.",
+            )
+        texts = [str(each) for each in values]  # checked like values from the command line
+        return texts if option.multiple else texts[0]
+
+    def _values(self) -> dict[str, Any]:
+        command, typed = str(self._context.command.name), self._context.params
+        own = self._file.options(command, str(typed.get("method") or self._file.method(command)))
+        if command != "sweep":
+            return own
+        kept = (*_PLACES, *OF_IMAGES) if typed.get("top") else _PLACES
+        runs = self._file.options(TOP_RUNS if typed.get("top") else RUNS, "")
+        return {key: value for key, value in runs.items() if key in kept} | own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+
+def read_config(context: Context, path: Path | None) -> Path | None:
+    """Take what the file gives to the command as the defaults of its options.
+
+    For an eager option: the values are there before the other options are read.
+    """
+    if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
+        file, command = open_config(path), str(context.command.name)
+        commands = commands_with_files(context.find_root().command)
+        for each in (command, RUNS, TOP_RUNS) if command == "sweep" else (command,):
+            check(file, each, commands)
+        context.default_map = cast(Any, Defaults(context, file, commands[command]))
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE|RECIPE",
+        autocompletion=recipes_or_files,
+        is_eager=True,
+        callback=read_config,
+        help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
+    ),
+]
+
+
+def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[dict[str, Choice]]:
+    """Return the grids whose union is trained.
+
+    The words overlay each table of the file, and each table the file's settings of train-head,
+    or of train-top.
+
+    Raises:
+        ConfigFileError: If there is no grid in the file nor in the words, or a grid of the file
+            holds what its fields do not take.
+        ExperimentError: If the words do, no run reads one of their fields, a grid is empty, or
+            there are too many combinations.
+    """
+    from clinit.headtrain.sweep.grid import (
+        check_size,
+        grid_of,
+        merge,
+        names_in,
+        parse_grid,
+        refuse_idle,
+    )
+
+    typed = parse_grid(words, top=top)
+    file = ConfigFile("the command line", {}) if path is None else open_config(path)
+    if not (tables := file.grids()) and not typed:
+        raise ConfigFileError(
+            f"{file.name} holds no grid",
+            remedy="Name what to vary, init=random,class-mean seed=0:5, or write [[sweep.grid]] in"
+            ' the file of options and below it lines such as lr = "1e-4..1e-2:log5".',
+        )
+    grids: list[dict[str, Choice]] = []
+    for table in tables or [{}]:
+        with _naming(file):
+            own = grid_of(table, top=top)
+        over = merge(own, typed)
+        with _naming(file):
+            laid = _over_settings(file, over, top=top)
+            # What a section holds for another method gives way to the grid.
+            asked = names_in(own if "method" in names_in(over) else laid[0])
+            refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
+        grids += laid
+    refuse_idle(grids, names_in(typed), top=top)
+    check_size(grids)
+    return grids
+
+
+def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
+    """Lay a grid over the settings of the file; one grid per method if these differ."""
+    from clinit.headtrain.sweep.grid import grid_of, merge, names_in, only, values_in
+
+    command = TOP_RUNS if top else RUNS
+    methods = [str(each) for each in values_in(over, "method") or (file.method(command),)]
+    names = {field.key: name for name, field in settings_of(top=top).items()}
+    free = {key for key, name in names.items() if name not in names_in(over)}
+    under = []
+    for method in methods:
+        given = file.options(command, method)
+        under.append(grid_of({key: given[key] for key in given if key in free}, top=top))
+    if all(each == under[0] for each in under):
+        return [merge(under[0], over)]
+    return [
+        merge(each, only(over, "method", method))
+        for method, each in zip(methods, under, strict=True)
+    ]
+
+
+@contextmanager
+def _naming(file: ConfigFile) -> Iterator[None]:
+    """Let errors in the grids of a file name it."""
+    try:
+        yield
+    except ExperimentError as error:
+        raise ConfigFileError(f"{file.name}: {error}", remedy=error.remedy) from error

@@ -1,0 +1,66 @@
+"""The context that Typer gives to a command, and commands that run other commands."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clinit.cli.frame.console import is_quiet, out
+from clinit.words import visible
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    import typer
+
+    # typer.Context is for annotations: what a command receives is an object of its base class.
+    Context = typer.Context.__base__
+
+Run = Callable[..., None]
+"""Takes the words of a command, without `clinit`."""
+
+
+def given(context: Context, name: str) -> str | None:
+    """Return where a parameter was given: `commandline`, `default_map` (a file), or nowhere."""
+    source = context.get_parameter_source(name)
+    where = source.name.lower() if source else "default"
+    return None if where == "default" else where
+
+
+def overridden(context: Context, name: str, by: str) -> bool:
+    """Return whether a file gives `name` and the command line gives `by`, which wins."""
+    return given(context, name) == "default_map" and given(context, by) == "commandline"
+
+
+def command_line() -> str:
+    """Return the command line of this process, as it can be pasted into a shell anywhere."""
+    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(['clinit', *sys.argv[1:]])}"
+
+
+def print_command(words: list[str], style: str = "green") -> None:
+    """Print a command as a user would type it."""
+    out.print(Text(visible("$ " + shlex.join(["clinit", *words])), style), soft_wrap=True)
+
+
+def runner(context: Context) -> Run:
+    """Return a function that prints a command as a user would type it, then runs it."""
+    clinit = context.find_root().command
+
+    def run(*arguments: object) -> None:
+        words = [str(argument) for argument in arguments]
+        print_command(words)
+        typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
+        try:
+            clinit.main([*(["--quiet"] if is_quiet() else []), *words], standalone_mode=False)
+        finally:
+            sys.argv = typed
+
+    return run
+
+
+__all__ = ["Context", "Run", "command_line", "given", "overridden", "print_command", "runner"]

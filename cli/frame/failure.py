@@ -1,0 +1,163 @@
+"""The message, without a traceback, and the exit code of a command that fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from clinit.cli.frame.config import Defaults
+from clinit.cli.frame.console import err, out
+from clinit.cli.frame.context import given
+from clinit.cli.frame.interruption import Interruption, arrived, raise_no_more
+from clinit.errors import ClinitError
+from clinit.machine import error_number, out_of_memory
+from clinit.words import visible
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""Raised for words that are not a command; typer does not export this class."""
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
+"""Options whose smaller values need less memory."""
+
+
+def fail(error: BaseException, app: typer.Typer) -> int:
+    """Print what has happened in a command of `app`; return the exit code."""
+    raise_no_more()  # a signal that arrives while the message is printed
+    if (stopped := arrived()) is not None:
+        err.print(Text(visible(str(stopped))), soft_wrap=True)
+        return stopped.exit_code
+    if isinstance(error, SystemExit):
+        raise error
+    assert not isinstance(error, Interruption)
+    if isinstance(error, BrokenPipeError):
+        return 1  # whoever read the output has stopped
+    if isinstance(error, _USAGE_ERROR):
+        return _refuse_usage(error)
+    told = _told(error, app)
+    if told is None:
+        text = "".join(traceback.format_exception(error))
+        err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
+        return 1
+    message, remedy = visible(told[0]), visible(told[1], lines=True)
+    lines = f"{message}\n{remedy}" if remedy else message
+    err.print(Text.assemble(("Error: ", "bold red"), lines), soft_wrap=True)
+    return 1
+
+
+def _refuse_usage(error: Any) -> int:
+    """Print what is wrong with the command line, and how the command is called."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help is what it says
+        out.print(Text(error.format_message()), soft_wrap=True)
+        return int(error.exit_code)
+    if error.ctx is not None:
+        option = error.ctx.help_option_names[-1]
+        err.print(Text(error.ctx.get_usage()), soft_wrap=True)
+        err.print(Text(f"Try '{error.ctx.command_path} {option}' for help.", style="dim"))
+    message = visible(_usage_message(error) + _origin(error), lines=True)
+    err.print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
+    return int(error.exit_code)
+
+
+def _usage_message(error: Any) -> str:
+    """Return what is wrong, with the value that was given."""
+    message = (
+        str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
+    )
+    # Of the library that converts values.
+    problems: Any = getattr(error.__cause__, "errors", list)()
+    if problems and repr(value := problems[0]["input"]) not in message:
+        message += f", got {value!r}"
+    if getattr(error, "param", None) is not None and "Missing" in message:
+        message += f"\n{error.param.help or ''}".rstrip()
+    option = getattr(error, "option_name", "")
+    if option and error.ctx is not None and error.ctx.command.name == "sweep":
+        from clinit.headtrain.study.rules import settings_of
+
+        fields = {field.option: name for name, field in settings_of(top=True).items()}
+        if field := fields.get(option):
+            message += f"\nWhat runs are to have is written {field}=VALUE, or {field}=VALUE,VALUE."
+    return message
+
+
+def _origin(error: Any) -> str:
+    """Return which file of options a refused value is from; empty for the command line."""
+    context, parameter = error.ctx, getattr(error, "param", None)
+    if context is None or parameter is None or not isinstance(context.default_map, Defaults):
+        return ""
+    if given(context, parameter.name) != "default_map":
+        return ""
+    return f"\n{context.default_map.file} gives {context.default_map[parameter.name]!r}."
+
+
+def _told(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
+    """Return message and remedy of an error that is the user's or the machine's; else None."""
+    if isinstance(error, ClinitError):  # knows best, whatever caused it
+        return str(error) or _type_in_words(error), error.remedy
+    if short := _shortage(error, app):
+        return short
+    if isinstance(error, OSError):  # such as a name that is too long
+        return str(error) or _type_in_words(error), ""
+    return None
+
+
+def _shortage(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
+    """Return message and remedy where memory or room on the disk was short; else None.
+
+    A library may have wrapped the error that says so.
+    """
+    causes = _causes(error)
+    if short := [cause for cause in causes if out_of_memory(cause)]:
+        told = str(short[0]).strip().splitlines()
+        text = f"out of memory: {told[0]}" if told else "out of memory"
+        for cause in causes:
+            cause.__traceback__ = None  # lets go of what the frames hold
+        return text, f"{_less(app)}, or free some."
+    for cause in causes:
+        if (number := error_number(cause)) in _NO_SPACE:
+            file = getattr(cause, "filename", None)
+            what = f"cannot write {file}" if file else "cannot write"
+            first = "Raise `ulimit -f`" if number == errno.EFBIG else "Free space"
+            return (
+                f"{what}: {os.strerror(number)}",
+                f"{first} or choose another folder, then run the same command again.",
+            )
+    return None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        following = following.__cause__ or following.__context__
+    return found
+
+
+def _less(app: typer.Typer) -> str:
+    """Return what to do, in terms of the options of the command that was typed."""
+    options: list[str] = []
+    with suppress(MemoryError):  # there may still be none
+        command = typer.main.get_command(app)
+        for word in sys.argv[1:]:
+            if word.startswith("-"):  # of clinit itself, before the command
+                continue
+            if (below := getattr(command, "commands", {}).get(word)) is None:
+                break
+            command = below
+        known = {name for parameter in command.params for name in parameter.opts}
+        options = [option for option in _NEED_MEMORY if option in known]
+    return f"Give a smaller {' or '.join(options)}" if options else "Use a machine with more memory"
+
+
+def _type_in_words(error: BaseException) -> str:
+    """Return the name of an error as words: `file not found error`."""
+    name = type(error).__name__
+    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return f"{spaced.strip()} without a message"

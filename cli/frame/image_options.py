@@ -1,0 +1,115 @@
+"""Options of commands that read images of a cache again, and store their activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clinit.cli.frame.context import given
+from clinit.cli.frame.options import MaxPixels, size_of
+from clinit.cli.frame.study_options import Command, expand
+from clinit.extract.dataset.known import MAX_PIXELS
+from clinit.headtrain.top.images import Images, Storage
+
+
+def _option(help: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Activations", **settings)
+
+
+Weights = Annotated[
+    Path | None,
+    _option(
+        "Weights of the backbone; they must be those of the features.",
+        metavar="FILE",
+        show_default="where they were at extraction",
+    ),
+]
+BaseRoot = Annotated[
+    Path | None,
+    _option("Folder of the base images.", metavar="FOLDER", show_default="as at extraction"),
+]
+NewRoot = Annotated[
+    Path | None,
+    _option("Folder of the new images.", metavar="FOLDER", show_default="as at extraction"),
+]
+TrunkCacheFolder = Annotated[
+    Path | None,
+    _option(
+        "Folder of stored activations; runs may share it.",
+        metavar="FOLDER",
+        show_default="OUT/trunk-cache",
+    ),
+]
+NoTrunkCache = Annotated[
+    bool, _option("Compute activations from the images each time.", "--no-trunk-cache")
+]
+TrunkBudget = Annotated[
+    str,
+    _option(
+        "Most bytes that are stored; the rest is computed from the images each time.",
+        metavar="SIZE",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    _option("Threads that read and decode images.", min=1, show_default="usable CPUs"),
+]
+CheckpointEvery = Annotated[
+    int, _option("Updates between two checkpoints; 0: only after each task.", min=0)
+]
+
+
+def takes_images(command: Command) -> Command:
+    """Let a command take the options of images, and receive their value in `images`.
+
+    The command takes `context`, `base`, `new` and `out` itself.
+    """
+    options: dict[str, tuple[Any, Any]] = {
+        "weights": (Weights, None),
+        "base_root": (BaseRoot, None),
+        "new_root": (NewRoot, None),
+        "trunk_cache": (TrunkCacheFolder, None),
+        "no_trunk_cache": (NoTrunkCache, False),
+        "trunk_budget": (TrunkBudget, "20GB"),
+        "workers": (Workers, None),
+        "max_pixels": (MaxPixels, MAX_PIXELS),
+    }
+
+    def build(values: Mapping[str, Any]) -> Images:
+        storage = Storage(
+            folder=values["trunk_cache"] or values["out"] / "trunk-cache",
+            budget=_trunk_budget(values),
+            max_pixels=values["max_pixels"],
+            **({} if values["workers"] is None else {"workers": values["workers"]}),
+        )
+        # A sweep may have several caches a side, and then has no use for images.
+        first = {side: _first(values[side]) for side in ("base", "new")}
+        more = {name: values[name] for name in ("base_root", "new_root", "weights")}
+        return Images(storage=storage, **first, **more)
+
+    types = {name: kind for name, (kind, _) in options.items()}
+    defaults = {name: default for name, (_, default) in options.items()}
+    return expand("images", types, defaults, build)(command)
+
+
+def _first(paths: Path | list[Path]) -> Path:
+    return paths[0] if isinstance(paths, list) else paths
+
+
+def _trunk_budget(values: Mapping[str, Any]) -> int:
+    """Return the bytes that may be stored.
+
+    Raises:
+        BadParameter: If the budget is not a size, or given beside --no-trunk-cache.
+    """
+    names = ("no_trunk_cache", "trunk_cache", "trunk_budget")
+    typed = [name for name in names if given(values["context"], name) == "commandline"]
+    if typed[:1] == ["no_trunk_cache"] and len(typed) > 1:
+        option = f"--{typed[1].replace('_', '-')}"
+        raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
+    if values["no_trunk_cache"]:
+        return 0
+    return size_of("--trunk-budget", values["trunk_budget"])

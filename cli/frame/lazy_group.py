@@ -1,0 +1,148 @@
+"""Commands that are imported and built when they are asked for, and what all of them share.
+
+Typer builds every command from its signature before it reads the command line: with the options of
+all studies that is a third of what `clinit --help` takes. Here a command is a line of a table until
+somebody calls it; the help of the group shows these lines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
+
+import typer
+from typer.core import TyperGroup
+
+from clinit.cli.frame.console import hush
+
+QUIET = "Print no progress and no notes; warnings, errors and results remain."
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """Where a command is, and what the help of its group says about it."""
+
+    where: str
+    """`module:attribute` in `clinit.cli.commands`: a function or a Typer application."""
+    help: str
+    """The first sentence of its own help."""
+
+
+class LazyGroup(TyperGroup):
+    """A group that builds the commands of `table` when they are asked for."""
+
+    table: ClassVar[Mapping[str, Lazy]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands({**self.table, **self.commands})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, without building them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in self.table.items()])
+
+
+class _Commands(dict[str, Any]):
+    """Commands by name, built at their first use."""
+
+    def __getitem__(self, name: str) -> Any:
+        if isinstance(found := super().__getitem__(name), Lazy):
+            self[name] = found = _built(name, found)
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - it would call itself
+
+
+def _built(name: str, lazy: Lazy) -> Any:
+    module, _, attribute = lazy.where.partition(":")
+    target = getattr(import_module(f"clinit.cli.commands.{module}"), attribute)
+    app = typer.Typer(add_completion=False)
+    app.callback()(lambda: None)  # with it, one command is a group of one
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=name)
+    else:
+        app.command(name)(target)
+    group: Any = typer.main.get_command(app)
+    _complete(group.commands[name])
+    return group.commands[name]
+
+
+def _complete(command: Any) -> None:
+    """Let a command, and all below it, have what every command of clinit has."""
+    command.rich_markup_mode = None  # boxes leave no room for names of options at 80 columns
+    command.short_help = (command.help or "").partition("\n\n")[0].replace("\n", " ")
+    if (below := getattr(command, "commands", None)) is not None:
+        for each in below.values():
+            _complete(each)
+        return
+    command.params.append(_quiet_option())
+    command.format_options = partial(_format_options, command)
+    command.make_parser = partial(_parser, command.make_parser)
+
+
+def _format_options(command: Any, context: Any, formatter: Any) -> None:
+    """Write the options below the titles that they are declared with."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for each in command.get_params(context):
+        if record := each.get_help_record(context):
+            kind = "Options" if each.param_type_name == "option" else "Arguments"
+            panels.setdefault(getattr(each, "rich_help_panel", None) or kind, []).append(record)
+    last = {title: panels.pop(title) for title in ("Options",) if title in panels}
+    for title, records in (panels | last).items():
+        with formatter.section(title):
+            formatter.write_dl(records)
+
+
+def _parser(make_parser: Any, context: Any) -> Any:
+    """Return a parser that refuses a setting that is given twice where one value is taken.
+
+    `clinit train-head --init random --init lda` trains two heads. Where one value is taken, Typer
+    would drop the first in silence; so it does with options that mean the same everywhere, where
+    the last one is to win: those of a script, with another behind them.
+    """
+    parser = make_parser(context)
+    parse = parser.parse_args
+
+    def parsed(args: list[str]) -> Any:
+        values, rest, order = parse(args=args)
+        names = Counter(each.name for each in order if not getattr(each, "multiple", True))
+        repeated = [name for name, count in names.items() if count > 1]
+        if repeated and not context.resilient_parsing:  # not while a shell completes the line
+            from clinit.cli.frame.study_options import SEVERAL
+
+            for name in (each for each in repeated if each in SEVERAL):
+                message = f"--{name} is given more than once; it takes one value here"
+                raise typer.BadParameter(message, context)
+        return values, rest, order
+
+    parser.parse_args = parsed
+    return parser
+
+
+def _heed(wanted: bool) -> bool:
+    if wanted:
+        hush(wanted=True)
+    return wanted
+
+
+def _any_command(
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", callback=_heed, is_eager=True, expose_value=False, help=QUIET
+        ),
+    ] = False,
+) -> None: ...
+
+
+def _quiet_option() -> Any:
+    """Return `-q`, `--quiet` behind the name of a command."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_any_command)
+    return typer.main.get_command(app).params[0]

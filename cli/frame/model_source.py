@@ -1,0 +1,186 @@
+"""The model that a command starts from, where the new one goes, and how images go through it.
+
+    @takes_network
+    def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
+
+Typer sees the options of a network of timm and of an extraction instead of `network`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from clinit.cli.frame import completion
+from clinit.cli.frame.claim import tell_replaced
+from clinit.cli.frame.console import note, warn
+from clinit.cli.frame.options import COMPUTATION, NETWORK, fills, in_panel, option
+from clinit.cli.frame.progress import doing
+from clinit.cli.frame.run_data import check_model
+from clinit.cli.frame.work_progress import extraction_progress, training_progress
+from clinit.errors import ManifestError
+from clinit.extract.work import options
+from clinit.files.paths import check_writable
+
+if TYPE_CHECKING:
+    from clinit.headtrain.events import Event, Observer
+    from clinit.headtrain.model.images import ImageJob
+    from clinit.headtrain.model.model import Model
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE_SUFFIXES = {
+    *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
+    *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
+}
+"""Of files: who gives one does not mean a folder."""
+
+ModelAndImages = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folder or file of a model, and a folder of images: class folders, or train/<class>"
+        " and val/<class>. With --backbone, the images alone.",
+        metavar="[MODEL] IMAGES",
+    ),
+]
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(help="Folder or file of a model."),
+]
+ModelOut = Annotated[
+    Path,
+    typer.Option(
+        help="Model to write: a folder, or one file that ends in .safetensors, which remembers"
+        " nothing.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions(options.NetworkOptions):
+    """What the options say of a network of timm, and of the features of the images."""
+
+    features: Path | None = None
+    """Folder of the cache; None: next to the model that is written."""
+
+
+_OPTIONS = {
+    **in_panel(
+        {
+            **NETWORK,
+            "backbone": option(
+                str | None,
+                "timm's name of it.",
+                autocompletion=completion.backbones,
+            ),
+            "head_classes": option(
+                str | None,
+                "File with one class name per row of the pretrained classifier.",
+                metavar="FILE",
+                show_default="stored with the weights; ImageNet-1K for 1,000 rows",
+            ),
+        },
+        "A network of timm instead of MODEL",
+    ),
+    **in_panel(
+        {
+            "features": option(
+                Path | None,
+                "Folder of their cache; what is there is not computed again.",
+                metavar="FOLDER",
+                show_default="OUT-features",
+            ),
+            **COMPUTATION,
+            "retry_invalid": option(
+                bool, "Read images again that could not be read.", None, "--retry-invalid"
+            ),
+        },
+        "Features of the images",
+    ),
+}
+takes_network = fills("network", NetworkOptions, _OPTIONS)
+
+
+def command_data() -> dict[str, Any]:
+    """Return what the history of a model contains of the command that changed it."""
+    return {"command": ["clinit", *sys.argv[1:]]}
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Check that a model can be written to `out`, and that a file has the right suffix."""
+    if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
+        raise typer.BadParameter(
+            f"--out is a folder, or a file that ends in .safetensors, got {out}"
+        )
+    check_writable(out)
+    if out.exists() or out.is_symlink():
+        from clinit.headtrain.model.folder import check_free
+
+        check_free(out, overwrite=overwrite)
+    tell_replaced([out], overwrite=overwrite)
+
+
+def check_onnx_out(out: Path) -> None:
+    """Check that `out` is a folder, which an ONNX form can be written into."""
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
+
+
+def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
+    """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
+    if len(paths) != (2 if network.backbone is None else 1):
+        raise typer.BadParameter("give MODEL and IMAGES; or --backbone and IMAGES alone")
+    if network.backbone is None:
+        defaults = NetworkOptions()
+        for name in NETWORK:
+            if (getattr(network, name) or None) != getattr(defaults, name):
+                option = name.replace("_", "-")
+                raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
+        check_model(paths[0], paths[1:])
+    if not paths[-1].is_dir():
+        raise ManifestError(
+            f"no folder of images at {paths[-1]}",
+            remedy="Give a folder that holds a folder of images for each class.",
+        )
+
+
+def open_source(
+    paths: Sequence[Path], network: NetworkOptions, out: Path, *, overwrite: bool
+) -> tuple[Model, ImageJob]:
+    """Return the model that the arguments of a command name, and what is to be done with images."""
+    from clinit.headtrain.model.images import ImageJob, Listener
+    from clinit.headtrain.model.model import open_model, stock_model
+
+    job = ImageJob(
+        images=paths[-1],
+        out=out,
+        extraction=network.extraction(),
+        features=network.features,
+        overwrite=overwrite,
+        data=command_data(),
+        listener=Listener(
+            note=note, warn=warn, doing=doing, extracting=extraction_progress, training=_training
+        ),
+    )
+    with doing("Loading the model …"):
+        if network.backbone is not None:
+            return stock_model(job.extraction), job
+        return open_model(paths[0], device=network.device), job
+
+
+@contextmanager
+def _training() -> Iterator[Observer]:
+    """Show the progress, but not the notes of an experiment, which speak of its options."""
+    from clinit.headtrain.events import Noted
+
+    def seen(event: Event) -> None:
+        if not isinstance(event, Noted):
+            observe(event)
+
+    with training_progress() as observe:
+        yield seen

@@ -1,0 +1,290 @@
+"""Options that several commands share, among them those of a network of timm and its images.
+
+    @fills("network", NetworkOptions, OPTIONS)
+    def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
+
+Typer sees the options instead of `network`, and the command receives them in one value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from copy import copy
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from clinit.cli.frame.completion import backbones
+from clinit.cli.frame.study_options import Command, expand
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.study.parts import Device, Training
+from clinit.words import byte_count
+
+
+def size_of(option: str, text: str) -> int:
+    """Return the bytes that an option names, such as 8GB."""
+    try:
+        return byte_count(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {error}") from error
+
+
+def memory_size(text: str) -> int:
+    """Return the bytes that --memory names."""
+    if not (size := size_of("--memory", text)):
+        raise typer.BadParameter("--memory takes a size above 0, such as 8GB")
+    return size
+
+
+Memory = Annotated[
+    int | None,
+    typer.Option(
+        parser=memory_size,
+        metavar="SIZE",
+        rich_help_panel="Data",
+        help="Most memory for features, such as 8GB; rows of features that take more are read from"
+        " disk when they are needed, with the same results.",
+        show_default="what is free",
+    ),
+]
+DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].help)]
+CacheArgument = Annotated[
+    Path,
+    typer.Argument(help="Folder written by `clinit extract --out`."),
+]
+
+
+def _place(
+    help: str, metavar: str = "FOLDER", panel: str = "Data", *names: str, **more: Any
+) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **more)
+
+
+_SEVERAL = " Repeatable: caches of one backbone."
+_BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
+_RECORDED = "where it was recorded"
+BaseCache = Annotated[Path, _place(_BASE)]
+NewCache = Annotated[Path, _place(_NEW)]
+BaseCaches = Annotated[list[Path], _place(_BASE + _SEVERAL, "FOLDER", "Data", "--base")]
+NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]
+BaseHead = Annotated[
+    Path | None,
+    _place(
+        "Head of the base classes to start from, as `clinit align` writes it.",
+        "FILE",
+        show_default="the head in the base cache",
+    ),
+]
+RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
+RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
+RecordedHead = Annotated[
+    Path | None,
+    _place("Head of the base classes that it starts from.", "FILE", show_default="the same"),
+]
+HeadsByLoss = Annotated[
+    list[str] | None,
+    _place(
+        "Pretrained head to start from instead of the base cache's, for all runs or for those of"
+        " one loss; repeatable.",
+        "[LOSS=]FILE",
+    ),
+]
+RunsFolder = Annotated[
+    Path, _place("Folder of the records, one sub-folder per run.", panel="Output")
+]
+VerboseStarts = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show what each initialisation chose.", rich_help_panel="Output"
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace what clinit has written at --out before; nothing else is ever replaced.",
+        rich_help_panel="Output",
+    ),
+]
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Largest image that is decoded, width x height; a larger one is a bad image.",
+        rich_help_panel="Data",
+    ),
+]
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    table = "table"
+    json = "json"
+
+
+OutputFormat = Annotated[
+    Output, typer.Option("--format", "-f", help="Table, or JSON for programs.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+
+class Split(StrEnum):
+    """A split of a data set."""
+
+    train = "train"
+    val = "val"
+
+
+class ReadSplit(StrEnum):
+    """What is read of a data set; test images become the split that results are reported on."""
+
+    train = "train"
+    val = "val"
+    test = "test"
+
+    @property
+    def stored(self) -> str:
+        """The split that they become."""
+        return "train" if self is ReadSplit.train else "val"
+
+
+READ_AS_VAL = " test: the test images become the split val, on which results are reported."
+
+
+TransformKind = Literal["timm", "paper"]
+"""Preprocessing without augmentation."""
+Dtype = Literal["float16", "float32"]
+"""How features are stored."""
+Autocast = Literal["off", "bfloat16", "float16"]
+"""Arithmetic of the forward pass."""
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Threads that read and decode.",
+        show_default="usable CPUs",
+        rich_help_panel="Computation",
+    ),
+]
+
+
+def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+    """Return the annotation of an option; `names` where it has no opposite."""
+    return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]
+
+
+_NETWORK = "Network"
+NETWORK: Mapping[str, Any] = {
+    "backbone": option(
+        str | None, "timm's name of the network, with its tag.", _NETWORK, autocompletion=backbones
+    ),
+    "weights": option(
+        Path | None,
+        "Checkpoint (.safetensors, or .pth that holds tensors only).",
+        _NETWORK,
+        metavar="FILE",
+        show_default="timm's download",
+    ),
+    "model_arg": option(
+        list[str] | None,
+        "Argument of timm.create_model, as name=value; repeatable.",
+        _NETWORK,
+    ),
+    "head_classes": option(
+        str | None,
+        "What the rows of the pretrained classifier stand for: a file with one name per line, or"
+        " `dataset` for the classes of this data set in order.",
+        _NETWORK,
+        show_default="stored with the weights; ImageNet-1K for 1,000 rows",
+    ),
+    "transform": option(
+        TransformKind, "The model's own, or the paper's (256 x 256, centre crop 224).", _NETWORK
+    ),
+    "input_size": option(
+        int | None,
+        "Side of the network's input in pixels.",
+        _NETWORK,
+        min=1,
+        max=4096,
+        show_default="model's",
+    ),
+    "mean": option(
+        str | None, "Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", _NETWORK, show_default="model's"
+    ),
+    "std": option(
+        str | None, "Pixel deviation, in the same form.", _NETWORK, show_default="model's"
+    ),
+}
+COMPUTATION: Mapping[str, Any] = {
+    "batch_size": option(
+        int | None,
+        "Images per forward pass.",
+        "Computation",
+        min=1,
+        max=10**9,
+        show_default="as begun; else 32 on a CPU, 64 on a GPU",
+    ),
+    "workers": Workers,
+    "device": DeviceOption,
+    "max_pixels": MaxPixels,
+}
+
+
+def in_panel(options: Mapping[str, Any], panel: str) -> dict[str, Any]:
+    """Return options that stand in one panel of the help."""
+    placed = {}
+    for name, kind in options.items():
+        (found,) = kind.__metadata__
+        found = copy(found)
+        found.rich_help_panel = panel
+        placed[name] = Annotated[kind.__origin__, found]
+    return placed
+
+
+def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Command], Command]:
+    """Let a command take options, and receive them in `name` as the dataclass `owner`.
+
+    The defaults of the options are those of the fields.
+    """
+    defaults = {
+        each.name: inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default
+        for each in dataclasses.fields(owner)
+    }
+
+    def build(values: Mapping[str, Any]) -> Any:
+        found = {
+            key: value.value if isinstance(value := values[key], StrEnum) else value
+            for key in options
+        }
+        for moment in ("mean", "std"):
+            found[moment] = numbers(f"--{moment}", found[moment])
+        return owner(**found)
+
+    return expand(name, options, defaults, build)
+
+
+def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    """Return one number or three, one per channel, from a text such as `0.5,0.5,0.5`."""
+    if text is None:
+        return None
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) not in (1, 3) or not all(math.isfinite(number) for number in found):
+        raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
+    if max(found) > 1:
+        shown = ",".join(f"{number:g}/255" for number in found)
+        raise typer.BadParameter(
+            f"{option} is of pixels between 0 and 1, got {text!r}. Was {shown} meant, which is"
+            f" {','.join(f'{number / 255:.3g}' for number in found)}?"
+        )
+    if min(found) < 0 or (option == "--std" and min(found) == 0):
+        raise typer.BadParameter(f"{option} must not be negative or a deviation of 0, got {text!r}")
+    return found

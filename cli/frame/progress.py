@@ -1,0 +1,238 @@
+"""How far a command is: bars at the foot of a terminal, lines of a log elsewhere.
+
+A bar goes when the work is done, and the result takes its place. A log gets a line now and then.
+With --quiet there is neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clinit.cli.frame.console import err, foot, is_quiet
+from clinit.words import visible
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PAUSES_S = (10.0, 20.0, 30.0)
+"""Seconds before the first line of a log and between the next ones."""
+LATER_S = 60.0
+"""Seconds between all further lines."""
+_LEAST_S = 1.0
+"""Seconds after which anything can be said of work that has just begun."""
+
+
+class Line:
+    """One thing that is counted, or that goes on without a count."""
+
+    def __init__(self, title: str, *, unit: str = "", tells_rate: bool = False) -> None:
+        self.title = title
+        self.unit = unit
+        """What is counted, in the plural; empty if only the share is told."""
+        self.tells_rate = tells_rate
+        """Whether what is counted per second is told: of the same time as the seconds left."""
+        self.more = ""
+        """Anything else, such as a loss."""
+        self.detail = ""
+        """What a bar has room for, and a log has not."""
+        self.done: int | float = 0
+        self.total: int | float | None = None
+        """None while nobody knows."""
+        self._began: tuple[float, int | float] | None = None
+        """Time of the monotonic clock, and what was done by then."""
+
+    def count(self, done: int | float, total: int | float | None) -> None:
+        """Say that `done` of `total` is done; less than before is another count."""
+        if self._began is None or done < self.done:
+            self._began = (time.monotonic(), done)
+        self.done, self.total = done, total
+
+    def update(self, title: str) -> None:
+        """Say what goes on now."""
+        self.title = title
+
+    def in_words(self) -> str:
+        """Return the line of a log."""
+        told = ", ".join(filter(None, (*self._facts(" of "), self.more)))
+        return ": ".join(filter(None, (self.title, told)))
+
+    def cells(self) -> tuple[RenderableType, ...]:
+        """Return the title, the bar, and what is told behind it."""
+        from rich.progress_bar import ProgressBar
+
+        bar = ProgressBar(total=self.total or None, completed=self.done, pulse=not self.total)
+        counted, share, left, rate = self._facts("/")
+        # Of what does not fit into the terminal, the last cell alone is cut.
+        more = _text(" ".join(filter(None, (rate, self.more, self.detail))))
+        more.no_wrap = True
+        return _text(self.title), bar, _text(counted or share), _text(left), more
+
+    def _facts(self, of: str) -> tuple[str, str, str, str]:
+        """Return what is counted, its share, the time left and the rate; empty if unknown."""
+        total, per_s = self.total or 0, 0.0
+        if self._began is not None:
+            spent, gained = time.monotonic() - self._began[0], self.done - self._began[1]
+            per_s = gained / spent if gained > 0 and spent > 0 else 0.0
+        counted = f"{int(self.done):,}{of}{int(total):,} {self.unit}" if total and self.unit else ""
+        share = f"{100 * self.done / total:.0f} %" if total else ""
+        # As if the rest took as long as what was done.
+        left = (
+            f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
+        )
+        rate = f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
+        return counted, share, left, rate if self.tells_rate else ""
+
+
+class Progress:
+    """What is counted now, the latest last."""
+
+    def __init__(self, begin: Callable[[], object]) -> None:
+        """Count nothing yet; `begin` is called before the first line."""
+        self._begin = begin
+        self._lines: list[Line] | None = None
+
+    def line(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
+        """Begin to count something."""
+        line = Line(title, unit=unit, tells_rate=tells_rate)
+        if self._lines is None:
+            self._lines = [line]
+            self._begin()
+        else:
+            self._lines.append(line)
+        return line
+
+    def only(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
+        """Return the line of that title; those of others go."""
+        if self._lines and self._lines[-1].title == title:
+            return self._lines[-1]
+        if self._lines:
+            self._lines.clear()
+        return self.line(title, unit=unit, tells_rate=tells_rate)
+
+    def reached(self, what: str) -> None:
+        """Print at once what is done, in a log alone: a bar shows it."""
+        if not is_quiet() and not _is_drawn():
+            _print_line(what)
+
+    def in_words(self) -> str:
+        """Return the line of a log: what is counted last."""
+        return self._lines[-1].in_words() if self._lines else ""
+
+    def __rich__(self) -> RenderableType:
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(ratio=1, min_width=8)
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(overflow="crop")
+        for line in list(self._lines or ()):
+            grid.add_row(*line.cells())
+        return grid
+
+
+class ProgressLog:
+    """When the next line is due, whatever the process does then: many short works are one long."""
+
+    def __init__(self) -> None:
+        self._pauses = chain(PAUSES_S, repeat(LATER_S))
+        self._due: float | None = None
+        """Time of the monotonic clock; None while nothing has begun."""
+
+    @contextmanager
+    def telling(self, told: Callable[[], str]) -> Iterator[None]:
+        """Print what `told` returns whenever a line is due, unless it is empty.
+
+        From a thread: a line that says the same twice tells that the work does not go on.
+        """
+        if self._due is None:
+            self._due = time.monotonic() + next(self._pauses)
+        ended = Event()
+        thread = Thread(target=self._tell, args=(told, ended), name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=1)  # no longer: whoever reads the log may have stopped
+
+    def _tell(self, told: Callable[[], str], ended: Event) -> None:
+        while not ended.wait(max(_LEAST_S, (self._due or 0) - time.monotonic())):
+            if line := told():
+                self._due = time.monotonic() + next(self._pauses)
+                _print_line(line)
+
+
+_log = ProgressLog()
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Show how far something is, from its first line on."""
+    with ExitStack() as stack:
+        shown = Progress(lambda: stack.enter_context(_shown(shown, shown.in_words)))
+        yield shown
+
+
+@contextmanager
+def counting(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """Show the latest of several counts; what it gives takes a title, what is done, and of what."""
+    with progress() as shown:
+        yield lambda title, done, total: shown.only(title, unit=unit).count(done, total)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[Line]:
+    """Show that something goes on, in a few words that end with an ellipsis."""
+    began, shown = time.monotonic(), Progress(lambda: None)
+    line = shown.line(what)
+    with _shown(shown, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
+        yield line
+
+
+@contextmanager
+def _shown(part: RenderableType, told: Callable[[], str]) -> Iterator[None]:
+    if is_quiet():
+        yield
+        return
+    with foot.showing(part) if _is_drawn() else _log.telling(told):
+        yield
+
+
+def _is_drawn() -> bool:
+    """Return whether standard error is a terminal that can draw; FORCE_COLOR makes none."""
+    return err.is_interactive and err.file.isatty()
+
+
+def _print_line(line: str) -> None:
+    err.print(Text(visible(line)), soft_wrap=True)
+
+
+def _text(text: str) -> Text:
+    """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
+    return Text(visible(text))
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, of two units at most.
+
+    >>> duration(7.4), duration(330.0), duration(12e3), duration(2e5)
+    ('7 s', '6 min', '3 h 20 min', '2 d 8 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,139 @@
+"""What commands read before they train runs, and what they print before and after it.
+
+What a command reads is there: asked before PyTorch is loaded, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clinit.cli.frame.claim import tell_replaced
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.progress import doing
+from clinit.errors import ExperimentError, HeadError, ModelError, RecordError
+from clinit.extract.cache.folder import split_names
+
+if TYPE_CHECKING:
+    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.top.images import Images
+
+
+def check_caches(*paths: Path | None, head: Path | None = None) -> None:
+    """Check that there are caches, and a head file where one is given.
+
+    Raises:
+        CacheError: If there is no cache at one of the paths.
+        HeadError: If there is no file of a head.
+    """
+    for path in paths:
+        if path is not None:
+            split_names(path)
+    if head is not None and not head.is_file():
+        raise HeadError(
+            f"no head file at {head}",
+            remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
+        )
+
+
+def check_model(path: Path, images: Sequence[Path] = ()) -> None:
+    """Check that there is something that may be a model, and that it is not among the images.
+
+    Args:
+        path: What is given as the model.
+        images: What is given behind it.
+
+    Raises:
+        ModelError: If there is nothing at `path`, or it is no model and one of the images is.
+    """
+    if not path.exists():
+        raise ModelError(
+            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+        )
+    model = next(filter(_looks_like_model, images), None)
+    if model is not None and not _looks_like_model(path):
+        raise ModelError(
+            f"{path} is not a model, but {model} is one: are they swapped?",
+            remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
+        )
+
+
+def _looks_like_model(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "model.safetensors").is_file()
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
+
+
+def check_run(path: Path) -> None:
+    """Check that there is something that may be a run record.
+
+    Raises:
+        RecordError: If there is nothing at `path`.
+    """
+    if not path.exists():
+        raise RecordError(
+            f"no run record at {path}: there is no such folder",
+            remedy="Give a folder that `clinit train-head ... --out FOLDER` has written.",
+        )
+
+
+def read_data(
+    base: Sequence[Path],
+    new: Sequence[Path],
+    heads: Mapping[str, Path | None],
+    memory: int | None = None,
+) -> RunData:
+    """Open the caches of both sides, in memory as far as they fit, and the heads by loss.
+
+    Raises:
+        ExperimentError: If there is no pretrained head.
+    """
+    from clinit.headtrain.runs import RunData
+    from clinit.headtrain.stream.source import read_sources
+
+    with doing("Reading the feature caches …"):
+        base_source, new_source = read_sources(base, new, memory=memory)
+    return RunData.of(
+        base_source, new_source, heads, on_note=note, command=["clinit", *sys.argv[1:]]
+    )
+
+
+def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:
+    """Open two caches with their images, and the heads by loss."""
+    from clinit.headtrain.runs import RunData
+
+    with doing("Reading the caches …"):
+        return RunData.of_images(images, heads, on_note=note, command=["clinit", *sys.argv[1:]])
+
+
+def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
+    """Return the files of `--head [LOSS=]FILE` by loss; "" for all others.
+
+    Raises:
+        ExperimentError: If there are two for the same runs.
+    """
+    from clinit.headtrain.train.losses import LOSSES
+
+    paths: dict[str, Path] = {}
+    for word in words:
+        loss, equals, path = word.partition("=")
+        if not equals or loss not in LOSSES:
+            loss, path = "", word
+        if loss in paths:
+            raise ExperimentError(
+                f"--head is given twice for {f'the loss {loss}' if loss else 'all runs'}",
+                remedy="Name the loss that each head is for: --head mse=aligned.safetensors.",
+            )
+        paths[loss] = Path(path)
+    return paths
+
+
+def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bool) -> None:
+    """Print which records are replaced, and which stay because they are those of the runs."""
+    tell_replaced(places, overwrite=overwrite)
+    for place in places:
+        if place not in left:
+            say(f"{place} is there already")

@@ -1,0 +1,239 @@
+"""Options of the command line, made from the settings of a study.
+
+    @takes_studies(top=False)
+    def train_head(context: Context, base: Path, studies: list[Study], ...) -> None:
+
+Typer sees an option for each setting instead of the parameter `studies`; the function receives
+the studies that they describe, resolved.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from clinit.cli.frame.config import Defaults
+from clinit.cli.frame.console import note
+from clinit.cli.frame.context import Context, given, overridden
+from clinit.errors import ExperimentError
+from clinit.headtrain.setting import Setting, fields_of
+from clinit.headtrain.study.parts import HEAD_METHODS, PAPER_INITS, TOP_METHODS
+from clinit.headtrain.study.rules import RIVALS, refusals, settings_of
+from clinit.headtrain.study.study import Study
+
+SEVERAL: Mapping[str, tuple[str, ...]] = {
+    "seed": ("0",),
+    "init": PAPER_INITS,
+    "scale": ("calibrated",),
+}
+"""Settings of which one command takes several values, one run for each; and their defaults."""
+_GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
+"""Settings that, given on the command line, may make settings of a file idle."""
+
+
+def takes_studies(*, top: bool) -> Callable[[Command], Command]:
+    """Let a command take the settings of a study, and receive the studies in `studies`.
+
+    Args:
+        top: Whether blocks of the backbone learn as well.
+    """
+    every = settings_of(top=top)
+
+    def build(values: Mapping[str, Any]) -> list[Study]:
+        return _studies(values["context"], {name: values[name] for name in every}, top=top)
+
+    words = {"method": TOP_METHODS if top else HEAD_METHODS}
+    words |= {"precision": ("float32", "bf16")} if top else {}
+    options = {
+        name: _option(each, words.get(name, each.words), SEVERAL.get(name, ()))
+        for name, each in every.items()
+    }
+    return expand("studies", options, _defaults(every) | dict.fromkeys(SEVERAL), build)
+
+
+def takes(name: str, owner: type) -> Callable[[Command], Command]:
+    """Let a command take the settings of a dataclass, and receive its value in `name`."""
+    every = fields_of(owner)
+
+    def build(values: Mapping[str, Any]) -> Any:
+        try:
+            return owner(**{name: each.taken(values[name]) for name, each in every.items()})
+        except ValueError as error:
+            raise typer.BadParameter(_with_options(error, every)) from error
+
+    options = {key: _option(each, each.words) for key, each in every.items()}
+    return expand(name, options, _defaults(every), build)
+
+
+def _defaults(every: Mapping[str, Setting]) -> dict[str, Any]:
+    return {
+        name: str(each.default) if _is_mixed(each) else each.default for name, each in every.items()
+    }
+
+
+def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) -> Any:
+    """Return the annotation of an option.
+
+    Args:
+        each: The setting.
+        words: Those that the command takes.
+        several: Defaults of an option that takes several values, one run for each.
+    """
+    metavar, listed = None, ""
+    kinds: list[Any] = [kind for kind in each.types if kind is not type(None)]
+    kind = Literal[tuple(words)] if words else kinds[0]
+    if each.file:
+        kind, metavar = Path, "FILE"
+    elif _is_mixed(each):
+        kind = str
+        metavar = "|".join(("NUMBER" if float in each.types else "INTEGER", *words))
+    elif several:
+        # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
+        kind = list[StrEnum(each.name, {word: word for word in words}) if words else str]  # type: ignore[misc]
+        metavar = None if words else "NUMBER|RANGE"
+        listed = " Repeatable, one run each."
+        listed = listed if words else f" Several as 0:3 (0, 1 and 2) or 0,3,7.{listed}"
+    elif each.items is float:
+        kind, listed = list[float], " Repeatable."
+    shown: Any = ", ".join(several) or each.otherwise
+    if shown is None:
+        shown = each.default is not None and each.default is not False
+    bounded = each.is_number and metavar is None
+    on_and_off = each.types == (bool,) and each.default
+    return Annotated[
+        kind | None if several or type(None) in each.types else kind,
+        typer.Option(
+            f"{each.option}/--no-{each.key}" if on_and_off else each.option,
+            help=each.help + listed,
+            min=each.least if bounded else None,
+            max=each.most if bounded else None,
+            metavar=metavar,
+            show_default=shown,
+            rich_help_panel=each.panel,
+        ),
+    ]
+
+
+def _is_mixed(each: Setting) -> bool:
+    """Return whether a setting takes words and numbers; the command line reads text then."""
+    return bool(each.words) and each.is_number
+
+
+def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
+    """Return the distinct studies of all combinations of starts."""
+    every = settings_of(top=top)
+    for name, rival in RIVALS.items():
+        if overridden(context, name, rival):
+            values[name] = None
+    if values["class_order"] is not None:
+        from clinit.headtrain.stream.scenario import read_class_order
+
+        values["class_order"] = read_class_order(values["class_order"])
+    for name in filter(lambda name: _is_mixed(every[name]), every):
+        with suppress(ValueError):
+            values[name] = int(values[name]) if every[name].is_integer else float(values[name])
+    several = {
+        name: _listed(every[name], [str(word) for word in values.pop(name) or default])
+        for name, default in SEVERAL.items()
+    }
+    try:
+        asked = [
+            Study.of({**values, **dict(zip(several, each, strict=True))}, top=top)
+            for each in itertools.product(*several.values())
+        ]
+        _refuse_idle(context, asked, every)
+        # Random rows have no scale, solved heads no start: once is enough.
+        return list(dict.fromkeys(study.resolved() for study in asked))
+    except ValueError as error:
+        raise typer.BadParameter(_with_options(error, every)) from error
+
+
+def _listed(each: Setting, words: list[str]) -> list[Any]:
+    """Return what the words of an option list, those of numbers in the language of a sweep."""
+    if each.words:
+        return words
+    from clinit.headtrain.sweep.grid import values_of
+
+    try:
+        return [value for word in words for value in values_of(each, word)]
+    except ExperimentError as error:
+        told = str(error).replace(f"{each.name}=", f"{each.option} ", 1)
+        raise typer.BadParameter(
+            f"{_with_options(told, {each.name: each})}. Write one ({each.option} 3), a range"
+            f" ({each.option} 0:3 is 0, 1 and 2) or a list ({each.option} 0,3,7)"
+        ) from error
+
+
+def _with_options(message: object, every: Mapping[str, Setting]) -> str:
+    """Return a message in which settings are called by their options."""
+
+    def named(found: re.Match[str]) -> str:
+        return every[found[0]].option if found[0] in every else found[0]
+
+    return re.sub(r"^\w+|\b[a-z]+_\w+", named, str(message))
+
+
+def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Setting]) -> None:
+    """Refuse settings that no study reads; those of a file give way to the command line."""
+    typed = [name for name in every if given(context, name) == "commandline"]
+    in_file = [name for name in every if given(context, name) == "default_map"]
+    leading = [every[name].option for name in _GIVES_WAY_TO if name in typed]
+    asked = typed if leading else [name for name in every if name in (*typed, *in_file)]
+    for text in refusals(asked, studies):
+        raise typer.BadParameter(text)
+    unused = [every[name].key for name in in_file if refusals([name], studies)]
+    if unused and isinstance(context.default_map, Defaults):
+        note(
+            f"not used with {', '.join(leading)}: {', '.join(unused)} of {context.default_map.file}"
+        )
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def expand(
+    name: str,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    build: Callable[[Mapping[str, Any]], Any],
+) -> Callable[[Command], Command]:
+    """Replace a parameter with options; `build` makes its value from all that was given."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            built = build(values)
+            own = {key: value for key, value in values.items() if key not in options}
+            return command(**own, **{name: built})
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if parameter.name == name:
+                parameters += [
+                    inspect.Parameter(
+                        key,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=defaults[key],
+                        annotation=options[key],
+                    )
+                    for key in options
+                ]
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        del wrapper.__wrapped__  # Typer would look through it
+        return wrapper  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,134 @@
+"""The progress bars of extractions and of training, and the notes printed above them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.progress import progress
+from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from clinit.extract.work.split_run import Progress
+    from clinit.headtrain.events import Event, Initialised, Observer
+    from clinit.headtrain.sweep.plan import SweepEvent, SweepObserver
+
+
+@contextmanager
+def training_progress(place: Path | None = None, *, verbose: bool = False) -> Iterator[Observer]:
+    """Show the events of training, each note once.
+
+    Args:
+        place: Where the run is recorded, to be named first.
+        verbose: Whether to show what each initialisation chose too.
+    """
+    from clinit.headtrain import events
+
+    if place is not None:
+        say(f"{place.name}:")
+    with progress() as shown:
+        line = shown.line("Preparing")
+        steps, total = 0, 0
+        note_once = cache(note)
+
+        def observe(event: Event) -> None:
+            nonlocal steps, total
+            match event:
+                case events.BankStarted(bank, number, banks, recorded):
+                    line.title, line.unit, line.more, steps = "Preparing", "", "", 0
+                    line.count(0, None)
+                    if banks > 1:
+                        say(f"Seed {bank[0].stream.seed} ({number} of {banks}):")
+                    if recorded:
+                        say("All heads are trained once more, so that the others get the same bits")
+                case events.Noted(text):
+                    note_once(text)
+                case events.LambdaChosen(task, curve):
+                    if verbose:
+                        low, high = min(curve.errors), max(curve.errors)
+                        errors = f"{curve.measure} {low:.4g} (at most {high:.4g})"
+                        say(f"Task {task}, lambda {curve.best:g}: {errors}")
+                case events.TaskStarted(task, tasks, iterations):
+                    line.title, line.unit = f"Task {task}/{tasks}", "steps"
+                    total = tasks * iterations
+                    line.count(steps, total)
+                case events.Stepped(done):
+                    steps += done
+                    line.count(steps, total)
+                case events.Progressed():
+                    if event.total > 1:
+                        line.unit, line.more = event.what, ""
+                        line.count(event.done, event.total)
+                    else:  # of one thing, a count says nothing
+                        line.unit, line.more = "", event.what
+                        line.count(event.done, None)
+                case events.Evaluated():
+                    losses = event.loss_new.values()
+                    told = [f"{loss:.3g}" for loss in sorted({min(losses), max(losses)})]
+                    line.more = f"new-task loss {' to '.join(told)}"
+                case events.Initialised():
+                    if verbose:
+                        say(_initialised(event))
+
+        yield observe
+
+
+def _initialised(event: Initialised) -> str:
+    start = event.start
+    line = f"Task {event.task}, {event.head_id}: factor {start.factor:.4g}, shift {start.shift:.4g}"
+    if start.loss_before is not None and start.loss_after is not None:
+        line += (
+            f", class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
+            f" in {start.steps} steps"
+        )
+    return line
+
+
+@contextmanager
+def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
+    """Show how many of `total` runs are recorded; within a bank the bar moves with its steps."""
+    from clinit.headtrain import events
+    from clinit.headtrain.sweep import plan
+
+    recorded, share = done, 0.0
+    note_once = cache(note)
+    with progress() as shown:
+        line = shown.line(f"{done:,}/{total:,} runs")
+
+        def observe(event: SweepEvent) -> None:
+            nonlocal recorded, share
+            match event:
+                case events.Noted(text):
+                    note_once(text)
+                case events.BankStarted(runs, recorded=again):
+                    steps = runs[0].stream.tasks * runs[0].stream.iterations
+                    share = (len(runs) - again) / max(1, steps)
+                    line.more = f"bank of {len(runs)}"
+                    line.count(line.done, total - done)
+                case events.Stepped(steps):
+                    line.count(line.done + share * steps, total - done)
+                case plan.RunsRecorded(runs):
+                    recorded += runs
+                    line.title = f"{recorded:,}/{total:,} runs"
+                    line.count(recorded - done, total - done)
+                    shown.reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
+                case plan.BankHalved(runs):
+                    note(f"a bank of {number_of(runs, 'run')} does not fit into memory: halved")
+
+        yield observe
+
+
+@contextmanager
+def extraction_progress() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar for the split or view that is being computed."""
+    with progress() as shown:
+
+        def update(now: Progress) -> None:
+            line = shown.only(now.split, unit="images", tells_rate=True)
+            line.count(now.rows_done, now.rows_total)
+
+        yield update
