@@ -3,12 +3,13 @@
 import errno
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.files.commit import commit_file, hidden_stem
+from clinit.files.commit import commit_file, commit_folder, hidden_stem
 
 
 def test_a_failed_write_leaves_what_was_there_and_the_drafts_of_others(tmp_path: Path) -> None:
@@ -24,6 +25,31 @@ def test_a_failed_write_leaves_what_was_there_and_the_drafts_of_others(tmp_path:
         commit_file(path, full)
     assert path.read_text() == "old"
     assert {each.name for each in tmp_path.iterdir()} == {path.name, other.name}
+
+
+@pytest.mark.parametrize(
+    ("commit", "flushed"),
+    [
+        (commit_file, [("draft", False), ("folder", True)]),
+        (commit_folder, [("a", False), ("draft", False), ("folder", True)]),
+    ],
+)
+def test_the_content_is_flushed_before_the_rename_and_the_name_after_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    commit: Callable[..., None],
+    flushed: list[tuple[str, bool]],
+) -> None:
+    place, seen = tmp_path / "folder" / "there", list[tuple[str, bool]]()
+
+    def flush(path: Path) -> None:
+        seen.append(("draft" if ".tmp-" in path.name else path.name, place.exists()))
+
+    for name in ("flush_file", "flush_folder"):
+        monkeypatch.setattr(f"clinit.files.commit.{name}", flush)
+    is_file = commit is commit_file
+    commit(place, lambda draft: (draft if is_file else draft / "a").write_text("new"))
+    assert seen == flushed
 
 
 def test_a_draft_is_never_written_through_a_link(
