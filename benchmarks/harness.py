@@ -25,7 +25,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -104,6 +103,8 @@ def clock() -> float:
     The time of a process does not count what other users of the machine take; nor what a CUDA
     device takes.
     """
+    import torch  # not before: the peak of this process counts as that of those it starts
+
     alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
     return time.process_time() if alone else time.perf_counter()
 
@@ -121,6 +122,8 @@ def say(**facts: Any) -> None:
 def settle(device: str) -> None:
     """Wait until a CUDA device has done what it was told."""
     if device.startswith("cuda"):
+        import torch
+
         torch.cuda.synchronize(device)
 
 
