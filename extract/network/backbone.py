@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
+from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import failure, network_of_file, pretrained_network
 from clinit.machine import choose_device
 
@@ -215,15 +216,23 @@ class Backbone:
     """timm's preprocessing of this model."""
     weights_sha256: str
     """SHA-256 over the names, types and bytes of the state dict, whatever the file format."""
+    program: Forward | None = None
+    """`forward`, compiled for the batches of one size; None computes layer by layer."""
 
     @property
     def dim(self) -> int:
         """Width of the penultimate feature."""
         return self.head.dim
 
-    @torch.inference_mode()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """Return the penultimate features of normalised images, in float32."""
+        if self.program is not None:
+            return self.program(batch)
+        with torch.inference_mode():
+            return self.forward(batch)
+
+    def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
+        """Return the same layer by layer, as a program is made of it."""
         with self.config.arithmetic():
             maps = self.network.forward_features(batch)  # type: ignore[operator]
             features: Tensor = self.network.forward_head(  # type: ignore[operator]
