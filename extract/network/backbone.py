@@ -40,6 +40,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
+from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import failure, network_of_file, pretrained_network
 from clinit.machine import choose_device
 
@@ -228,6 +229,8 @@ class Backbone:
     """timm's preprocessing of this model."""
     weights_sha256: str
     """SHA-256 over the names, types and bytes of the state dict, whatever the file format."""
+    program: Forward | None = None
+    """`forward`, compiled for the batches of one size; None computes layer by layer."""
 
     @property
     def dim(self) -> int:
@@ -237,15 +240,19 @@ class Backbone:
         last = self.head or self.projection
         return int(self.network.head_hidden_size) if last is None else last.dim  # type: ignore[arg-type]
 
-    @torch.inference_mode()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """Return the features of normalised images, in float32."""
-        if self.config.output == "projected":
-            return self.logits(batch)
+        if self.program is not None:
+            return self.program(batch)
+        with torch.inference_mode():
+            return self.forward(batch)
+
+    def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
+        """Return the same layer by layer, as a program is made of it."""
         with self.config.arithmetic():
             maps = self.network.forward_features(batch)  # type: ignore[operator]
             features: Tensor = self.network.forward_head(  # type: ignore[operator]
-                maps, pre_logits=True
+                maps, pre_logits=self.config.output == "pooled"
             )
         return features.float()
 
