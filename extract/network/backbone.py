@@ -325,6 +325,11 @@ def projection_widths(name: str) -> frozenset[int]:
 
 def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
     """Return the linear layer that a network ends in; None if nothing follows its features."""
+    if not hasattr(network, "get_classifier"):
+        raise BackboneError(
+            f"{config.name} is an encoder of patches: it gives a map of features, nothing pools it",
+            remedy="Choose another backbone.",
+        )
     classifier = network.get_classifier()  # type: ignore[operator]
     if isinstance(classifier, nn.Identity):
         return None
