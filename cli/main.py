@@ -27,6 +27,7 @@ class Commands(LazyGroup):
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
         "doctor": "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
+        "head": "Fit a head to the classes of a cache.",
         "align": "Align the head of the base classes with a loss, for runs that train with it.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
