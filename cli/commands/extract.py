@@ -138,7 +138,8 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
     check_writable(options.out)
     manifests = options.manifests(doing=doing, warn=warn, note=note)
     with extraction_progress() as on_progress:
-        _print_results(replace(options, command=command_line()).run(manifests, on_progress))
+        options = replace(options, command=command_line())
+        _print_results(options.run(manifests, on_progress, note))
 
 
 _BAD_IMAGES_SHOWN = 20

@@ -26,10 +26,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import CacheError
-from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.plan import FILE as PLAN_FILE
+from clinit.extract.cache.plan import Plan, read_plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
+from clinit.extract.network.compiled import Compile, on_its_way
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
@@ -123,7 +125,8 @@ class TrunkCache:
     def path(self, plan: Plan) -> Path:
         """Return the folder of a part."""
         name = re.sub(r"[^\w.-]", "-", plan.dataset)  # whatever the manifest says: no path
-        return self.storage.folder / f"{name}-{plan.split}-{plan.identifier[:16]}"
+        identifier = replace(plan, compiled=False).identifier  # the same rows, whatever the way
+        return self.storage.folder / f"{name}-{plan.split}-{identifier[:16]}"
 
     def bytes(self, part: Part) -> int:
         """Return the size of a part in float16."""
@@ -184,15 +187,16 @@ class TrunkCache:
             pass
         self.from_images(part)  # checks them
         with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
+            trunk = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
             result = SplitRun(
-                plan=plan,
+                plan=replace(plan, compiled=trunk.program is not None),
                 manifest=part.manifest(),
                 root=part.root,
                 folder=folder,
-                backbone=self.trunk,
-                transform=self.trunk.transform,
+                backbone=trunk,
+                transform=trunk.transform,
                 settings=settings,
                 head=None,
                 head_names=HeadNames(),
@@ -202,6 +206,22 @@ class TrunkCache:
             ).run()
         # None of them, if the process that was waited for has computed all.
         return self._open(part, folder, computed_here=result.computed_rows > 0)
+
+    def _on_its_way(self, plan: Plan, folder: Path, on_note: Callable[[str], object]) -> Trunk:
+        """Return the trunk as it computes a part: as it was begun, else compiled if that pays."""
+        wanted: Compile = "auto"
+        if (folder / PLAN_FILE).exists():
+            wanted = "on" if read_plan(folder).compiled else "off"
+        there = sum(1 for _ in folder.glob("shard-*.h5"))
+        return on_its_way(
+            self.trunk,
+            self.trunk.transform,
+            wanted,
+            device=torch.device(self.trunk.config.device),
+            batch_size=self.batch_size,
+            images=max(0, plan.num_rows - there * plan.shard_rows),
+            on_note=on_note,
+        )
 
     def _open(
         self, part: Part, folder: Path, *, computed_here: bool
