@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -61,6 +61,12 @@ _OPTIONS: Mapping[str, Any] = {
     ),
     **NETWORK,
     **COMPUTATION,
+    "decoder": option(
+        Literal["cpu", "cuda"],
+        "What decodes JPEG files; a CUDA device takes the load off the CPUs, and gives slightly"
+        " other pixels, so that its features are not mixed with others.",
+        "Computation",
+    ),
     "dtype": option(Dtype, "How features are stored.", "Output"),
     "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
     "limit_per_class": option(

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
+import torch._inductor.config
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
@@ -51,26 +52,32 @@ class Network(Protocol):
 N = TypeVar("N", bound=Network)
 
 
-def compiled(forward: Forward, batch_size: int, device: torch.device) -> Forward:
-    """Return `forward` as a program for batches of `batch_size`; it is compiled when first called.
+def compiled(
+    forward: Forward, batch: Float[Tensor, "batch 3 height width"]
+) -> Callable[[Tensor], Tensor]:
+    """Return `forward` as a program for batches of the size of `batch`, compiled on it.
 
-    Any number of threads may call it.
+    Any number of threads may call it if each computes in one thread, as this one must.
     """
-    options: dict[str, str | int | bool] = {"freezing": True, "cpp.threads": 1}
+    size, device = len(batch), batch.device
+    options: dict[str, str | int | bool] = {"cpp.threads": 1}
     if device.type == "cuda":
         options["triton.cudagraphs"] = True
     program = torch.compile(forward, dynamic=False, options=options)
 
     @torch.no_grad()
     def call(batch: Tensor) -> Tensor:
-        missing = batch_size - len(batch)
+        missing = size - len(batch)
         if missing:
             batch = pad(batch, (0, 0, 0, 0, 0, 0, 0, missing))
         found = program(batch.contiguous(memory_format=torch.channels_last))
         # The memory of a CUDA graph is that of its next call too.
         found = found.clone() if device.type == "cuda" else found
-        return found[: batch_size - missing]
+        return found[: size - missing]
 
+    # For this program alone: weights that are trained must not be folded.
+    with torch._inductor.config.patch(freezing=True):
+        call(batch)
     return call
 
 
@@ -93,17 +100,14 @@ def on_its_way(
             if it is `LEAST_GAIN` times faster.
         device: Where it is.
         batch_size: Images of a batch.
-        images: How many are left.
+        images: How many are left; without any nothing is compiled.
         on_note: Called with the time that compiling took, or why there is no program.
 
     Raises:
         BackboneError: If the program that is asked for cannot be compiled.
     """
-    if wanted == "off" or (wanted == "auto" and not images):
+    if wanted == "off" or not images:
         return network
-    program = compiled(network.forward, batch_size, device)
-    if not images:  # it is not called
-        return _with(network, program)
     pixels = torch.zeros((batch_size, 3, *transform.crop), dtype=torch.uint8, device=device)
     batch, plain_s = transform.normalise(pixels), 0.0
     side_by_side = torch.get_num_threads() if device.type == "cpu" else 1
@@ -115,9 +119,7 @@ def on_its_way(
             plain_s = alone.submit(seconds_of, network.forward, batch).result()
         began = time.perf_counter()
         try:
-            alone.submit(program, batch).result()
-            spent_s = time.perf_counter() - began
-            gain = plain_s / alone.submit(seconds_of, program, batch).result()
+            program = alone.submit(compiled, network.forward, batch).result()
         except Exception as error:  # of a compiler that is missing, or of one of many passes
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             if wanted == "on":
@@ -127,15 +129,13 @@ def on_its_way(
                 ) from error
             on_note(f"the network is not compiled, because that failed: {why}")
             return network
+        spent_s = time.perf_counter() - began
+        gain = plain_s / alone.submit(seconds_of, program, batch).result()
     if wanted == "auto" and gain < LEAST_GAIN:
         on_note(f"the network is not compiled: its program is {gain:.2f} times as fast")
         return network
     faster = f", {gain:.1f} times as fast" if wanted == "auto" else ""
     on_note(f"the network is compiled (in {spent_s:.0f} s{faster})")
-    return _with(network, program)
-
-
-def _with(network: N, program: Forward) -> N:
     changed: Any = network
     return replace(changed, program=program)  # type: ignore[no-any-return]
 

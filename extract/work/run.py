@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import CacheError, ClusterError, ManifestError
+from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import VIEWS_FOLDER
 from clinit.extract.cache.plan import FILE as PLAN_FILE
@@ -55,7 +55,9 @@ class Network:
     fingerprint: Fingerprint
 
     @classmethod
-    def of(cls, backbone: Backbone, transform: Transform, dtype: str) -> Network:
+    def of(
+        cls, backbone: Backbone, transform: Transform, dtype: str, decoder: str = "cpu"
+    ) -> Network:
         """Return a network whose features are stored as `dtype`, with its fingerprint."""
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,
@@ -63,7 +65,7 @@ class Network:
             model_args=backbone.config.model_args,
             timm=timm.__version__,
             transform=transform.describe(),
-            decoder=decoder_version(),
+            decoder=decoder_version(decoder),
             dtype=dtype,
             autocast=backbone.config.autocast,
         )
@@ -76,6 +78,12 @@ def load_network(config: ExtractConfig) -> Network:
     Raises:
         ClinitError: If the backbone does not serve.
     """
+    if config.decoder == "cuda" and not config.backbone.device.startswith("cuda"):
+        raise DeviceError(
+            f"--decoder cuda decodes on the device that computes, which is"
+            f" {config.backbone.device}",
+            remedy="Leave out `--decoder`, or give `--device cuda` on a machine with a GPU.",
+        )
     backbone = load_backbone(config.backbone)
     transform = make_transform(
         config.transform,
@@ -88,7 +96,7 @@ def load_network(config: ExtractConfig) -> Network:
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     check_penultimate(backbone, transform.normalise(noise.to(config.backbone.device)))
-    return Network.of(backbone, transform, config.dtype)
+    return Network.of(backbone, transform, config.dtype, config.decoder)
 
 
 def extract(
@@ -154,8 +162,8 @@ def extract(
     make_folder(out)
     with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once are of one way
         plans = [_plan(network, config, *place) for place in places]
-        network = _on_its_way(network, plans, [place[1] for place in places], config, part, on_note)
-        is_compiled = network.backbone.program is not None
+        folders = [folder for _, folder, _ in places]
+        network, is_compiled = _on_its_way(network, plans, folders, config, part, on_note)
         runs = [
             SplitRun(
                 plan=replace(plan, compiled=is_compiled),
@@ -189,8 +197,8 @@ def _on_its_way(
     config: ExtractConfig,
     part: Part,
     on_note: Callable[[str], None],
-) -> Network:
-    """Return the network as it computes: compiled or not, as the cache was begun or as it pays."""
+) -> tuple[Network, bool]:
+    """Return the network as it computes what is left, and whether the cache is of its program."""
     begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
     wanted = config.compile
     if begun and wanted == "auto":
@@ -210,7 +218,8 @@ def _on_its_way(
         images=left,
         on_note=on_note,
     )
-    return replace(network, backbone=backbone)
+    is_compiled = backbone.program is not None if left else wanted == "on"
+    return replace(network, backbone=backbone), is_compiled
 
 
 def _plan(

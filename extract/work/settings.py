@@ -26,6 +26,8 @@ class Settings:
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether the network computes as one program; `auto`: as the cache was begun, else if that
     pays (`network.compiled`)."""
+    decoder: Literal["cpu", "cuda"] = "cpu"
+    """What decodes JPEG files: threads, or the CUDA device; other pixels, see `dataset.decode`."""
     workers: int | None = None
     """Threads that read and decode; None for one on each usable CPU."""
     dtype: str = "float16"

@@ -31,7 +31,7 @@ from clinit.extract.cache.plan import Plan, read_plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
-from clinit.extract.network.compiled import Compile, on_its_way
+from clinit.extract.network.compiled import on_its_way
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
@@ -187,11 +187,11 @@ class TrunkCache:
             pass
         self.from_images(part)  # checks them
         with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
-            trunk = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
+            trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
             result = SplitRun(
-                plan=replace(plan, compiled=trunk.program is not None),
+                plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
                 folder=folder,
@@ -207,21 +207,23 @@ class TrunkCache:
         # None of them, if the process that was waited for has computed all.
         return self._open(part, folder, computed_here=result.computed_rows > 0)
 
-    def _on_its_way(self, plan: Plan, folder: Path, on_note: Callable[[str], object]) -> Trunk:
-        """Return the trunk as it computes a part: as it was begun, else compiled if that pays."""
-        wanted: Compile = "auto"
-        if (folder / PLAN_FILE).exists():
-            wanted = "on" if read_plan(folder).compiled else "off"
+    def _on_its_way(
+        self, plan: Plan, folder: Path, on_note: Callable[[str], object]
+    ) -> tuple[Trunk, Plan]:
+        """Return the trunk as it computes a part, as that was begun or as it pays; and the plan."""
+        begun = read_plan(folder).compiled if (folder / PLAN_FILE).exists() else None
         there = sum(1 for _ in folder.glob("shard-*.h5"))
-        return on_its_way(
+        trunk = on_its_way(
             self.trunk,
             self.trunk.transform,
-            wanted,
+            "auto" if begun is None else "on" if begun else "off",
             device=torch.device(self.trunk.config.device),
             batch_size=self.batch_size,
             images=max(0, plan.num_rows - there * plan.shard_rows),
             on_note=on_note,
         )
+        is_compiled = trunk.program is not None if begun is None else begun
+        return trunk, replace(plan, compiled=is_compiled)
 
     def _open(
         self, part: Part, folder: Path, *, computed_here: bool

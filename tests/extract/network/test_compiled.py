@@ -53,8 +53,8 @@ def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, 
 def test_features_are_those_of_the_plain_network_and_do_not_depend_on_the_rest_of_a_batch(
     backbone: Backbone,
 ) -> None:
-    program = compiled(backbone.forward, 4, CPU)
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    program = compiled(backbone.forward, images)
     whole = program(images)
     plain = backbone.features(images)
     np.testing.assert_allclose(whole, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
@@ -141,5 +141,5 @@ def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
     one, other = (open_cache(each).split("train").load() for each in (out, tmp_path / "plain"))
     scale = np.abs(other.features).max()
     np.testing.assert_allclose(one.features, other.features, rtol=2**-10, atol=1e-3 * scale)
-    result = CliRunner().invoke(app, ["cache", "verify", str(out), "--deep", "--device", "cpu"])
+    result = CliRunner().invoke(app, ["cache", "verify", str(out), "--deep", "8"])
     assert result.exit_code == 0, result.output
