@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -67,18 +68,33 @@ def compiled(
 
     @torch.no_grad()
     def call(batch: Tensor) -> Tensor:
-        missing = size - len(batch)
-        if missing:
-            batch = pad(batch, (0, 0, 0, 0, 0, 0, 0, missing))
-        found = program(batch.contiguous(memory_format=torch.channels_last))
+        found = program(_filled(batch, size).contiguous(memory_format=torch.channels_last))
         # The memory of a CUDA graph is that of its next call too.
         found = found.clone() if device.type == "cuda" else found
-        return found[: size - missing]
+        return found[: len(batch)]
 
     # For this program alone: weights that are trained must not be folded.
     with torch._inductor.config.patch(freezing=True):
         call(batch)
     return call
+
+
+def _deferred(forward: Forward, size: int) -> Forward:
+    """Return a program that is compiled when it is needed, which may be never."""
+    lock, made = Lock(), list[Forward]()
+
+    def call(batch: Tensor) -> Tensor:
+        with lock:
+            if not made:
+                made.append(compiled(forward, _filled(batch, size)))
+        return made[0](batch)
+
+    return call
+
+
+def _filled(batch: Tensor, size: int) -> Tensor:
+    missing = size - len(batch)
+    return pad(batch, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else batch
 
 
 def on_its_way(
@@ -100,12 +116,15 @@ def on_its_way(
             if it is `LEAST_GAIN` times faster.
         device: Where it is.
         batch_size: Images of a batch.
-        images: How many are left; without any nothing is compiled.
+        images: How many are left, as far as that is known.
         on_note: Called with the time that compiling took, or why there is no program.
 
     Raises:
         BackboneError: If the program that is asked for cannot be compiled.
     """
+    changed: Any = network
+    if wanted == "on" and not images:  # unless a damaged shard is found
+        return replace(changed, program=_deferred(network.forward, batch_size))  # type: ignore[no-any-return]
     if wanted == "off" or not images:
         return network
     pixels = torch.zeros((batch_size, 3, *transform.crop), dtype=torch.uint8, device=device)
@@ -136,7 +155,6 @@ def on_its_way(
         return network
     faster = f", {gain:.1f} times as fast" if wanted == "auto" else ""
     on_note(f"the network is compiled (in {spent_s:.0f} s{faster})")
-    changed: Any = network
     return replace(changed, program=program)  # type: ignore[no-any-return]
 
 

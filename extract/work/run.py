@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
+from clinit.errors import BackboneError, CacheError, ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import VIEWS_FOLDER
 from clinit.extract.cache.plan import FILE as PLAN_FILE
@@ -19,11 +19,11 @@ from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan,
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.head_names import find_head_names
+from clinit.extract.head_names import HeadNames, find_head_names
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
-    check_penultimate,
+    check_features,
     load_backbone,
 )
 from clinit.extract.network.compiled import on_its_way
@@ -68,15 +68,16 @@ class Network:
             decoder=decoder_version(decoder),
             dtype=dtype,
             autocast=backbone.config.autocast,
+            output=backbone.config.output,
         )
         return cls(backbone, transform, fingerprint)
 
 
 def load_network(config: ExtractConfig) -> Network:
-    """Load the backbone of `config` and check that its classifier reads penultimate features.
+    """Load the backbone of `config` and check its features.
 
     Raises:
-        ClinitError: If the backbone does not serve.
+        ClinitError: If the backbone does not serve, or lacks the classifier whose rows are named.
     """
     if config.decoder == "cuda" and not config.backbone.device.startswith("cuda"):
         raise DeviceError(
@@ -84,7 +85,13 @@ def load_network(config: ExtractConfig) -> Network:
             f" {config.backbone.device}",
             remedy="Leave out `--decoder`, or give `--device cuda` on a machine with a GPU.",
         )
-    backbone = load_backbone(config.backbone)
+    named = config.head_classes is not None
+    backbone = load_backbone(config.backbone, named=named)
+    if named and backbone.head is None:
+        raise BackboneError(
+            f"{config.backbone.name} has no classifier whose rows could be named",
+            remedy="Leave out `--head-classes`.",
+        )
     transform = make_transform(
         config.transform,
         backbone.data_config,
@@ -95,7 +102,7 @@ def load_network(config: ExtractConfig) -> Network:
     generator = torch.Generator().manual_seed(0)
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    check_penultimate(backbone, transform.normalise(noise.to(config.backbone.device)))
+    check_features(backbone, transform.normalise(noise.to(config.backbone.device)))
     return Network.of(backbone, transform, config.dtype, config.decoder)
 
 
@@ -146,13 +153,12 @@ def extract(
         )
     network = network or load_network(config)
     _refuse_other_backbone(out, network.fingerprint)
-    class_names = next(iter(manifests.values())).class_names
-    names = find_head_names(network.backbone.head, class_names, config.head_classes, out)
-    head = replace(
-        network.backbone.head,
-        class_names=names.names,
-        fingerprint=network.fingerprint.backbone_identifier,
-    )
+    names, head = HeadNames(), network.backbone.head
+    if head is not None:
+        class_names = next(iter(manifests.values())).class_names
+        names = find_head_names(head, class_names, config.head_classes, out)
+        identifier = network.fingerprint.backbone_identifier
+        head = replace(head, class_names=names.names, fingerprint=identifier)
     places: list[tuple[Manifest, Path, View | None]] = [
         (manifest, out / split, None) for split, manifest in manifests.items()
     ]
@@ -163,10 +169,10 @@ def extract(
     with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once are of one way
         plans = [_plan(network, config, *place) for place in places]
         folders = [folder for _, folder, _ in places]
-        network, is_compiled = _on_its_way(network, plans, folders, config, part, on_note)
+        network = _on_its_way(network, plans, folders, config, part, on_note)
         runs = [
             SplitRun(
-                plan=replace(plan, compiled=is_compiled),
+                plan=replace(plan, compiled=network.backbone.program is not None),
                 manifest=manifest,
                 root=root,
                 folder=folder,
@@ -197,8 +203,8 @@ def _on_its_way(
     config: ExtractConfig,
     part: Part,
     on_note: Callable[[str], None],
-) -> tuple[Network, bool]:
-    """Return the network as it computes what is left, and whether the cache is of its program."""
+) -> Network:
+    """Return the network as it computes: compiled or not, as the cache was begun or as it pays."""
     begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
     wanted = config.compile
     if begun and wanted == "auto":
@@ -218,8 +224,7 @@ def _on_its_way(
         images=left,
         on_note=on_note,
     )
-    is_compiled = backbone.program is not None if left else wanted == "on"
-    return replace(network, backbone=backbone), is_compiled
+    return replace(network, backbone=backbone)
 
 
 def _plan(

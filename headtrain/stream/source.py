@@ -344,7 +344,7 @@ def starting_head(
     if head is None:
         raise ExperimentError(
             f"{base.path} holds no pretrained head to start from",
-            remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit cache import"
-            " --fit-head logistic`.",
+            remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit head fit CACHE"
+            " --out FILE`.",
         )
     return head, {}

@@ -222,8 +222,7 @@ class TrunkCache:
             images=max(0, plan.num_rows - there * plan.shard_rows),
             on_note=on_note,
         )
-        is_compiled = trunk.program is not None if begun is None else begun
-        return trunk, replace(plan, compiled=is_compiled)
+        return trunk, replace(plan, compiled=trunk.program is not None)
 
     def _open(
         self, part: Part, folder: Path, *, computed_here: bool

@@ -133,6 +133,9 @@ def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
     (out / "train" / shard_name(0)).unlink()
     extracted(root, out, config)  # auto: as it was begun
     assert files(out) == files(tmp_path / "whole")
+    (out / "val" / shard_name(0)).write_bytes(b"damaged")
+    assert extracted(root, out, config)[1].computed_rows == 6
+    assert files(out) == files(tmp_path / "whole")
     assert read_plan(out / "val").compiled
     with pytest.raises(CacheError, match="compiled = True, this command has compiled = False"):
         extracted(root, out, replace(config, compile="off"))

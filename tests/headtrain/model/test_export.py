@@ -126,8 +126,14 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
     monkeypatch.setattr("clinit.headtrain.model.model.assemble", more)
     with pytest.raises(BackboneError, match="does not give the logits of the head"):
         opened.write(tmp_path / "model")
-    opened.backbone.network.get_classifier().bias = None  # type: ignore[operator]
-    narrow = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32), ("a", "b"))
+    narrow, build = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32)), timm.create_model
+
+    def unbiased(*names: Any, **arguments: Any) -> torch.nn.Module:
+        network = build(*names, **arguments)
+        network.get_classifier().bias = None
+        return network
+
+    monkeypatch.setattr(timm, "create_model", unbiased)
     with pytest.raises(BackboneError, match="has no bias, the head has one"):
         assemble(opened.backbone, narrow)
     assert list(tmp_path.iterdir()) == []
