@@ -154,11 +154,6 @@ class CacheSplit:
                 f"type or invalid rows of {path} are not those that cache.json beside it names",
                 remedy=WRITE_AGAIN,
             )
-        if not np.array_equal(shard.labels, self.labels[rows.start : rows.stop]):
-            raise CacheError(
-                f"the labels in {path} are not those of the manifest beside it",
-                remedy="Run the `clinit extract` command of this cache into a new folder.",
-            )
         return shard
 
     def load(self) -> FeatureSet:
