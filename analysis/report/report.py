@@ -211,7 +211,7 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared = []
     for run in runs:
         if (random := randoms.get(run.key)) is not None:
-            found = gain(run.points, random.points), times_to_levels(run.points, random.points)
+            found = gain(run.joined, random.joined), times_to_levels(run.joined, random.joined)
             run = dataclasses.replace(run, gain=found[0], times=found[1])
         compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))

@@ -91,6 +91,9 @@ class BaseHead(TypedDict, total=False):
 class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
+    init: str
+    """In the first task of a stream without base classes alone: what the head begins with, for
+    every `init` of the settings."""
     factor: Number | None
     shift: Number | None
     loss_before: Number | None
@@ -111,7 +114,8 @@ class CorrectionInfo(TypedDict, total=False):
     loss_after: Number | None
     steps: Count
     correct_before: list[Count]
-    """Test images that were labelled right before it: of the base, then of each task so far."""
+    """Test images that were labelled right before it: of the base, if there is one, then of each
+    task so far."""
 
 
 class LambdaChoice(TypedDict, total=False):
@@ -169,7 +173,8 @@ class RunInfo(TypedDict, total=False):
 
     id: Required[str]
     config: Required[Settings]
-    base: Required[SideInfo]
+    base: Required[SideInfo | None]
+    """None if the stream starts from nothing."""
     new: Required[SideInfo]
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
