@@ -82,9 +82,9 @@ def test_figures_and_the_page_are_drawn(made: Path, tmp_path: Path, figure: str)
     places = ("--plot", tmp_path / "a.png", "--figure", figure, "--html", tmp_path / "page.html")
     done("report", made / "runs", *places)
     assert (tmp_path / "a.png").stat().st_size > 1000
-    assert '"on":["task 1","task 2"]' in (tmp_path / "page.html").read_text().replace(
-        " ", ""
-    ).replace("task", "task ")
+    page = (tmp_path / "page.html").read_text()
+    assert '"on":["task 1","task 2"]' in page
+    assert "base classes" not in page
 
 
 def test_a_run_is_repeated_bit_for_bit(record: Path, tmp_path: Path) -> None:
@@ -141,6 +141,21 @@ def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path)
     done("predict", tmp_path / "head.npz", tmp_path / "rows.npy")
     measured = done("diagnose", made / "new", "--head", tmp_path / "head.npz")
     assert "NC1" in measured
+
+
+def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_path: Path) -> None:
+    caches = tiny_run.parent / "caches"
+    places = ("--new", caches / "new", "--out", tmp_path / "runs", "--tasks=2", *SIZES)
+    done("train-head", *places, "--init", "least-square", "--diagnose")  # of one class each
+    run_at = tmp_path / "runs" / "least-square-calibrated"
+    text = done("export", run_at, "--out", tmp_path / "model")
+    assert "with 2 classes: 2 that arrived in 2 tasks" in text
+    assert "base" not in text
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "A classifier of images: 2 classes." in card
+    assert "task 2" in done("model", "show", tmp_path / "model")
+    image = next((tiny_run.parent / "new" / "val").rglob("*.png"))
+    assert "task" in done("predict", tmp_path / "model", image)
 
 
 @pytest.mark.parametrize(
