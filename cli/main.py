@@ -36,6 +36,7 @@ class Commands(LazyGroup):
             "extract:extract",
             "Run a frozen backbone once over a data set and store its penultimate features.",
         ),
+        "head": Lazy("head:app", "Fit a head to the classes of a cache."),
         "align": Lazy(
             "align:align",
             "Align the head of the base classes with a loss, for runs that train with it.",

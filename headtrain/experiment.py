@@ -165,7 +165,7 @@ def records_of(
             "id": name,
             "config": cast(Settings, study.settings()),
             "seconds": float(learner.seconds[index]),
-            "base": cast(SideInfo | None, origin.base.description),
+            "base": cast(SideInfo, origin.base.description) or None,
             "new": cast(SideInfo, origin.new.description),
             "head": cast(BaseHead, dict(origin.head)) if origin.base.class_names else None,
             "notes": [

@@ -120,8 +120,8 @@ class RunData:
         return cls.of(base, new, given, images=images, sides=sides, **rest)
 
     @property
-    def descriptions(self) -> dict[str, dict[str, Any] | None]:
-        """What a record says about the data of each side; None if there is no base."""
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """What a record says about the data of each side."""
         return {"base": self.base.description, "new": self.new.description}
 
     @property
@@ -229,10 +229,11 @@ def check_data(
     """
     differing = []
     for side, mine in data.descriptions.items():
-        if (stored.get(side) is None) != (mine is None):
-            differing.append(f"{side} classes ({'none now' if mine is None else 'none there'})")
+        then = stored.get(side) or {}
+        if bool(then) != bool(mine):
+            differing.append(f"{side} classes ({'none there' if mine else 'none now'})")
             continue
-        for each in _all_fields(stored.get(side) or {}).differences(_all_fields(mine or {})):
+        for each in _all_fields(then).differences(_all_fields(mine)):
             there, now = each.told
             differing.append(f"{side} {each.name} ({there} there, {now} now)")
     loss = stored["config"].get("loss", "")

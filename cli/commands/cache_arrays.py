@@ -8,15 +8,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from clinit.cli.commands.head import HeadFit, fitted
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split
-from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.progress import counting
 from clinit.words import number_of
-
-HeadFit = Literal["logistic", "ridge", "lda"]
-"""How a head is fitted to imported rows."""
 
 
 def _option(help: str, metavar: str | None = None, default: bool | str = True, **more: Any) -> Any:
@@ -139,38 +137,13 @@ def import_(
 def _fit(cache: Path, by: HeadFit) -> None:
     """Fit a head to the training rows of a cache, store it there and say how good it is."""
     from clinit.extract.arrays.fitted_head import give_head, remove_lost_head
-    from clinit.extract.cache.read import open_cache
-    from clinit.headtrain.probe.fit_head import fit_head
-    from clinit.headtrain.stream.source import read_source
 
     remove_lost_head(cache)
-    with doing("Reading the features …"):
-        source = read_source(cache)
-    titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
-    with counting("searches") as count:  # nothing is shown where there are none
-        head, notes = fit_head(
-            source,
-            by,
-            progress=lambda stage, done, total: count(titles[stage], done, total),
-        )
-    told = head.origin or {}
-    is_same = give_head(cache, head, class_names_from="the classes of the data set")
-    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
-    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
-    say(f"Head of {head.num_classes:,} classes: {told['fitted']}, {', '.join(words)}")
-    judged = {name: split.summary.head.top1 for name, split in open_cache(cache).splits.items()}
-    val, top1 = judged.get("val"), judged["train"]
-    elsewhere = "" if val is not None else "; `--split val` measures it on others"
-    say(
-        f"top-1 of the head on the {top1.total:,} rows that it was fitted to:"
-        f" {top1.percent:.2f} %{elsewhere}"
-    )
-    if val is not None and val.percent is not None:
-        say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
-    if not is_same:
-        notes += ("it is not the head that the cache had, which was fitted otherwise",)
-    for text in notes:
-        note(text)
+    head, val = fitted(cache, by)
+    if val is None:
+        note("`--split val` measures it on other rows")
+    if not give_head(cache, head, class_names_from="the classes of the data set"):
+        note("it is not the head that the cache had, which was fitted otherwise")
 
 
 @keeps("Splits that are written are kept; an unfinished file is removed.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -32,6 +33,7 @@ from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 if TYPE_CHECKING:
+    from clinit.extract.cache.fingerprint import Fingerprint
     from clinit.extract.cache.read import CacheSplit
     from clinit.extract.cache.summary import InvalidRow
     from clinit.extract.work.split_run import SplitResult
@@ -63,6 +65,13 @@ _OPTIONS: Mapping[str, Any] = {
     **COMPUTATION,
     "dtype": option(Dtype, "How features are stored.", "Output"),
     "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
+    "output": option(
+        Literal["pooled", "projected"],
+        "Of a CLIP tower: the pooled features before its projection, or the projected ones that it"
+        " shares with text.",
+        "Network",
+        "--features",
+    ),
     "limit_per_class": option(
         int | None,
         "Most images per class; the first ones are taken.",
@@ -115,13 +124,14 @@ _OPTIONS: Mapping[str, Any] = {
 @keeps("Finished shards are kept: the same command goes on after them.")
 @fills("options", ExtractOptions, _OPTIONS)
 def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
-    """Run a frozen backbone once over a data set and store its penultimate features.
+    """Run a frozen backbone once over a data set and store its pooled features.
 
-    An interrupted run resumes when the same command is given again. Processes
-    on any hosts that share the folder divide the work by --part 1/4 to 4/4. An
-    unreadable image keeps its row, marked invalid, and is listed at the end. If
-    the machine fails (memory, rights, storage) the run stops, and no row is
-    marked for it.
+    A pretrained classifier becomes the head of the cache; `clinit head fit` fits
+    one to features of a network without. An interrupted run resumes when the same
+    command is given again. Processes on any hosts that share the folder divide the
+    work by --part 1/4 to 4/4. An unreadable image keeps its row, marked invalid,
+    and is listed at the end. If the machine fails (memory, rights, storage) the
+    run stops, and no row is marked for it.
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
@@ -139,9 +149,22 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
     manifests = options.manifests(doing=doing, warn=warn, note=note)
     with extraction_progress() as on_progress:
         _print_results(replace(options, command=command_line()).run(manifests, on_progress))
+    if not (options.out / "head.safetensors").exists():
+        note(f"fit a head: clinit head fit {shlex.quote(str(options.out))} --out head.safetensors")
 
 
 _BAD_IMAGES_SHOWN = 20
+
+
+def _why_headless(fingerprint: Fingerprint) -> str:
+    from clinit.extract.network.backbone import projection_widths
+
+    name = fingerprint.backbone
+    if fingerprint.output == "projected":
+        return f"features after the projection of {name} (--features pooled: before it)"
+    if projection_widths(name):
+        return f"features before the projection of {name} (--features projected: after it)"
+    return f"{name} has no classifier"
 
 
 def _print_results(results: Iterable[SplitResult]) -> None:
@@ -233,7 +256,9 @@ def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
 
 def _print_top1(result: SplitResult) -> None:
     names, percent = result.split.summary.head.class_names, result.top1.percent
-    if percent is not None:
+    if result.split.summary.head.tensors is None:
+        say(f"  no head: {_why_headless(result.plan.fingerprint)}")
+    elif percent is not None:
         say(
             f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
             f" (its classes: {names})"

@@ -85,7 +85,9 @@ def add(
 
     Their rows are computed from the features of the images; no old image is
     needed, and the rows of the other classes stay as they are unless
-    --iterations trains the head. MODEL is not changed.
+    --iterations trains the head. MODEL is not changed. With --backbone and a
+    network without a classifier (DINO, SigLIP, CLIP), the model knows these
+    classes alone, by a head that is fitted to their images.
 
     clinit add scenes/ photographs/ --out scenes2/
     """
@@ -112,7 +114,8 @@ def add(
     say(f"Old images: {change.data['old_rows']}")
     table = _table("top-1 on held-out images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
-    table.add_row("old classes", f"{added.old.total:,}", *old_top1)
+    if not added.is_first:
+        table.add_row("old classes", f"{added.old.total:,}", *old_top1)
     table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
     terminal.print(table)
     if added.new.total < FEW:
@@ -120,7 +123,7 @@ def add(
             f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to tell"
             " how well they are recognised; a folder val with more measures it"
         )
-    if not added.old.total:
+    if not added.old.total and not added.is_first:
         note(
             "no held-out image of an old class is known: give some with --old CACHE, or let the"
             " model remember them with `clinit remember`"

@@ -64,6 +64,8 @@ class Fingerprint:
     """Digest of the manifest."""
     features = _field("features")
     """Digest of the file that the features were imported from; None for all others."""
+    output = _field("output")
+    """`projected` if the features are those after the projection of a CLIP tower, else None."""
     augmentation = _field("augmentation")
     """What the images of a view went through; None for plain images, as in the next two."""
     view_seed = _field("view_seed")
@@ -83,6 +85,7 @@ class Fingerprint:
         decoder: str,
         dtype: str,
         autocast: str,
+        output: str = "pooled",
     ) -> Fingerprint:
         """Return the fingerprint of what a network of timm computes from any images.
 
@@ -95,7 +98,10 @@ class Fingerprint:
             decoder: Decoders of images, and their versions.
             dtype: How the features are stored.
             autocast: Arithmetic of the forward pass: `off`, `bfloat16` or `float16`.
+            output: `pooled`, or `projected` features of a CLIP tower.
         """
+        # Named only if it is not what earlier versions computed: fingerprints stay.
+        projected = {} if output == "pooled" else {"output": output}
         return cls(
             {
                 "backbone": backbone,
@@ -106,6 +112,7 @@ class Fingerprint:
                 "decoder": decoder,
                 "dtype": dtype,
                 "autocast": autocast,
+                **projected,
             }
         )
 

@@ -1,8 +1,10 @@
 """Frozen pretrained timm networks as feature extractors.
 
-The penultimate feature of an image x is `forward_head(forward_features(x), pre_logits=True)`:
-what the model's own linear classifier reads. That this is so is checked on a batch before
-anything is extracted; a model where classifier(penultimate) is not the model's output is refused.
+The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`: what the
+model's own linear classifier reads, if it has one. That this is so is checked on a batch before
+anything is extracted; a model where classifier(feature) is not the model's output is refused.
+Self-supervised networks (DINO, MAE) and SigLIP towers have no classifier. A CLIP tower has a linear
+projection in its place; the projected feature is the output of the whole tower.
 
 Keyword arguments of `timm.create_model` come from command lines and from files of anybody. What
 timm's own functions name is no architecture: files that they unpickle (`checkpoint_path`),
@@ -38,6 +40,7 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
+from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import failure, network_of_file, pretrained_network
 from clinit.machine import choose_device
 
@@ -173,6 +176,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
+_WITHOUT_CLASSIFIER = (
+    "Extract its features without a head, `--model-arg num_classes=0`, or choose a network with one"
+    " linear classifier, such as convnextv2_femto, vit_tiny_patch16_224 or resnet18."
+)
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -190,8 +197,12 @@ class BackboneConfig:
     """`cpu`, `cuda` or `cuda:<index>`."""
     autocast: str = "off"
     """`off`, `bfloat16` or `float16`: the arithmetic of the forward pass."""
+    output: str = "pooled"
+    """`pooled`, or `projected`: the features of a CLIP tower before or after its projection."""
 
     def __post_init__(self) -> None:
+        if self.output not in ("pooled", "projected"):
+            raise ValueError(f"output must be pooled or projected, got {self.output!r}")
         if self.autocast not in ("off", *AUTOCAST_DTYPES):
             raise ValueError(f"autocast must be off, bfloat16 or float16, got {self.autocast!r}")
 
@@ -209,25 +220,39 @@ class Backbone:
 
     config: BackboneConfig
     network: nn.Module
-    head: Head
-    """The pretrained classifier; its class names are those stored with the weights, if any."""
+    head: Head | None
+    """The pretrained classifier; its class names are those stored with the weights, if any. None
+    if the network has none, or a projection in its place."""
+    projection: Head | None
+    """What maps the pooled to the projected features of a CLIP tower; None for other networks."""
     data_config: Mapping[str, Any]
     """timm's preprocessing of this model."""
     weights_sha256: str
     """SHA-256 over the names, types and bytes of the state dict, whatever the file format."""
+    program: Forward | None = None
+    """`forward`, compiled for the batches of one size; None computes layer by layer."""
 
     @property
     def dim(self) -> int:
-        """Width of the penultimate feature."""
-        return self.head.dim
+        """Width of a feature."""
+        if self.projection is not None and self.config.output == "projected":
+            return self.projection.num_classes
+        last = self.head or self.projection
+        return int(self.network.head_hidden_size) if last is None else last.dim  # type: ignore[arg-type]
 
-    @torch.inference_mode()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
-        """Return the penultimate features of normalised images, in float32."""
+        """Return the features of normalised images, in float32."""
+        if self.program is not None:
+            return self.program(batch)
+        with torch.inference_mode():
+            return self.forward(batch)
+
+    def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
+        """Return the same layer by layer, as a program is made of it."""
         with self.config.arithmetic():
             maps = self.network.forward_features(batch)  # type: ignore[operator]
             features: Tensor = self.network.forward_head(  # type: ignore[operator]
-                maps, pre_logits=True
+                maps, pre_logits=self.config.output == "pooled"
             )
         return features.float()
 
@@ -239,18 +264,23 @@ class Backbone:
         return logits.float()
 
 
-def load_backbone(config: BackboneConfig) -> Backbone:
+def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     """Build the network, load its weights and set its classifier apart.
+
+    Args:
+        config: Which network.
+        named: Whether the user names the rows of its last layer, which is a classifier then.
 
     Raises:
         BackboneError: If timm does not know the name, an argument does not belong to an
-            architecture, the weights cannot be had, do not fit or are not finite, or the
-            classifier is not one linear layer.
+            architecture, the weights cannot be had, do not fit or are not finite, the
+            classifier is not one linear layer, or projected features are asked for and there is
+            no projection.
         MachineError: If the memory does not suffice.
         DeviceError: If the device is absent.
     """
     choose_device(config.device)
-    _check_name(config.name)
+    _check_name(config)
     try:
         check_model_args(config.model_args)
     except ValueError as error:
@@ -261,14 +291,53 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         network = pretrained_network(config.name, config.model_args)
     else:
         network = network_of_file(config.name, config.weights, config.model_args)
+    network.eval().requires_grad_(False)
+    last = _last_layer(config, network)
+    is_projection = last is not None and last.class_names is None and not named
+    is_projection = is_projection and len(last.weight) in projection_widths(config.name)
+    if config.output == "projected" and not is_projection:
+        raise BackboneError(
+            f"{config.name} has no projection: no CLIP tower, or one with a classifier",
+            remedy="Leave out `--features projected`.",
+        )
+    sha256 = state_sha256(network.state_dict())
+    # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
+    network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    data_config = timm.data.resolve_model_data_config(network)
+    head, projection = (None, last) if is_projection else (last, None)
+    return Backbone(config, network, head, projection, data_config, sha256)
+
+
+def projection_widths(name: str) -> frozenset[int]:
+    """Return the widths of the projections that timm stores as classifiers of a CLIP tower.
+
+    Nothing marks them but the registered number of classes. Widths of projections are multiples of
+    64 (384 to 1,280); no pretrained classifier has such a number of rows (1,000, 11,821, 21,841),
+    that of a tower that was fine-tuned on ImageNet included.
+
+    Args:
+        name: timm's name; without a tag, the weights of all tags count.
+    """
+    names = [name] if "." in name else timm.list_pretrained(f"{name}.*")
+    known = {timm.get_pretrained_cfg(each).num_classes for each in names}  # type: ignore[union-attr]
+    return frozenset(rows for rows in known if rows and rows % 64 == 0)
+
+
+def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
+    """Return the linear layer that a network ends in; None if nothing follows its features."""
+    if not hasattr(network, "get_classifier"):
+        raise BackboneError(
+            f"{config.name} is an encoder of patches: it gives a map of features, nothing pools it",
+            remedy="Choose another backbone.",
+        )
     classifier = network.get_classifier()  # type: ignore[operator]
+    if isinstance(classifier, nn.Identity):
+        return None
     if not isinstance(classifier, nn.Linear):
         raise BackboneError(
             f"the classifier of {config.name} is {type(classifier).__name__}, not one linear layer",
-            remedy="Choose a backbone whose classifier is torch.nn.Linear, such as"
-            " convnextv2_femto, vit_tiny_patch16_224 or resnet18.",
+            remedy=_WITHOUT_CLASSIFIER,
         )
-    network.eval().requires_grad_(False)
     weight = classifier.weight.detach().float().numpy().copy()
     bias = np.zeros(len(weight), np.float32)
     if classifier.bias is not None:
@@ -281,15 +350,12 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             " diverged.",
         )
     names = None if config.weights is None else _stored_names(config.weights, len(weight))
-    sha256 = state_sha256(network.state_dict())
-    # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
-    network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    data_config = timm.data.resolve_model_data_config(network)
-    return Backbone(config, network, Head(weight, bias, names), data_config, sha256)
+    return Head(weight, bias, names)
 
 
-def _check_name(name: str) -> None:
+def _check_name(config: BackboneConfig) -> None:
     """Refuse all but a model of timm's own, with its tag or without: no address, no folder."""
+    name = config.name
     architecture, _, tag = name.partition(".")
     if architecture not in timm.list_models():
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
@@ -306,17 +372,21 @@ def _check_name(name: str) -> None:
             remedy=f"Those that it has: {', '.join(tags) or 'none'}. Or give a checkpoint with"
             f" `--weights FILE`, and the name {architecture}.",
         ) from error
-    if isinstance(getattr(known, "classifier", None), tuple | list):
+    several = getattr(known, "classifier", None)
+    if isinstance(several, tuple | list) and config.model_args.get("num_classes") != 0:
         raise BackboneError(
-            f"{name} averages two classifiers", remedy="Choose its variant without distillation."
+            f"{name} has {len(several)} classifiers, {', '.join(several)}",
+            remedy=_WITHOUT_CLASSIFIER,
         )
 
 
-def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:
-    """Check on one batch that the classifier of the penultimate features is the model's output.
+def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:
+    """Check on one batch that a network gives finite features of one axis per image.
+
+    And that its classifier or projection, applied to pooled features, gives its output.
 
     Raises:
-        BackboneError: If it is not, or if the features are not finite.
+        BackboneError: If it is not so.
     """
     try:
         features, expected = backbone.features(batch), backbone.logits(batch)
@@ -327,14 +397,22 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
             f"{backbone.config.name} cannot process images of {size} pixels",
             "Leave out `--input-size`, or check `--model-arg`.",
         ) from error
-    if features.shape[1:] != (backbone.dim,) or not torch.isfinite(features).all():
+    if features.shape[1:] != (backbone.dim,):
         raise BackboneError(
-            f"{backbone.config.name} gives penultimate features of shape {tuple(features.shape)},"
-            f" expected {backbone.dim} finite numbers per image",
+            f"{backbone.config.name} gives features of shape {tuple(features.shape)}, expected"
+            f" {backbone.dim} numbers per image: nothing pools them",
+            remedy="Choose another backbone, or let timm pool: `--model-arg global_pool=avg`.",
+        )
+    if not torch.isfinite(features).all():
+        raise BackboneError(
+            f"{backbone.config.name} gives features that are not finite",
             remedy="Choose another backbone, or check the weights and `--autocast`.",
         )
-    weight = torch.from_numpy(backbone.head.weight).to(features.device)
-    found = features @ weight.T + torch.from_numpy(backbone.head.bias).to(features.device)
+    last = backbone.head or backbone.projection
+    if last is None or backbone.config.output == "projected":
+        return
+    weight = torch.from_numpy(last.weight).to(features.device)
+    found = features @ weight.T + torch.from_numpy(last.bias).to(features.device)
     scale = float(expected.abs().max().clamp(min=1))
     # Autocast rounds the model's own logits, but not the product formed here.
     tolerance = 1e-3 if backbone.config.autocast == "off" else 3e-2
@@ -342,9 +420,9 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
         float((found - expected).abs().max()) <= tolerance * scale  # not true of NaN either
     ):
         raise BackboneError(
-            f"the classifier of {backbone.config.name}, applied to its penultimate features,"
-            " does not give the model's own logits",
-            remedy="Choose another backbone: something follows or surrounds its classifier.",
+            f"the classifier of {backbone.config.name}, applied to its features, does not give the"
+            " model's own logits: something follows or surrounds it",
+            remedy=_WITHOUT_CLASSIFIER,
         )
 
 
@@ -381,7 +459,7 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
 
 
 def body_sha256(network: nn.Module) -> str:
-    """Return the SHA-256 of a network without its classifier: what its features depend on."""
+    """Return the SHA-256 of a network without its classifier: what pooled features depend on."""
     classifier = {id(each) for each in network.get_classifier().parameters()}  # type: ignore[operator]
     state = network.state_dict(keep_vars=True)
     return state_sha256({name: v for name, v in state.items() if id(v) not in classifier})

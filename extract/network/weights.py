@@ -92,7 +92,10 @@ def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.
         timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
     except Exception as error:  # checkpoint filters raise what they meet
         what = f"{path} does not fit {name}: it holds {len(state):,} tensors such as {_some(state)}"
-        remedy = "Check `--backbone` and `--model-arg` against the model that was saved."
+        remedy = (
+            "Check `--backbone` and `--model-arg` against the model that was saved: one without a"
+            " classifier is built with `--model-arg num_classes=0`."
+        )
         raise failure(error, what, remedy) from error
     return network
 

@@ -28,6 +28,8 @@ class NetworkOptions(Settings):
     model_arg: Sequence[str] | None = None
     """Arguments of `timm.create_model`, as `name=value`."""
     autocast: str = "off"
+    output: str = "pooled"
+    """`pooled`, or `projected` features of a CLIP tower."""
     device: str = "auto"
 
     def extraction(self, device: str | None = None) -> ExtractConfig:
@@ -42,6 +44,7 @@ class NetworkOptions(Settings):
             model_args=parse_model_args(self.model_arg or ()),
             device=device or str(choose_device(self.device)),
             autocast=self.autocast,
+            output=self.output,
         )
         settings = {each.name: getattr(self, each.name) for each in fields(Settings)}
         return ExtractConfig(backbone=backbone, **settings)

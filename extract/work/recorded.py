@@ -87,6 +87,7 @@ def rebuild(
             model_args=read_model_args(fields["model_args"]),
             device=str(choose_device(device)),
             autocast=fields.get("autocast", "off"),
+            output=fields.get("output", "pooled"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CacheError(

@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import CacheError, ClusterError, ManifestError
+from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import VIEWS_FOLDER
 from clinit.extract.cache.plan import FILE as PLAN_FILE
@@ -19,11 +19,11 @@ from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.head_names import find_head_names
+from clinit.extract.head_names import HeadNames, find_head_names
 from clinit.extract.network.backbone import (
     Backbone,
     BackboneConfig,
-    check_penultimate,
+    check_features,
     load_backbone,
 )
 from clinit.extract.network.transform import Transform, make_transform
@@ -65,17 +65,24 @@ class Network:
             decoder=decoder_version(),
             dtype=dtype,
             autocast=backbone.config.autocast,
+            output=backbone.config.output,
         )
         return cls(backbone, transform, fingerprint)
 
 
 def load_network(config: ExtractConfig) -> Network:
-    """Load the backbone of `config` and check that its classifier reads penultimate features.
+    """Load the backbone of `config` and check its features.
 
     Raises:
-        ClinitError: If the backbone does not serve.
+        ClinitError: If the backbone does not serve, or lacks the classifier whose rows are named.
     """
-    backbone = load_backbone(config.backbone)
+    named = config.head_classes is not None
+    backbone = load_backbone(config.backbone, named=named)
+    if named and backbone.head is None:
+        raise BackboneError(
+            f"{config.backbone.name} has no classifier whose rows could be named",
+            remedy="Leave out `--head-classes`.",
+        )
     transform = make_transform(
         config.transform,
         backbone.data_config,
@@ -86,7 +93,7 @@ def load_network(config: ExtractConfig) -> Network:
     generator = torch.Generator().manual_seed(0)
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    check_penultimate(backbone, transform.normalise(noise.to(config.backbone.device)))
+    check_features(backbone, transform.normalise(noise.to(config.backbone.device)))
     return Network.of(backbone, transform, config.dtype)
 
 
@@ -135,13 +142,12 @@ def extract(
         )
     network = network or load_network(config)
     _refuse_other_backbone(out, network.fingerprint)
-    class_names = next(iter(manifests.values())).class_names
-    names = find_head_names(network.backbone.head, class_names, config.head_classes, out)
-    head = replace(
-        network.backbone.head,
-        class_names=names.names,
-        fingerprint=network.fingerprint.backbone_identifier,
-    )
+    names, head = HeadNames(), network.backbone.head
+    if head is not None:
+        class_names = next(iter(manifests.values())).class_names
+        names = find_head_names(head, class_names, config.head_classes, out)
+        identifier = network.fingerprint.backbone_identifier
+        head = replace(head, class_names=names.names, fingerprint=identifier)
 
     def split_run(manifest: Manifest, folder: Path, view: View | None = None) -> SplitRun:
         return SplitRun(

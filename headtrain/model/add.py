@@ -1,7 +1,8 @@
 """Add classes to a model in use: rows computed from their images, trained on request, measured.
 
 One task of the experiment of `clinit train-head`: the old classes are the base, with real or drawn
-rows as the buffer, the added ones the task.
+rows as the buffer, the added ones the task. The first classes of a network without a classifier
+get a head that is fitted to their images (`clinit.headtrain.probe.fit_head`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.probe.fit_head import HeadFit, fit_head
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study.parts import Start, Stream, Training
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.temperature import temperature_of
 from clinit.words import examples
+
+FIRST_FIT: HeadFit = "ridge"
+"""How the first head of a network is fitted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +58,11 @@ class Addition:
     """Correct on held-out images of the added classes, among all classes."""
     onnx: OnnxCheck | None = None
     """How the ONNX form of the model compares; None where there is none."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the model had no class before."""
+        return len(self.model.facts.history[-1].classes) == self.model.facts.num_classes
 
 
 def add_classes(
@@ -136,7 +146,7 @@ def add_images(
             " `--init`, or train the head with `--iterations 200`"
         )
     images = image_features(
-        model, job, lambda names: _replaced_rows(model.facts, names, allowed=replacing)
+        model, job, lambda names: _check_names(model, names, config, old, replacing=replacing)
     )
     data = job.where_from(model, images)
     if old is not None:
@@ -194,9 +204,13 @@ def add(
 
     Raises:
         ModelError: If the model has one of the classes already, has none that could be replaced,
-            or lacks what is asked for; or if discriminants of single images would not be trained.
+            or lacks what is asked for; if discriminants of single images would not be trained; or
+            if the first classes of a model cannot be fitted.
     """
+    _check_names(model, images.class_names, config, old, replacing=replacing)
     arriving = measured(images, config.hold_out)
+    if not model.facts.class_names:
+        return _first_classes(model, arriving, config, data or {})
     if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
         # Only a second image says how high a discriminant is beside the rows of the old classes.
         raise ModelError(
@@ -266,6 +280,62 @@ def add(
     )
 
 
+def _check_names(
+    model: Model,
+    names: Sequence[str],
+    config: AddConfig,
+    old: Source | Path | None,
+    *,
+    replacing: bool,
+) -> None:
+    """Check that classes of these names can be added, before anything is computed.
+
+    Raises:
+        ModelError: If not.
+    """
+    if model.facts.class_names or replacing:
+        _replaced_rows(model.facts, names, allowed=replacing)
+    elif len(names) < 2:
+        raise ModelError(
+            f"{model.origin} has no classifier, and {examples(names)} would be its only class:"
+            " there is no other to tell it from",
+            remedy="Give a folder of two classes or more.",
+        )
+    elif config.iterations or config.init != AddConfig().init or old is not None:
+        raise ModelError(
+            f"{model.origin} has no classifier: there is no old class, and a head is fitted to the"
+            " images, whose rows are not initialised or trained",
+            remedy="Leave out `--init`, `--iterations` and `--old`.",
+        )
+
+
+def _first_classes(
+    model: Model, arriving: Source, config: AddConfig, data: Mapping[str, Any]
+) -> Addition:
+    """Return a model without a classifier with a head that is fitted to its first classes."""
+    head, _ = fit_head(arriving, FIRST_FIT)
+    held = arriving.val
+    facts = replace(
+        model.facts,
+        class_names=arriving.class_names,
+        tasks=(1,) * len(arriving.class_names),
+        temperature=temperature_of(head, held) if len(held.labels) else None,
+    )
+    memory = _remembered(arriving, model.depends_on, config, with_variances=config.variances)
+    change = Change.now(
+        "add",
+        arriving.class_names,
+        task=1,
+        images=dict(zip(arriving.class_names, arriving.train.counts().tolist(), strict=True)),
+        data={**data, "old_rows": f"none, as it had no class; its head is fitted ({FIRST_FIT})"},
+        settings=asdict(config),
+        accuracy={"new": accuracy(head, held)},
+    )
+    grown = replace(model, facts=facts, head=head, memory=memory).after(change)
+    nothing = Top1(0, 0)
+    return Addition(grown, 0, nothing, nothing, accuracy(head, held))
+
+
 def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> list[int]:
     """Return the rows of the classes that the model has already.
 
@@ -274,7 +344,7 @@ def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) ->
     """
     row_of = {name: row for row, name in enumerate(facts.class_names)}
     known = [name for name in names if name in row_of]
-    if bool(known) != allowed or len(known) == len(row_of):
+    if bool(known) != allowed or (known and len(known) == len(row_of)):
         raise ModelError(
             f"{len(known):,} of these {len(names):,} classes are among the {len(row_of):,} of the"
             f" model ({examples(known or names)})",
@@ -319,12 +389,18 @@ def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> 
     variances = config.variances or (memory is not None and memory.variances is not None)
 
     def of(rows: Source) -> Memory:
-        return Memory.of(
-            rows.train, depends_on, held_out=rows.val, keep=config.keep, with_variances=variances
-        )
+        return _remembered(rows, depends_on, config, with_variances=variances)
 
     if memory is None:
         memory = of(given)
     elif len(given.train.labels):
         memory = of(given).updated(memory)
     return memory.joined(of(arriving))
+
+
+def _remembered(
+    rows: Source, depends_on: Mapping[str, str], config: AddConfig, *, with_variances: bool
+) -> Memory:
+    return Memory.of(
+        rows.train, depends_on, held_out=rows.val, keep=config.keep, with_variances=with_variances
+    )

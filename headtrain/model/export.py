@@ -43,6 +43,7 @@ from clinit.words import examples
 HELD_OUT_PER_CLASS = 20
 """Validation features that are remembered of each class, to measure the model on later."""
 _TRAINED_TOO = "training has changed the backbone, so that cached features are not its own"
+_PROJECTED = "it reads pooled features, and those of the run are projected"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +108,11 @@ class TrainedRun:
         return [*of_base, (new, self.new, "--new")]
 
     @property
+    def is_projected(self) -> bool:
+        """Whether its features are those after the projection of a CLIP tower."""
+        return Fingerprint(self.record.info["new"]["fingerprint"]).output == "projected"
+
+    @property
     def tasks(self) -> tuple[int, ...]:
         """The task in which each of them arrived; 0 for the classes of the base."""
         return tuple(self.record.classes["task"])[: self.head.num_classes]
@@ -142,8 +148,8 @@ class TrainedRun:
         Args:
             depends_on: What the features depend on.
         """
-        why = _TRAINED_TOO
-        if not self.changed:
+        why = _PROJECTED if self.is_projected else _TRAINED_TOO
+        if not self.changed and not self.is_projected:
             try:
                 train, val = self.rows("train"), self.rows("val")
                 held_out = first_rows(val, HELD_OUT_PER_CLASS)
@@ -374,6 +380,11 @@ def export_run(
             f" {timm.__version__}: compare the accuracy of the model with that of the run"
         )
         notes = (other, *notes)
+    head = trained.head
+    if trained.is_projected:
+        backbone, head = folded(backbone, head)
+        pooled = {name: text for name, text in fingerprint.fields.items() if name != "output"}
+        fingerprint = Fingerprint(pooled)
     if trained.changed:
         fingerprint = Fingerprint({**then.fields, "weights": body_sha256(backbone.network)})
     facts = ModelFacts(
@@ -393,14 +404,31 @@ def export_run(
         history=(trained.change(),),
         temperature=temperature,
     )
-    model = Model(facts, backbone, trained.head, None, str(run))
+    model = Model(facts, backbone, head, None, str(run))
     if remembers and not is_file:
         memory, forgets = trained.memory(model.depends_on)
         model, notes = replace(model, memory=memory), (*notes, *forgets)
     compare_on = (check_with or trained.images()) if onnx else None
     written = model.write(out, compare_on=compare_on, overwrite=overwrite)
-    head = divided(trained.head, temperature)
+    head = divided(head, temperature)
     return Export(out, trained, head, temperature, notes, written, model.memory)
+
+
+def folded(backbone: Backbone, head: Head) -> tuple[Backbone, Head]:
+    """Return a CLIP tower before its projection, and a head on projected features for it.
+
+        W (P x + q) + b = (W P) x + (W q + b)
+
+    Args:
+        backbone: A tower that gives projected features.
+        head: W and b, on these.
+    """
+    last = backbone.projection
+    assert last is not None
+    weight, projection = head.weight.astype(np.float64), last.weight.astype(np.float64)
+    before = replace(backbone, config=replace(backbone.config, output="pooled"))
+    bias = (weight @ last.bias + head.bias).astype(np.float32)
+    return before, replace(head, weight=(weight @ projection).astype(np.float32), bias=bias)
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:

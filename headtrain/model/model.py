@@ -236,6 +236,7 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     """
     facts, backbone, memory = read_model(Path(path), device=device)
     assert backbone is not None
+    assert backbone.head is not None
     head = replace(backbone.head, class_names=facts.class_names)
     if facts.temperature is not None:
         head = facts.temperature.multiplied(head)
@@ -252,12 +253,18 @@ def stock_model(config: ExtractConfig) -> Model:
         config: Backbone and transform; `head_classes` names its rows, where they are not stored
             with the weights and not those of ImageNet-1K.
 
+    Returns:
+        The model; without a class if the network has no classifier.
+
     Raises:
         BackboneError: If it cannot be had or does not serve.
         ModelError: If nobody says what its rows stand for.
     """
     network = load_network(config)
-    head, _ = name_rows(network.backbone.head, (), config.head_classes)
+    nothing = np.zeros((0, network.backbone.dim), np.float32)
+    head = Head(nothing, nothing.sum(axis=1), ())
+    if network.backbone.head is not None:
+        head, _ = name_rows(network.backbone.head, (), config.head_classes)
     if head.class_names is None:
         raise ModelError(
             f"the {head.num_classes:,} rows of {config.backbone.name} have no class names",
@@ -274,7 +281,6 @@ def stock_model(config: ExtractConfig) -> Model:
         fingerprint=network.fingerprint,
         record={},
     )
-    head = replace(network.backbone.head, class_names=head.class_names)
     return Model(facts, network.backbone, head, None, config.backbone.name)
 
 
@@ -291,20 +297,30 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
             f"the head reads features of width {head.dim}, {config.name} gives {backbone.dim}",
             remedy="Export the run with the cache that it was trained on: `--base CACHE`.",
         )
-    classifier = backbone.network.get_classifier()  # type: ignore[operator]
-    name = next(n for n, module in backbone.network.named_modules() if module is classifier)
-    state = dict(backbone.network.state_dict())
+    network: nn.Module = timm.create_model(
+        config.name, pretrained=False, num_classes=head.num_classes, **model_args(backbone)
+    )
+    classifier = network.get_classifier()  # type: ignore[operator]
+    if not isinstance(classifier, nn.Linear):
+        raise BackboneError(
+            f"timm gives {config.name} no linear classifier that could hold a head",
+            remedy="Export the head alone: `clinit export RUN --out FILE.npz`.",
+        )
+    (name,) = (name for name, module in network.named_modules() if module is classifier)
+    # Without the layer that the head replaces, if there is one.
+    state = {
+        parameter: value
+        for parameter, value in backbone.network.state_dict().items()
+        if not parameter.startswith(f"{name}.")
+    }
     state[f"{name}.weight"] = torch.from_numpy(head.weight.astype(np.float32))
-    if state.pop(f"{name}.bias", None) is not None:
+    if classifier.bias is not None:
         state[f"{name}.bias"] = torch.from_numpy(head.bias.astype(np.float32))
     elif head.bias.any():
         raise BackboneError(
             f"the classifier of {config.name} has no bias, the head has one",
             remedy="Choose a backbone whose classifier has a bias.",
         )
-    network: nn.Module = timm.create_model(
-        config.name, pretrained=False, num_classes=head.num_classes, **model_args(backbone)
-    )
     try:
         network.load_state_dict(state, strict=True)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The head of a cache that came without one, fitted to its training rows.
+"""A head for the classes of a cache, fitted to its training rows.
 
     logistic   multinomial logistic regression by L-BFGS on standardised features, its penalty
                chosen by the mean loss on a held-out fifth of the rows of each class
@@ -91,7 +91,8 @@ def _logistic(source: Source, progress: Progress) -> tuple[Head, tuple[str, ...]
         raise CacheError(
             "every class has a single training row: nothing can be held out to choose the"
             " penalty of a logistic regression by",
-            remedy="Fit the head with `--fit-head ridge` or `--fit-head lda`.",
+            remedy="Fit it with `ridge` or `lda`: `--method` of `clinit head fit`, `--fit-head` of"
+            " `clinit cache import`.",
         )
     config = ProbeConfig(by="lbfgs", c=C, standardise=True, held_out=HELD_OUT)
     found = probe(source, config, choose_by="loss", progress=progress)
@@ -142,7 +143,8 @@ def _solved(
                 f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is lost beside features of"
                 f" this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,} numbers"
                 " is singular",
-                remedy="Fit the head with `--fit-head logistic` or `--fit-head ridge`.",
+                remedy="Fit it with `logistic` or `ridge`: `--method` of `clinit head fit`,"
+                " `--fit-head` of `clinit cache import`.",
             ) from error
         return found.as_head(rows.class_names), {"shrinkage": SHRINKAGE}
     if lam is None:

@@ -70,10 +70,10 @@ class Source:
         return self.train.class_names
 
     @property
-    def description(self) -> dict[str, Any] | None:
-        """What a run record says about this side; None if it is `no_base`."""
+    def description(self) -> dict[str, Any]:
+        """What a run record says about this side; nothing about `no_base`."""
         if not self.class_names:
-            return None
+            return {}
         imported = {
             "features_digest": self.fingerprint.features,
             "val_features_digest": self.val_features,
@@ -360,7 +360,7 @@ def starting_head(
     if head is None:
         raise ExperimentError(
             f"{base.path} holds no pretrained head to start from",
-            remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit cache import"
-            " --fit-head logistic`.",
+            remedy="Give one (--head FILE; in Python, head=), or fit one: `clinit head fit CACHE"
+            " --out FILE`.",
         )
     return head, {}

@@ -43,7 +43,7 @@ _KEPT = (
 class _SweepInfo(TypedDict, total=False):
     """The content of sweep.json."""
 
-    base: Required[dict[str, Any] | None]
+    base: Required[dict[str, Any]]
     new: Required[dict[str, Any]]
     heads: Required[dict[str, str]]
     """Digest of the pretrained head by the loss of the runs that start from it."""
@@ -121,8 +121,7 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
         check_data(folder, stored, data, with_head=with_head, remedy=_KEPT)
     info: dict[str, Any] = {
         **{
-            side: description
-            and {name: description.get(name) for name in ("fingerprint", *DATA_DIGESTS)}
+            side: {name: description.get(name) for name in ("fingerprint", *DATA_DIGESTS)}
             for side, description in data.descriptions.items()
         },
         "heads": {loss: head_digest(data.head_for(loss)) for loss in sorted(losses)},

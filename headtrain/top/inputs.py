@@ -126,6 +126,14 @@ def prepare_runs(
     (base, new), study, storage = sides, studies[0].resolved(), images.storage
     backbone, transform = reload_backbone(base, images.weights, study.training.device)
     assert study.top is not None
+    if backbone.config.output == "projected":
+        raise ExperimentError(
+            f"{base.source.path} holds features after the projection of a CLIP tower, which is no"
+            " block and not trained",
+            remedy="Extract the caches with `--features pooled`.",
+        )
+    if backbone.head is None:
+        backbone.network.reset_classifier(head.num_classes)  # type: ignore[operator]
     scenario = build_scenario(base.source, new.source, head, study.stream)
     plan = TaskPlan(scenario, study)
     halves = cut_network(backbone.network, study.top.top_blocks)

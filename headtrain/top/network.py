@@ -153,7 +153,7 @@ def make_plastic(network: nn.Module, blocks: Sequence[str], *, full_rank: bool) 
 def classifier_of(network: nn.Module) -> nn.Linear:
     """Return the network's own classifier."""
     classifier = network.get_classifier()  # type: ignore[operator]
-    assert isinstance(classifier, nn.Linear), "load_backbone refuses other classifiers"
+    assert isinstance(classifier, nn.Linear), "load_backbone and prepare_runs see to that"
     return classifier
 
 

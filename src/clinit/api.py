@@ -52,6 +52,7 @@ def extract_features(
     device: str = "auto",
     weights: str | Path | None = None,
     model_args: Mapping[str, Any] | None = None,
+    features: str = "pooled",
     **options: Any,
 ) -> Source:
     """Run a frozen timm backbone over images once; return its features, which stay in `out`.
@@ -70,6 +71,7 @@ def extract_features(
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
         model_args: Further arguments of `timm.create_model`.
+        features: `pooled`, or `projected`: those of a CLIP tower after its projection.
         options: Further settings of `clinit.extract.work.run.ExtractConfig`.
 
     Raises:
@@ -85,6 +87,7 @@ def extract_features(
             device=choose_device(device).type,
             weights=_path(weights),
             model_args=dict(model_args or {}),
+            output=features,
         ),
         **options,
     )

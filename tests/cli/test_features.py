@@ -73,7 +73,7 @@ def test_the_import_fits_a_head_and_says_how_good_it_is(work: Path) -> None:
     _, fitted, top1 = (work / "base-train.log").read_text().splitlines()[:3]
     assert fitted.startswith("Head of 3 classes: ridge, lambda 0.")
     assert top1.startswith("top-1 of the head on the 120 rows that it was fitted to: ")
-    assert top1.endswith(" %; `--split val` measures it on others")
+    assert top1.endswith(" %")
     assert "top-1 of the head on these features: " in (work / "base-val.log").read_text()
     cache = open_cache(work / "base")
     assert cache.head is not None

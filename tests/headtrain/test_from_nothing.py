@@ -77,14 +77,15 @@ def extended(features: np.ndarray) -> np.ndarray:
 
 def class_weights(labels: np.ndarray) -> np.ndarray:
     counts = np.bincount(labels)
-    return 1 / ((counts > 0).sum() * counts[labels])
+    return np.asarray(1 / ((counts > 0).sum() * counts[labels]))
 
 
 def refit(features: np.ndarray, labels: np.ndarray, lam: float, classes: int) -> np.ndarray:
     """W_LS by scikit-learn, the bias as the last column."""
     ridge = Ridge(alpha=lam, fit_intercept=False)
     targets = np.eye(classes)[labels]
-    return ridge.fit(extended(features), targets, sample_weight=class_weights(labels)).coef_
+    fitted = ridge.fit(extended(features), targets, sample_weight=class_weights(labels))
+    return np.asarray(fitted.coef_)
 
 
 def test_the_last_ridge_head_is_that_of_scikit_learn_on_all_rows() -> None:

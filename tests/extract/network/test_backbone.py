@@ -12,8 +12,9 @@ from torch import nn
 from clinit.errors import BackboneError
 from clinit.extract.network.backbone import (
     BackboneConfig,
-    check_penultimate,
+    check_features,
     load_backbone,
+    projection_widths,
     state_sha256,
 )
 from tests.conftest import TINY_ARGS as ARGS
@@ -30,7 +31,7 @@ def test_the_head_of_the_features_gives_the_logits(
     tiny_weights: Path, images: torch.Tensor
 ) -> None:
     backbone = load_backbone(tiny_backbone(tiny_weights))
-    check_penultimate(backbone, images)
+    check_features(backbone, images)
     head = backbone.head
     found = backbone.features(images).numpy() @ head.weight.T + head.bias
     torch.testing.assert_close(torch.from_numpy(found), backbone.logits(images))
@@ -129,17 +130,69 @@ def test_a_model_that_does_more_than_its_classifier_is_refused(
     classifier = backbone.network.get_classifier()  # type: ignore[operator]
     classifier.register_forward_hook(lambda module, inputs, output: 2 * output)
     with pytest.raises(BackboneError, match="does not give the model's own logits"):
-        check_penultimate(backbone, images)
+        check_features(backbone, images)
 
 
-def test_a_model_without_one_linear_classifier_is_refused(tmp_path: Path) -> None:
-    network = timm.create_model("resnet10t", num_classes=0)
-    save_file(network.state_dict(), tmp_path / "headless.safetensors")
-    headless = BackboneConfig(
-        name="resnet10t", weights=tmp_path / "headless.safetensors", model_args={"num_classes": 0}
-    )
-    with pytest.raises(BackboneError, match="the classifier of resnet10t is Identity"):
-        load_backbone(headless)
+def saved(name: str, folder: Path, **arguments: Any) -> BackboneConfig:
+    """Return a network with random weights, its number of classes left to the file."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        network = timm.create_model(name, **arguments)
+    path = folder / f"{name}.safetensors"
+    save_file(network.state_dict(), path)
+    return BackboneConfig(name=name, weights=path, model_args=arguments)
+
+
+TINY_VIT = {"depth": 1, "embed_dim": 12, "num_heads": 2, "img_size": 32, "patch_size": 16}
+
+
+def test_a_network_without_a_classifier_has_no_head(tmp_path: Path, images: torch.Tensor) -> None:
+    backbone = load_backbone(saved("vit_small_patch14_dinov2", tmp_path, **TINY_VIT))
+    check_features(backbone, images)
+    assert (backbone.head, backbone.projection, backbone.dim) == (None, None, 12)
+    assert torch.equal(backbone.features(images), backbone.network(images))
+
+
+def test_a_clip_tower_gives_features_before_or_after_its_projection(
+    tmp_path: Path, images: torch.Tensor
+) -> None:
+    config = saved("vit_base_patch32_clip_224", tmp_path, num_classes=512, **TINY_VIT)
+    before = load_backbone(config)
+    after = load_backbone(dataclasses.replace(config, output="projected"))
+    for backbone in (before, after):
+        check_features(backbone, images)
+        assert backbone.head is None
+    assert (before.dim, after.dim) == (12, 512)
+    assert before.projection is not None
+    found = before.features(images).numpy() @ before.projection.weight.T + before.projection.bias
+    torch.testing.assert_close(torch.from_numpy(found), after.features(images))
+    named = load_backbone(config, named=True)
+    assert named.head is not None, "whoever names its rows has a classifier"
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("vit_base_patch32_clip_224.openai", {512}),
+        ("vit_base_patch32_clip_224.laion2b_ft_in12k_in1k", set()),
+        ("vit_base_patch32_clip_224", {512}),
+        ("resnet50_clip.openai", {1024}),
+        ("vit_base_patch16_siglip_224.v2_webli", set()),
+        ("vit_pe_core_base_patch16_224.fb", {1024}),
+        ("resnet18", set()),
+    ],
+)
+def test_a_projection_is_told_from_a_classifier_by_its_registered_width(
+    name: str, widths: set[int]
+) -> None:
+    assert projection_widths(name) == widths
+
+
+def test_a_map_of_features_is_refused(tmp_path: Path, images: torch.Tensor) -> None:
+    config = saved("vit_small_patch14_dinov2", tmp_path, global_pool="", **TINY_VIT)
+    with pytest.raises(BackboneError, match="nothing pools them") as caught:
+        check_features(load_backbone(config), images)
+    assert "--model-arg global_pool=avg" in caught.value.remedy
 
 
 def test_bfloat16_autocast_changes_little(tiny_weights: Path, images: torch.Tensor) -> None:
@@ -170,7 +223,8 @@ def test_the_digest_of_a_state_is_that_of_its_values_however_they_lie() -> None:
     ("changes", "match"),
     [
         ({"weights": Path("absent.safetensors")}, "no weights at absent"),
-        ({"name": "deit_tiny_distilled_patch16_224"}, "averages two classifiers"),
+        ({"name": "deit_tiny_distilled_patch16_224"}, "has 2 classifiers, head, head_dist"),
+        ({"output": "projected"}, "convnextv2_atto has no projection"),
         ({"name": "convnextv2_ato"}, "has no model 'convnextv2_ato'"),
         ({"weights": Path("named.safetensors")}, "names 1 classes, its classifier has 3 rows"),
         ({"model_args": {"depths": []}}, "timm cannot build convnextv2_atto with"),

@@ -126,8 +126,14 @@ def test_a_network_that_does_not_compute_the_head_is_refused(
     monkeypatch.setattr("clinit.headtrain.model.model.assemble", more)
     with pytest.raises(BackboneError, match="does not give the logits of the head"):
         opened.write(tmp_path / "model")
-    opened.backbone.network.get_classifier().bias = None  # type: ignore[operator]
-    narrow = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32), ("a", "b"))
+    narrow, build = Head(np.zeros((2, 12), np.float32), np.ones(2, np.float32)), timm.create_model
+
+    def unbiased(*names: Any, **arguments: Any) -> torch.nn.Module:
+        network = build(*names, **arguments)
+        network.get_classifier().bias = None
+        return network
+
+    monkeypatch.setattr(timm, "create_model", unbiased)
     with pytest.raises(BackboneError, match="has no bias, the head has one"):
         assemble(opened.backbone, narrow)
     assert list(tmp_path.iterdir()) == []
@@ -160,7 +166,7 @@ def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
 ) -> None:
     second = export_run(tiny_run, tmp_path / "second.safetensors").path
     assert exported.path.read_bytes() == second.read_bytes()
-    seal_record(run, base={**read_info(run)["base"], "path": "caches/elsewhere"})
+    seal_record(run, base={**(read_info(run)["base"] or {}), "path": "caches/elsewhere"})
     with pytest.raises(CacheError, match="not at caches/elsewhere: nothing is there") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "--base CACHE" in caught.value.remedy
@@ -302,7 +308,7 @@ def test_without_a_temperature_the_head_has_the_bits_of_the_run(
 def with_base(run: TrainedRun, **told: Any) -> TrainedRun:
     """Return a run whose record says this of its base cache; None: it says nothing of it."""
     info = run.record.info
-    base = {name: each for name, each in {**info["base"], **told}.items() if each}
+    base = {name: each for name, each in {**(info["base"] or {}), **told}.items() if each}
     return replace(run, record=replace(run.record, info={**info, "base": base}))  # type: ignore[typeddict-item]
 
 
@@ -320,7 +326,7 @@ def test_other_rows_than_those_of_the_run_are_refused(
     tiny_run: Path, name: str, split: str, differs: str
 ) -> None:
     found = TrainedRun.read(tiny_run)
-    fingerprint = {**found.record.info["base"]["fingerprint"], "timm": "0.0.1"}
+    fingerprint = {**found.record.info["new"]["fingerprint"], "timm": "0.0.1"}
     run = with_base(found, **{name: fingerprint if name == "fingerprint" else "0" * 64})
     with pytest.raises(CacheError, match=differs) as refused:
         run.rows(split)

@@ -1,0 +1,102 @@
+"""`clinit head fit`: a head for the classes of a cache, whatever its features are of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.frame.console import note, say
+from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import CacheArgument, Overwrite
+from clinit.cli.frame.progress import counting, doing
+from clinit.cli.frame.run_data import check_caches
+
+if TYPE_CHECKING:
+    from clinit.extract.cache.head import Head, Top1
+
+HeadFit = Literal["logistic", "ridge", "lda"]
+"""How a head is fitted."""
+
+app = typer.Typer(no_args_is_help=True, help="Fit a head to the classes of a cache.")
+
+
+@app.callback()
+def head() -> None:
+    """Fit a head to the classes of a cache."""
+
+
+@app.command()
+@keeps("No half of a file is left: it is written whole or not at all.")
+def fit(
+    cache: CacheArgument,
+    out: Annotated[
+        Path,
+        typer.Option(help="Head file to write, .safetensors or .npz.", metavar="FILE"),
+    ],
+    method: Annotated[
+        HeadFit,
+        typer.Option(
+            help="Logistic regression with a penalty chosen on held-out rows; or in one pass least"
+            " squares or linear discriminants."
+        ),
+    ] = "logistic",
+    overwrite: Overwrite = False,
+) -> None:
+    """Fit a head to the training rows of a cache: a row for each of its classes.
+
+    For features of a network without a classifier (DINO, SigLIP, CLIP), or for
+    other classes than those of the head in the cache.
+
+    clinit head fit caches/base --out base-head.safetensors
+    """
+    if out.suffix not in (".safetensors", ".npz"):
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+    check_caches(cache)
+    with claimed_file(out):
+        from clinit.extract.cache.head import write_head
+
+        check_free(out, overwrite=overwrite)
+        tell_replaced([out], overwrite=overwrite)
+        write_head(fitted(cache, method)[0], out)
+    say(f"Head at {out}; `clinit train-head --head {out}` starts from it")
+
+
+def fitted(cache: Path, by: HeadFit) -> tuple[Head, Top1 | None]:
+    """Fit a head to the training rows of a cache and print how good it is.
+
+    Returns:
+        The head, and its accuracy on the rows of val, if there are any.
+    """
+    from clinit.extract.cache.head import head_rows, top1
+    from clinit.headtrain.probe.fit_head import fit_head
+    from clinit.headtrain.stream.source import read_source
+
+    with doing("Reading the features …"):
+        source = read_source(cache)
+    for text in source.notes:
+        note(text)
+    titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
+    with counting("searches") as count:  # nothing is shown if there are none
+        found, notes = fit_head(
+            source, by, progress=lambda stage, done, total: count(titles[stage], done, total)
+        )
+    told = found.origin or {}
+    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
+    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
+    say(f"Head of {found.num_classes:,} classes: {told['fitted']}, {', '.join(words)}")
+    train, val = (
+        top1(found, part.features, part.labels, head_rows(found, part.class_names))
+        for part in (source.train, source.val)
+    )
+    say(
+        f"top-1 of the head on the {train.total:,} rows that it was fitted to:"
+        f" {train.percent:.2f} %"
+    )
+    if val.percent is not None:
+        say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
+    for text in notes:
+        note(text)
+    return found, val if val.total else None

@@ -1,0 +1,222 @@
+"""Networks without a classifier, by command: extract, fit a head, add, export, predict."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from clinit.cli.main import app
+from clinit.errors import ClinitError
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.model import open_model
+from clinit.headtrain.stream.source import read_source
+from tests.conftest import Once
+
+TOWERS = {
+    "dinov2": ("vit_small_patch14_dinov2", {"img_size": 56}),
+    "siglip": ("vit_base_patch16_siglip_224", {"img_size": 64}),
+    "clip": ("vit_base_patch32_clip_224", {"img_size": 64, "num_classes": 512}),
+}
+TINY = {"depth": 1, "embed_dim": 12, "num_heads": 2}
+COLOURS = {name: 40 * number for number, name in enumerate("abcde")}
+
+
+def done(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return " ".join(result.output.split())
+
+
+def failed(*arguments: object) -> ClinitError:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert isinstance(result.exception, ClinitError), (result.output, result.exception)
+    return result.exception
+
+
+def photographs(root: Path, classes: str) -> Path:
+    """Write images of one grey level per class, with coarse noise: none repeats another."""
+    random = np.random.default_rng(ord(classes[0]))
+    for split, count in (("train", 6), ("val", 3)):
+        for name in classes:
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = COLOURS[name] + random.integers(0, 60, (5, 5, 3))
+                image = Image.fromarray(pixels.astype(np.uint8)).resize((70, 70))
+                image.save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def folder(once: Once) -> Path:
+    """Photographs of five classes in two folders, and weights of three towers."""
+
+    def make(place: Path) -> None:
+        photographs(place / "first", "abc")
+        photographs(place / "later", "de")
+        for title, (name, arguments) in TOWERS.items():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(1)
+                network = timm.create_model(name, **TINY, **arguments)
+                for value in network.state_dict().values():
+                    value += 0.1 * torch.randn_like(value)
+            save_file(network.state_dict(), place / f"{title}.safetensors")
+
+    return once("headless", make)
+
+
+def network_of(folder: Path, title: str) -> list[object]:
+    """Return the options that name a network."""
+    name, arguments = TOWERS[title]
+    told = {**TINY, **arguments}
+    told.pop("num_classes", None)
+    words: list[object] = ["--backbone", name, "--weights", folder / f"{title}.safetensors"]
+    for key, value in told.items():
+        words += ["--model-arg", f"{key}={value}"]
+    return [*words, "--device", "cpu", "--input-size", arguments["img_size"]]
+
+
+def extracted(folder: Path, out: Path, title: str, *more: object) -> str:
+    """Extract both folders into `out`; return what was printed of the first one."""
+    texts = []
+    for side in ("first", "later"):
+        given = ("--dataset", "folder", "--root", folder / side, "--out", out / side, *more)
+        texts.append(done("extract", *given, *network_of(folder, title)))
+    return texts[0]
+
+
+def trained(out: Path, method: str) -> Path:
+    """Fit a head to the first classes, learn the later ones; return the record."""
+    head = out / "head.safetensors"
+    text = done("head", "fit", out / "first", "--method", method, "--out", head)
+    assert f"Head of 3 classes: {method}, " in text
+    assert "top-1 of the head on 9 rows of val: " in text
+    caches = ("--base", out / "first", "--new", out / "later", "--head", head)
+    stream = ("--tasks", 1, "--iterations", 2, "--buffer", 6, "--init", "least-square")
+    done("train-head", *caches, *stream, "--device", "cpu", "--out", out / "runs")
+    return out / "runs" / "least-square-calibrated"
+
+
+def right(model: Path, folder: Path) -> float:
+    """Return the share of images that a model names by the folder that they are in."""
+    told = json.loads(done("predict", model, folder, "--device", "cpu", "--json"))
+    named = [each["classes"][0]["class"] == Path(each["image"]).parent.name for each in told]
+    return sum(named) / len(named)
+
+
+@pytest.mark.parametrize(
+    ("title", "why"),
+    [
+        ("dinov2", "vit_small_patch14_dinov2 has no classifier"),
+        ("siglip", "vit_base_patch16_siglip_224 has no classifier"),
+        ("clip", "features before the projection of vit_base_patch32_clip_224"),
+    ],
+)
+def test_features_without_a_head_become_a_model(
+    folder: Path, tmp_path: Path, title: str, why: str
+) -> None:
+    text = extracted(folder, tmp_path, title)
+    assert f"no head: {why}" in text
+    assert f"clinit head fit {tmp_path / 'first'} --out head.safetensors" in text
+    cache = open_cache(tmp_path / "first")
+    assert (cache.head, cache.split("train").dim) == (None, 12)
+    assert "no pretrained head" in str(
+        failed("train-head", "--base", cache.path, "--new", cache.path, "--out", tmp_path / "no")
+    )
+    run = trained(tmp_path, "logistic")
+    done("export", run, "--out", tmp_path / "exported")
+    assert right(tmp_path / "exported", folder / "first" / "val") > 0.5
+    deep = done("cache", "verify", tmp_path / "first", "--deep", 5, "--device", "cpu")
+    assert "Everything is as it was written, and the sample is what its images give." in deep
+
+
+@pytest.mark.parametrize("title", TOWERS)
+def test_a_model_of_new_classes_alone_predicts_rejects_and_grows(
+    folder: Path, tmp_path: Path, title: str
+) -> None:
+    model, grown = tmp_path / "model", tmp_path / "grown"
+    text = done("add", *network_of(folder, title), folder / "first", "--out", model)
+    assert "3 classes added" in text
+    assert "old classes" not in text
+    assert right(model, folder / "first" / "val") > 0.5
+    assert "9 images unknown" in done(
+        "predict", model, folder / "first" / "val", "--reject", "energy", "--threshold", "1e9"
+    )
+    done("add", model, folder / "later", "--out", grown, "--device", "cpu")
+    facts = open_model(grown, device="cpu").facts
+    assert (facts.class_names, facts.tasks) == (tuple("abcde"), (1, 1, 1, 2, 2))
+    assert [each.action for each in facts.history] == ["add", "add"]
+    assert right(grown, folder / "later" / "val") > 0.5
+
+
+def test_a_head_on_projected_features_is_exported_for_pooled_ones(
+    folder: Path, tmp_path: Path
+) -> None:
+    text = extracted(folder, tmp_path, "clip", "--features", "projected", "--dtype", "float32")
+    assert "features after the projection of vit_base_patch32_clip_224" in text
+    split = open_cache(tmp_path / "first").split("val")
+    assert (split.dim, split.fingerprint.output) == (512, "projected")
+    run, out = trained(tmp_path, "ridge"), tmp_path / "exported"
+    text = done("export", run, "--out", out, "--no-temperature")
+    assert "reads pooled features, and those of the run are projected" in text
+    head, model = read_head(run / "head.safetensors"), open_model(out, device="cpu")
+    assert (model.head.dim, model.facts.fingerprint.output) == (12, None)
+    rows = read_source(tmp_path / "first").val.features
+    network = network_of(folder, "clip")
+    done("extract", "--dataset", "folder", "--root", folder / "first", "--out", tmp_path / "pooled",
+         "--dtype", "float32", *network)  # fmt: skip
+    pooled = read_source(tmp_path / "pooled").val.features
+    expected = rows.astype(float) @ head.weight.T + head.bias
+    found = pooled.astype(float) @ model.head.weight.T + model.head.bias
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    refused = failed("train-top", "--base", tmp_path / "first", "--new", tmp_path / "later",
+                     "--head", tmp_path / "head.safetensors", "--out", tmp_path / "top",
+                     "--device", "cpu", "--top-blocks", 1)  # fmt: skip
+    assert "--features pooled" in refused.remedy
+
+
+def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_path: Path) -> None:
+    extracted(folder, tmp_path, "dinov2")
+    trained(tmp_path, "ridge")
+    done("train-top", "--base", tmp_path / "first", "--new", tmp_path / "later",
+         "--head", tmp_path / "head.safetensors", "--out", tmp_path / "top", "--device", "cpu",
+         "--top-blocks", 1, "--tasks", 1, "--iterations", 2, "--buffer", 6,
+         "--init", "least-square", "--trunk-cache", tmp_path / "trunk")  # fmt: skip
+    (run,) = (tmp_path / "top").glob("*/run.json")
+    done("export", run.parent, "--out", tmp_path / "model")
+    assert open_model(tmp_path / "model", device="cpu").head.num_classes == 5
+
+
+@pytest.mark.parametrize(
+    ("title", "command", "fact"),
+    [
+        ("dinov2", "extract --dataset folder --root first --features projected", "no projection"),
+        ("dinov2", "extract --dataset folder --root first --head-classes dataset", "no classifier"),
+        ("dinov2", "add alone", "its only class"),
+        ("dinov2", "add first --iterations 5", "has no classifier"),
+        ("dinov2", "add first --init random", "has no classifier"),
+        ("dinov2", "add first --replace", "--replace"),
+        ("dinov2", "remember first", "the model has no class"),
+    ],
+)
+def test_what_a_network_without_a_classifier_lacks_is_refused(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    title: str,
+    command: str,
+    fact: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for side in ("first", "later"):
+        (tmp_path / side).symlink_to(folder / side)
+    photographs(tmp_path / "alone", "a")
+    error = failed(*command.split(), "--out", "out", *network_of(folder, title))
+    assert fact in f"{error} {error.remedy}"
