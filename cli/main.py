@@ -16,96 +16,43 @@ from clinit.cli.frame.console import (
 )
 from clinit.cli.frame.failure import fail
 from clinit.cli.frame.interruption import arrived, heed_signals, raise_no_more
-from clinit.cli.frame.lazy_group import QUIET, Lazy, LazyGroup
+from clinit.cli.frame.lazy_group import QUIET, LazyGroup
 from clinit.cli.frame.threads import set_thread_defaults
 
 
 class Commands(LazyGroup):
-    """The commands, in the order of the help."""
+    """The commands in the order of the help, each with the first sentence of its own help."""
 
-    table: ClassVar[Mapping[str, Lazy]] = {
-        "demo": Lazy(
-            "demo:demo",
-            "Run the whole pipeline on handwritten digits, offline, in about a minute.",
-        ),
-        "doctor": Lazy(
-            "doctor:doctor",
-            "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
-        ),
-        "extract": Lazy(
-            "extract:extract",
-            "Run a frozen backbone once over a data set and store its penultimate features.",
-        ),
-        "head": Lazy("head:app", "Fit a head to the classes of a cache."),
-        "align": Lazy(
-            "align:align",
-            "Align the head of the base classes with a loss, for runs that train with it.",
-        ),
-        "train-head": Lazy(
-            "train_head:train_head",
-            "Train heads on new classes that arrive in tasks, with a frozen backbone.",
-        ),
-        "train-top": Lazy(
-            "train_top:train_top",
-            "Train the top blocks of a backbone, and its head, on new classes that arrive in"
-            " tasks.",
-        ),
-        "sweep": Lazy(
-            "sweep:sweep",
-            "Train every combination of a grid in banks of heads; go on where an earlier call"
-            " stopped.",
-        ),
-        "rerun": Lazy(
-            "rerun:rerun",
-            "Repeat a recorded run from its settings, and compare it with its record.",
-        ),
-        "report": Lazy(
-            "report:report",
-            "Print accuracies, loss and efficiency gain of runs, from their records alone.",
-        ),
-        "reproduce": Lazy(
-            "reproduce:reproduce",
-            "Make tables of the paper and show them beside its numbers, with what differs and why.",
-        ),
-        "diagnose": Lazy(
-            "diagnose:diagnose",
-            "Measure how far features and head have collapsed, and how far the head is from W_LS.",
-        ),
-        "probe": Lazy(
-            "probe:probe",
-            "Measure how well a linear head tells the classes of a cache apart: the linear probe.",
-        ),
-        "export": Lazy(
-            "export:export",
-            "Write the trained classifier, backbone and head, as a model that plain timm loads.",
-        ),
-        "predict": Lazy(
-            "predict:predict",
-            "Name what is in images, with an exported model: the likeliest classes of each.",
-        ),
-        "add": Lazy(
-            "model:add",
-            "Add classes to a model, from a folder with a folder of images for each.",
-        ),
-        "remember": Lazy(
-            "model:remember",
-            "Let a model remember its classes: no image, but their statistics.",
-        ),
-        "remove": Lazy(
-            "model:remove",
-            "Remove classes from a model: their rows, and what it remembers of them.",
-        ),
-        "rename": Lazy("model:rename", "Give classes of a model other names."),
-        "model": Lazy("model:app", "Show a model: its classes, history and memory."),
-        "manifest": Lazy("manifest:app", "Build and show manifests of data sets."),
-        "cache": Lazy(
-            "cache:app",
-            "Show, verify, import, export and group feature caches.",
-        ),
-        "recipe": Lazy(
-            "recipe:app",
-            "Settings of the paper's tables and of the comparison of starts, for --config.",
-        ),
+    table: ClassVar[Mapping[str, str]] = {
+        "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
+        "doctor": "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
+        "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
+        "head": "Fit a head to the classes of a cache.",
+        "align": "Align the head of the base classes with a loss, for runs that train with it.",
+        "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
+        "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
+        " in tasks.",
+        "sweep": "Train every combination of a grid in banks of heads; go on where an earlier call"
+        " stopped.",
+        "rerun": "Repeat a recorded run from its settings, and compare it with its record.",
+        "report": "Print accuracies, loss and efficiency gain of runs, from their records alone.",
+        "reproduce": "Make tables of the paper and show them beside its numbers, with what differs"
+        " and why.",
+        "diagnose": "Measure how far features and head have collapsed, and how far the head is"
+        " from W_LS.",
+        "probe": "Measure how well a linear head tells the classes of a cache apart: the linear"
+        " probe.",
+        "export": "Write the trained classifier, backbone and head, as a model that plain timm"
+        " loads.",
+        "predict": "Name what is in images, with an exported model: the likeliest classes of each.",
+        "add": "Add classes to a model, from a folder with a folder of images for each.",
+        "remember": "Let a model remember its classes: no image, but their statistics.",
+        "remove": "Remove classes from a model: their rows, and what it remembers of them.",
+        "rename": "Give classes of a model other names.",
+        "model": "Show a model: its classes, history and memory.",
+        "manifest": "Build and show manifests of data sets.",
+        "cache": "Show, verify, import, export and group feature caches.",
+        "recipe": "Settings of the paper's tables and of the comparison of starts, for --config.",
     }
 
 
@@ -157,5 +104,5 @@ def main() -> None:
             raise swallowed  # anew: Python ignores what a signal raises within `__del__`
         raise_no_more()
     except BaseException as error:
-        code = fail(error, app)
+        code = fail(error)
     sys.exit(code)

@@ -20,7 +20,6 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -28,10 +27,7 @@ from clinit.errors import ClinitError
 from clinit.files.lock import claim_file
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
-FORMATS = {"JPEG": 6.0, "PNG": 0.0, "WebP": 6.0}
-"""Largest mean difference of a pixel, in steps of 255: what the compression loses."""
-_TOLERANCE = 1e-10
-"""Of products, solutions and kernels in float64, relative to the largest value."""
+FORMATS = ("JPEG", "PNG", "WebP")
 _GIGABYTE = 2**30
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -122,7 +118,7 @@ def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Findin
 
 
 def check_cuda() -> Iterator[Finding]:
-    """Look for devices, and multiply two matrices on each."""
+    """Look for devices, and compute something on each: a broken driver raises an error."""
     import torch
 
     if not torch.cuda.is_available():
@@ -141,26 +137,11 @@ def check_cuda() -> Iterator[Finding]:
         device = torch.device("cuda", index)
         free, total = (size / _GIGABYTE for size in torch.cuda.mem_get_info(device))
         name = f"{torch.cuda.get_device_name(device)}, {free:.1f} of {total:.1f} GB free"
-        error = product_error(str(device))
-        if not error <= _TOLERANCE:
-            remedy = "Look at `nvidia-smi -q` for errors of the memory; install the driver again."
-            yield fault("CUDA", f"{name}; a product of matrices is wrong by {error:.1g}", remedy)
-        elif free < 2:
+        if free < 2:
             yield warning("CUDA", f"{name}: others are using it", "nvidia-smi")
-        else:
-            told = f"{name}, CUDA {torch.version.cuda}; a product agrees with the CPU"
-            yield ok("CUDA", told)
-
-
-def product_error(device: str) -> float:
-    """Return how far a product on a device is from that on the CPU, relative to its largest."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    one, two = torch.randn(2, 256, 256, generator=generator, dtype=torch.float64)
-    expected = one @ two
-    found = (one.to(device) @ two.to(device)).cpu()
-    return float((found - expected).abs().max() / expected.abs().max())
+            continue
+        torch.ones(64, 64, device=device).matmul(torch.ones(64, 1, device=device)).cpu()
+        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it computes")
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
@@ -177,63 +158,33 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
         yield warning("CuPy", "not installed: linear systems are solved on the CPU", extra)
         return
     try:
-        error = cupy_error(importlib.import_module("cupy"))
+        cupy = importlib.import_module("cupy")
+        cupy.linalg.solve(cupy.eye(2), cupy.ones(2))
+        cupy.ElementwiseKernel("float64 x", "float64 z", "z = x + 1", "probe")(cupy.ones(2))
     except Exception as problem:  # no compiler, no library, one for another driver
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
-        return
-    if error <= _TOLERANCE:
-        yield ok("CuPy", "a solve and a kernel agree with NumPy")
     else:
-        yield fault("CuPy", f"a solve or a kernel is wrong by {error:.1g}", extra)
-
-
-def cupy_error(cupy: Any) -> float:
-    """Return how far a solved system and a kernel are from NumPy's, relative to the largest."""
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    matrix, vector = rng.normal(size=(64, 64)) + 64 * np.eye(64), rng.normal(size=64)
-    solved = cupy.linalg.solve(cupy.asarray(matrix), cupy.asarray(vector))
-    kernel = cupy.ElementwiseKernel("float64 x, float64 y", "float64 z", "z = x * y + 1", "probe")
-    compiled = kernel(cupy.asarray(vector), cupy.asarray(vector))
-    pairs = ((solved, np.linalg.solve(matrix, vector)), (compiled, vector * vector + 1))
-    return max(
-        float(abs(cupy.asnumpy(found) - wanted).max() / abs(wanted).max())
-        for found, wanted in pairs
-    )
+        yield ok("CuPy", "it solves, and compiles a kernel")
 
 
 def check_codecs() -> Iterator[Finding]:
     """Decode an image of each format that is made in memory, as an extraction does."""
-    good, remedy = [], "pip install --force-reinstall pillow torchcodec torch"
-    for name, tolerance in FORMATS.items():
-        try:
-            error = decoding_error(name)
-        except Exception as problem:  # of a library that is missing, or built for another version
-            yield fault("images", f"{name} cannot be decoded: {_first_line(problem)}", remedy)
-            continue
-        if error <= tolerance:
-            good.append(name)
-        else:
-            yield fault("images", f"{name}: pixels are wrong by {error:.1f} of 255 steps", remedy)
-    if good:
-        yield ok("images", f"{', '.join(good)} are decoded as they were written")
-
-
-def decoding_error(format: str) -> float:
-    """Return the mean difference of pixels that are encoded and decoded again, in 255 steps."""
-    import numpy as np
     from PIL import Image
 
     from clinit.extract.dataset.decode import decode
-    from clinit.extract.dataset.known import MAX_PIXELS
 
-    ramp = np.linspace(20, 230, 32)  # smooth: compression loses little
-    pixels = np.stack([*np.meshgrid(ramp, ramp), np.full((32, 32), 120.0)], -1).astype(np.uint8)
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, format=format, quality=95)
-    found = decode(content.getvalue(), max_pixels=MAX_PIXELS).permute(1, 2, 0).numpy()
-    return float(np.abs(found.astype(float) - pixels).mean())
+    good = []
+    for name in FORMATS:
+        content = io.BytesIO()
+        try:
+            Image.new("RGB", (32, 32)).save(content, format=name)
+            decode(content.getvalue())
+            good.append(name)
+        except Exception as problem:  # of a library that is missing, or built for another version
+            remedy = "pip install --force-reinstall pillow torchcodec torch"
+            yield fault("images", f"{name} cannot be decoded: {_first_line(problem)}", remedy)
+    if good:
+        yield ok("images", f"{', '.join(good)} can be decoded")
 
 
 def check_disk(folder: Path) -> Iterator[Finding]:

@@ -18,23 +18,12 @@ the point before and 50". A run that is over the level *before* its first step (
 counted at the first evaluation point after it: the gain stays finite, is at most I_r over that
 point, and does not depend on whether the point before training is looked at. The same holds for
 random's I_r. The first of equally good points counts as random's best.
-
-Time to accuracy has the same reference: iterations as recorded (0 where the rows are above the
-level before the first update) and seconds at the first evaluation at or above 90, 95 and 99 % of B.
-Seconds are counted since the last evaluation of the task before (or since the start of the run):
-the initialisation of this task, its updates, and its evaluations up to this one included. A level
-that is never reached has neither, nor has a task in which random sets no level (`NoLevel`). The
-time is the run's own: where heads are trained side by side, a head has its own initialisation and
-an equal share of the updates and evaluations of all; compare the seconds of heads that were trained
-in one call. What is no part of a run's time (reading, diagnosis, probes) is not in it. What a
-method of `clinit train-top` does at the end of a task (the Fisher information of EWC) comes after
-its last evaluation, and so counts in the next task.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -128,7 +117,10 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
     """
     tasks: list[TaskGain] = []
     left_out: list[tuple[int, NoLevel]] = []
-    for task, mine, curve in _by_task(run, random):
+    mine_by_task = run.sort("iteration").partition_by("task", as_dict=True)
+    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
+        assert isinstance(task, int)
+        mine = mine_by_task.get((task,), run.clear())
         if isinstance(best := best_of(curve), NoLevel):
             left_out.append((task, best))
             continue
@@ -191,41 +183,3 @@ def _first_step(curve: pl.DataFrame) -> int | None:
     iteration = curve.filter(pl.col("iteration") > 0)["iteration"].min()
     assert iteration is None or isinstance(iteration, int)
     return iteration
-
-
-LEVELS = (90, 95, 99)
-"""Percent of random's best accuracy on the new task."""
-
-
-TaskTimes = Mapping[int, tuple[int, float] | None]
-"""By level: iterations and seconds; None where it is never reached."""
-
-
-def times_to_levels(run: pl.DataFrame, random: pl.DataFrame) -> dict[int, TaskTimes]:
-    """Return when a run reaches each level, by task; tasks in which random sets none left out.
-
-    Both hold task, iteration and acc_new, one row per evaluation; the run elapsed_s too, its
-    time up to each evaluation.
-    """
-    times: dict[int, TaskTimes] = {}
-    for task, mine, curve in _by_task(run, random):
-        if isinstance(best := best_of(curve), NoLevel):
-            continue
-        begins = run.filter(pl.col("task") < task)["elapsed_s"].max() or 0.0
-        reached = {level: first_at(mine, level / 100 * best) for level in LEVELS}
-        elapsed = dict(mine.select("iteration", "elapsed_s").iter_rows())
-        times[task] = {
-            level: None if at is None else (at, elapsed[at] - begins)
-            for level, at in reached.items()
-        }
-    return times
-
-
-def _by_task(
-    run: pl.DataFrame, random: pl.DataFrame
-) -> Iterator[tuple[int, pl.DataFrame, pl.DataFrame]]:
-    """Yield each task of the random run, the curve of the run in it and that of random."""
-    mine = run.sort("iteration").partition_by("task", as_dict=True)
-    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
-        assert isinstance(task, int)
-        yield task, mine.get((task,), run.clear()), curve

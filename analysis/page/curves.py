@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from clinit.analysis.figures.curves import ends_of
 from clinit.analysis.figures.line import LOG_RATIO
 from clinit.analysis.report.run import RunSummary
 
@@ -34,7 +35,7 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return the curves of the runs by name, the iterations of their points and their tasks."""
     most = max(FEWEST, min(MOST, POINTS_OF_PAGE // len(runs)))
     grids: dict[tuple[int, ...], int] = {}
-    ends = [_ends(run) for run in runs]
+    ends = [[*ends_of(run).values()] for run in runs]
     shares = [max(4, most // max(1, len(each))) for each in ends]  # points that a task may have
     drawn = {
         name: [
@@ -87,12 +88,6 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
 def _rounded(name: str, value: float) -> int | float:
     number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.{DIGITS}g}")
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
-
-
-def _ends(run: RunSummary) -> list[int]:
-    lengths = run.points.group_by("task").agg(pl.col("iteration").max()).sort("task")
-    ends: list[int] = lengths["iteration"].cum_sum().to_list()
-    return ends
 
 
 def _is_log(losses: Sequence[pl.Series]) -> bool:

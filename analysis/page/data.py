@@ -28,7 +28,6 @@ from clinit.analysis.report.settings import (
     differences,
     headings,
     labels,
-    scale_of,
     settings,
     shown,
 )
@@ -51,7 +50,7 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, what varies, and all that is shared."""
-    scales = {scale for run in runs if (scale := scale_of(run)) is not None}
+    scales = {shown(run, "scale") for run in runs} - {NOTHING}
     names = differences(runs).names
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}

@@ -41,7 +41,7 @@ def as_json(found: Reproduction) -> str:
             }
             for place, theirs, ours in found.orders
         ],
-        "settings": [{**asdict(each), "note": each.note} for each in found.settings],
+        "settings": [asdict(each) for each in found.settings],
         "slips": list(found.table.slips),
         "runs": [str(run.path) for run in found.runs],
     }

@@ -20,33 +20,6 @@ _OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
 """What tells the lines of a table apart, or changes no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
 _FACTOR = "alpha / rank"
-_NOTES = {
-    "scale": "Rows as computed recognise no new image.",
-    "head-width": "The paper does not say whether rows of later classes are there from the start.",
-    "averages": "The one before the first step of a task counts.",
-    "buffer (EWC)": "For the start of new rows, which sees buffered old rows as well; training sees"
-    " none.",
-    "ewc-samples": "Rows per task that the Fisher information is measured on, with true labels;"
-    " 2,048 in the recipe.",
-    "ewc-mode": "An anchor for the base and one for each task, as in the EWC paper; or one for all"
-    " (online).",
-    "teacher": "Eq. 6 of DER++ stores logits while images pass; here it is the end of the task that"
-    " learns their class. Option: `snapshot`, a copy of the network at the start of the task, as in"
-    " earlier code of the authors.",
-    "derpp-distance": "Eq. 6 of DER++ has the squared norm, a sum. Option: `mean` over classes, as"
-    " in its code; with the same alpha it weighs less by their number.",
-    _FACTOR: "The text writes W + B A. Option: `alpha=1`, over the rank, as in loralib.",
-    "variance of A": "The paper gives none.",
-    "schedule": "The text has a fixed rate, and one cycle; `lr` is its peak.",
-    "old rows": "Eq. 6 of DER++ draws once for the labels and once for the logits.",
-    "seeds": "Each draws a class order, batches and random rows of its own.",
-    "A_pre": "Base images are asked about base classes alone.",
-    "minutes": "The input of the plastic blocks is computed once and stored; that pass is in no"
-    " run's minutes (`timings_s` of the record has it), so that initialisation has a larger share"
-    " of them. Probes are not counted.",
-    "gain": "Both runs are timed to 95 % of the best accuracy of random rows.",
-}
-"""What a setting is about where the paper is silent or has two readings, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +40,6 @@ class Setting:
         by_size = partial(sorted, key=lambda word: (len(word), word))
         differs = bool(theirs) and not ours <= theirs
         return cls(name, " and ".join(by_size(theirs)), " and ".join(by_size(ours)), differs)
-
-    @property
-    def note(self) -> str:
-        """What the paper leaves open about it; empty where it is clear."""
-        return _NOTES.get(self.name, "")
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the paper does not give it, or has two readings of it."""
-        return not self.paper or bool(self.note)
 
 
 def settings_of_runs(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clinit.analysis.paper.numbers import Budget, Place
 from clinit.analysis.paper.reproduction import Effect, Line, Reproduction
 from clinit.analysis.paper.settings import Setting
 from clinit.analysis.paper.tables import METHODS
-from clinit.analysis.report.table import Cell, Cells, Column, Table, latex_row, latex_text
+from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.words import escaped, number_of
 
 LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
@@ -60,7 +60,7 @@ def terminal(found: Reproduction) -> RenderableType:
     if found.is_reduced:
         parts.append(Text(_REDUCED, style="yellow"))
     for group in found.groups:
-        parts += [Text(f"\n{_title(found, group)}", style="bold"), _Fitted(_numbers(found, group))]
+        parts += [Text(f"\n{_title(found, group)}", style="bold"), _numbers(found, group)]
     parts.append(Text(_caption(found), style="dim"))
     if found.effects:
         heading = "Do the paper's effects hold? Least-square less random rows"
@@ -76,16 +76,6 @@ def terminal(found: Reproduction) -> RenderableType:
     return Group(*parts)
 
 
-class _Fitted:
-    """A table that fits the width of the console."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._table.fitted(options.max_width)[0]
-
-
 def as_markdown(found: Reproduction) -> str:
     """Return the tables, the effects and the lists."""
     parts = [f"## {_heading(found)}", *([_REDUCED] if found.is_reduced else [])]
@@ -99,7 +89,7 @@ def as_markdown(found: Reproduction) -> str:
     known = [each for each in found.settings if each.paper]
     for title, settings in (
         ("What differs from the paper here", [each for each in known if each.differs]),
-        ("As in the paper", [each for each in known if not each.differs and not each.is_open]),
+        ("As in the paper", [each for each in known if not each.differs]),
     ):
         if settings:
             parts += [f"**{title}**", "\n".join(_settings_table(settings).markdown())]
@@ -111,25 +101,17 @@ def as_markdown(found: Reproduction) -> str:
 
 def as_latex(found: Reproduction) -> str:
     """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
-    metrics = found.table.metrics
-    width = 1 + len(metrics)
-    lines = [
-        r"% \usepackage{booktabs}",
-        *([f"% {_REDUCED}"] if found.is_reduced else []),
-        f"% {_caption(found)}",
-        *(f"% {each.name}: {_here(each)}" for each in found.settings if each.differs),
-        rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
-        r"  \toprule",
-        *([rf"  \multicolumn{{{width}}}{{l}}{{{_REDUCED}}} \\", r"  \midrule"] * found.is_reduced),
-        latex_row(["", *(latex_text(HEADINGS[name]) for name in metrics)]),
-    ]
-    for group in found.groups:
-        title = latex_text(_title(found, group))
-        lines += [r"  \midrule", rf"  \multicolumn{{{width}}}{{l}}{{\emph{{{title}}}}} \\"]
-        for cells in _numbers(found, group).lines:
-            told = [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
-            lines.append(latex_row(told))
-    return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}", ""])
+    tables = [_numbers(found, group) for group in found.groups]
+    reduced = " (reduced)" if found.is_reduced else ""
+    return Table(
+        tables[0].columns,
+        [table.lines for table in tables],
+        titles=[_title(found, group) + reduced for group in found.groups],
+    ).latex(
+        *([_REDUCED] if found.is_reduced else []),
+        _caption(found),
+        *(f"{each.name}: {_here(each)}" for each in found.settings if each.differs),
+    )
 
 
 def _heading(found: Reproduction) -> str:
@@ -248,11 +230,9 @@ def _lists(found: Reproduction) -> dict[str, list[str]]:
         paper = "as in the paper" if ours == theirs else f"paper: {theirs or 'no such budget'}"
         if ours:
             orders.append(f"{_short_title(place)}: {ours} ({paper})")
-    unclear = [
-        " ".join(filter(None, (f"{each.name}: {_here(each)}.", each.note)))
-        for each in found.settings
-        if each.is_open
-    ]
+    unclear = [f"{each.name}: {each.here}" for each in found.settings if not each.paper]
+    if unclear:
+        unclear.append(f"Why: clinit recipe show {found.table.recipe}")
     metric = HEADINGS[found.table.effects[0]] if found.table.effects else ""
     lists = {
         f"The starts by {metric}": orders,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clinit.analysis.metrics.efficiency import LEVELS, READINGS, Reading, value_name
+from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.report.table import Better, Column
 
 
@@ -22,8 +22,6 @@ class Measure:
     """After the decimal point."""
     meaning: str = ""
     """For a caption, behind the heading."""
-    share_of_tasks: str | None = None
-    """Name of the share of tasks that the number is a mean over."""
     factor: float = 1.0
     """From the value in the row to the unit that is printed."""
 
@@ -97,8 +95,7 @@ TIME = Measure(
 
 def gain_measure(reading: Reading) -> Measure:
     """Return the efficiency gain by a reading."""
-    name = value_name(reading)
-    return Measure(name, "gain", "×", "high", 2, share_of_tasks="gain_share")
+    return Measure(value_name(reading), "gain", "×", "high", 2)
 
 
 def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
@@ -152,15 +149,6 @@ FURTHER_MEASURES = (
         meaning="area of the batch loss above the level it settles at, loss × iterations, mean over"
         " tasks",
     ),
-    *(
-        Measure(
-            *(f"iterations_to_{level}", f"to {level}", "it", "low", 1),
-            meaning="iterations to that percentage of random's best new-task accuracy, mean over"
-            " tasks",
-            share_of_tasks=f"share_reaching_{level}",
-        )
-        for level in LEVELS
-    ),
     Measure(
         *("initialisation_seconds", "init", "s", "neither", 2),
         meaning="seconds of initialisation, all tasks",
@@ -177,16 +165,13 @@ FURTHER_MEASURES = (
 )
 """What the table of further metrics shows, the most asked for first."""
 
-OTHERS = (
-    *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative", "forward_transfer"),
-    *(f"{name}_{level}" for name in ("seconds_to", "share_reaching") for level in LEVELS),
-)
 MEANS = tuple(
     dict.fromkeys(
         (
             *(measure.name for reading in READINGS for measure in ranked_measures(reading)),
             *(measure.name for measure in FURTHER_MEASURES),
-            *OTHERS,
+            *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative"),
+            "forward_transfer",
         )
     )
 )

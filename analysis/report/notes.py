@@ -19,11 +19,6 @@ MOST_STARTS = 3
 def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """Return the notes of the runs, each once."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
-    notes += [
-        f"{run.path} holds files that are not of its record: {', '.join(run.record.strangers)}."
-        for run in runs
-        if run.record.strangers
-    ]
     notes += _gain_notes(runs)
     for run, name in zip(runs, labels(runs), strict=True):
         if count := int((~run.points["loss_new"].is_finite()).sum()):

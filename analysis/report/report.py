@@ -13,7 +13,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.metrics.efficiency import Reading, gain, times_to_levels
+from clinit.analysis.metrics.efficiency import Reading, gain
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.seeds import means_csv, means_json, numbered
@@ -211,8 +211,7 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared = []
     for run in runs:
         if (random := randoms.get(run.key)) is not None:
-            found = gain(run.points, random.points), times_to_levels(run.points, random.points)
-            run = dataclasses.replace(run, gain=found[0], times=found[1])
+            run = dataclasses.replace(run, gain=gain(run.points, random.points))
         compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
     ordered = numbered(compared)

@@ -29,10 +29,8 @@ from clinit.analysis.metrics.accuracy import (
 from clinit.analysis.metrics.classes import confusions
 from clinit.analysis.metrics.cost import Spike, initialisation_seconds, spikes
 from clinit.analysis.metrics.efficiency import (
-    LEVELS,
     READINGS,
     Gain,
-    TaskTimes,
     bounded_name,
     comparison_key,
     data_of,
@@ -44,7 +42,6 @@ from clinit.headtrain.record.info import held_out_share, settings_of, study_of_r
 from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
-Times = Mapping[int, TaskTimes]
 MOST_CONFUSED = 10
 """Pairs of classes that a row holds."""
 Row = dict[str, Any]
@@ -75,19 +72,6 @@ def over_tasks(record: RunRecord, points: pl.DataFrame) -> Row:
     }
 
 
-def time_row(tasks: Sequence[TaskTimes]) -> Row:
-    """Return when each level is reached: means over the tasks that reach it, and their share."""
-    row: Row = {}
-    for level in LEVELS:
-        found = [reached for times in tasks if (reached := times[level]) is not None]
-        row[f"iterations_to_{level}"] = sum(at for at, _ in found) / len(found) if found else None
-        row[f"seconds_to_{level}"] = (
-            sum(seconds for _, seconds in found) / len(found) if found else None
-        )
-        row[f"share_reaching_{level}"] = len(found) / len(tasks) if tasks else None
-    return row
-
-
 @dataclass(frozen=True, eq=False)
 class RunSummary:
     """A run, its evaluation points and its comparison with the random run."""
@@ -98,8 +82,6 @@ class RunSummary:
     acc_in_task: one row per evaluation."""
     gain: Gain | None = None
     """None where no random run was given; the random run is compared with itself."""
-    times: Times | None = None
-    """When levels of the random run's accuracy are reached, by task; None without one."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
     number: int | None = None
@@ -229,7 +211,6 @@ class RunSummary:
             "loss_sample_rows": info.get("loss_sample_rows"),
             **over_tasks(self.record, self.points),
             **_spike(spike),
-            **time_row([*(self.times or {}).values()]),
             "initialisation_seconds": start,
             "initialisation_share": None if start is None or not seconds else start / seconds,
             "forward_transfer": sum(probes) / len(probes) if probes else None,
@@ -250,7 +231,6 @@ class RunSummary:
         start, end = at_start(points), at_end(points)
         gains = {each.task: each for each in self.gain.tasks} if self.gain else {}
         gain, probes = gains.get(task), transfers(told)
-        times = (self.times or {}).get(task)
         row = {
             "task": task,
             **{name: finite(mean(averaged[name])) for name in VALUES},
@@ -270,10 +250,6 @@ class RunSummary:
             "forward_transfer_into": next((p for to, p in probes.values() if to == task), None),
             **_spike(self._spikes[task]),
         }
-        for level in LEVELS:
-            reached = times[level] if times else None
-            row[f"iterations_to_{level}"] = reached[0] if reached else None
-            row[f"seconds_to_{level}"] = reached[1] if reached else None
         names = ("initialisation", "lambda_curve", "diagnosis")
         return row | {name: about.get(name) for name in names}
 

@@ -70,10 +70,9 @@ class SeedGroup:
 
     def is_partial(self, measure: Measure) -> bool:
         """Whether a run of the group has the measure in some of its tasks only."""
-        if measure.is_gain:
-            return any(row.get("gain_tasks_reached") != row.get("gain_tasks") for row in self.rows)
-        share = measure.share_of_tasks
-        return any((1.0 if row[share] is None else row[share]) < 1.0 for row in self.rows if share)
+        return measure.is_gain and any(
+            row.get("gain_tasks_reached") != row.get("gain_tasks") for row in self.rows
+        )
 
     def is_bounded(self, measure: Measure) -> bool:
         """Whether the measure is at least what it is, in some task of some run."""

@@ -43,6 +43,8 @@ _WORDS = {
     "lam": "λ {}",
     "shots": "{} shots",
 }
+_OWN = ("init", "scale", "run")
+"""What tells runs apart beside their settings."""
 _MEANINGS = {
     "init": "How the rows of new classes start; the method, where a head is solved as a whole.",
     "scale": "How long the new rows are made.",
@@ -80,7 +82,9 @@ def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) ->
     `without` count as if all runs had the same.
     """
     every = [values(run) for run in runs]
-    names = [n for n in dict.fromkeys(n for each in every for n in each) if n not in without]
+    names = [
+        n for n in dict.fromkeys(n for each in every for n in each) if n not in (*_OWN, *without)
+    ]
     differing = [name for name in names if len({each.get(name) for each in every} - {None}) > 1]
     of_init = [name for name in differing if name in INIT_SETTINGS]
     of_training = [name for name in differing if name not in of_init]
@@ -92,20 +96,21 @@ def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) ->
 def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
     """Return the initialisation, the scale and the settings `names` of a run."""
     found = values(run)
-    return (run.init, scale_of(run) or "", *(found.get(name) or NOTHING for name in names))
+    return tuple(found.get(name) or NOTHING for name in ("init", "scale", *names))
 
 
 def values(run: RunSummary) -> dict[str, str | None]:
-    """Return the settings of a run as text: None where one means nothing to it, or is unknown."""
+    """Return what tells a run apart, as text: None where it means nothing to it, or is unknown.
+
+    Besides its settings that is its initialisation, its scale and `run`, its number in the report.
+    """
     found = settings(run)
     unknown = {name for name, value in found.items() if value is None and name not in run.config}
     left_out = run.idle | unknown
-    return {name: None if name in left_out else _text(value) for name, value in found.items()}
-
-
-def scale_of(run: RunSummary) -> str | None:
-    """Return the scale of the new rows; None where it means nothing to the run."""
-    return None if run.init == "random" or run.is_solved else run.scale
+    texts = {name: None if name in left_out else _text(value) for name, value in found.items()}
+    scale = None if run.init == "random" or run.is_solved else run.scale
+    number = None if run.number is None else str(run.number)
+    return {**texts, "init": run.init, "scale": scale, "run": number}
 
 
 def settings(run: RunSummary) -> dict[str, Any]:
@@ -127,14 +132,7 @@ def settings(run: RunSummary) -> dict[str, Any]:
 
 
 def shown(run: RunSummary, name: str) -> str:
-    """Return a setting as it is printed; `run` is the number of the run in its report."""
-    match name:
-        case "run":
-            return NOTHING if run.number is None else str(run.number)
-        case "init":
-            return run.init
-        case "scale":
-            return scale_of(run) or NOTHING
+    """Return one of the `values` as it is printed."""
     return values(run).get(name) or NOTHING
 
 
@@ -150,18 +148,25 @@ def said(name: str, text: str) -> str:
     return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
 
 
+def _scales(runs: Sequence[RunSummary]) -> list[str]:
+    """Return the different scales of new rows."""
+    return list(dict.fromkeys(scale for run in runs if (scale := values(run)["scale"])))
+
+
 def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
     """Return a short, distinct name for each run: the initialisation and what differs.
 
     Settings `without` are left out of the names.
     """
     names = differences(runs, without=without).names
-    scales = {scale_of(run) for run in runs} - {None}
+    scales = _scales(runs)
     result = []
     for run in runs:
-        scale = scale_of(run) if len(scales) > 1 else None
-        parts = [] if scale is None else [scale]
-        parts += [phrase(run, name) for name in names if shown(run, name) != NOTHING]
+        found = values(run)
+        parts = [found["scale"]] if found["scale"] and len(scales) > 1 else []
+        parts += [
+            said(name, text) for name in names if (text := found.get(name) or NOTHING) != NOTHING
+        ]
         result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
     return result
 
@@ -208,9 +213,8 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
             shared.append((said(name, text), having))
     if "init" not in differing:
         shared.append((runs[0].init, runs))
-    scales = {scale for run in runs if (scale := scale_of(run)) is not None}
-    if "scale" not in differing and scales:
-        shared.append((f"scale {scales.pop()}", [run for run in runs if not run.is_solved]))
+    if "scale" not in differing and (scales := _scales(runs)):
+        shared.append((f"scale {scales[0]}", [run for run in runs if not run.is_solved]))
     of_methods: dict[str, list[str]] = {}
     for words, having in shared:
         if len(having) == len(runs):
@@ -236,8 +240,7 @@ class RunNames:
         """Return the names of runs; settings `without` are neither in them nor in the title."""
         differing = differences(runs, without=without).names
         inits = dict.fromkeys(run.init for run in runs)
-        scales = dict.fromkeys(scale for run in runs if (scale := scale_of(run)) is not None)
-        own = ["scale"] if len(scales) > 1 else []
+        own = ["scale"] if len(_scales(runs)) > 1 else []
         if len(inits) > 1 or not (own or differing):
             own.insert(0, "init")
         return cls((*own, *differing), common(runs, (*own, *differing, *without)))

@@ -12,10 +12,11 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -159,6 +160,11 @@ class Table:
     """What names each line, in words: in the place of the columns that name the run."""
     beside: bool = False
     """Whether deviations stand beside their means if there is room."""
+    titles: Sequence[str] = ()
+    """What stands above each section in LaTeX."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.fitted(options.max_width)[0]
 
     @property
     def lines(self) -> list[Cells]:
@@ -256,10 +262,15 @@ class Table:
 
     def latex(self, *comments: str) -> str:
         """Return the comments and the `tabular`."""
-        rows = [
-            [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
-            for cells in self.lines
-        ]
+        parts = []
+        for title, section in zip_longest(self.titles, self.sections):
+            parts.append(r"  \midrule")
+            if title:
+                words = rf"\emph{{{latex_text(title)}}}"
+                parts.append(rf"  \multicolumn{{{len(self.columns)}}}{{l}}{{{words}}} \\")
+            for cells in section:
+                told = [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
+                parts.append(_latex_row(told))
         kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
         return "\n".join(
             [
@@ -268,9 +279,8 @@ class Table:
                 *(f"% {line}" for text in comments for line in _wrapped(text)),
                 rf"\begin{{tabular}}{{{kinds}}}",
                 r"  \toprule",
-                latex_row([column.in_latex for column in self.columns]),
-                r"  \midrule",
-                *map(latex_row, rows),
+                _latex_row([column.in_latex for column in self.columns]),
+                *parts,
                 r"  \bottomrule",
                 r"\end{tabular}",
                 "",
@@ -278,7 +288,7 @@ class Table:
         )
 
 
-def latex_row(cells: Iterable[str]) -> str:
+def _latex_row(cells: Iterable[str]) -> str:
     """Return a line of a `tabular`."""
     return f"  {' & '.join(cells)} \\\\"
 

@@ -133,10 +133,8 @@ def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> ReportT
     groups = seed_groups(runs, ranked=ranked)
     measures = known_of(groups, FURTHER_MEASURES)
     found = _table(groups, measures, without=("seed",), key=_comparable)
-    unknown = ", ".join(each.heading for each in FURTHER_MEASURES if each not in measures)
-    words = f"In no run: {unknown}." if unknown else ""
-    words = f"{_over_seeds(groups)[2:]}. {words}" if any(len(g.runs) > 1 for g in groups) else words
-    return replace(found, title="", words=words)
+    over = _over_seeds(groups)[2:]
+    return replace(found, title="", words=f"{over}." if over else "")
 
 
 def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> ReportTable:

@@ -62,6 +62,12 @@ _OPTIONS: Mapping[str, Any] = {
     ),
     **NETWORK,
     **COMPUTATION,
+    "decoder": option(
+        Literal["cpu", "cuda"],
+        "What decodes JPEG files; a CUDA device takes the load off the CPUs, and gives slightly"
+        " other pixels, so that its features are not mixed with others.",
+        "Computation",
+    ),
     "dtype": option(Dtype, "How features are stored.", "Output"),
     "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
     "output": option(
@@ -147,7 +153,8 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
     check_writable(options.out)
     manifests = options.manifests(doing=doing, warn=warn, note=note)
     with extraction_progress() as on_progress:
-        _print_results(replace(options, command=command_line()).run(manifests, on_progress))
+        options = replace(options, command=command_line())
+        _print_results(options.run(manifests, on_progress, note))
     if not (options.out / "head.safetensors").exists():
         note(f"fit a head: clinit head fit {shlex.quote(str(options.out))} --out head.safetensors")
 

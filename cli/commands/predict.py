@@ -16,7 +16,14 @@ from rich.text import Text
 from clinit.cli.frame.console import err, note, out, print_json, say, warn
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
+from clinit.cli.frame.options import (
+    AsJson,
+    CompileOption,
+    DeviceOption,
+    MaxPixels,
+    Output,
+    OutputFormat,
+)
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.run_data import check_model
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -99,6 +106,7 @@ def predict(
     ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
+    compile: CompileOption = "auto",
     max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Name what is in images, with an exported model: the likeliest classes of each.
@@ -145,6 +153,8 @@ def predict(
                 batch_size=batch_size,
                 max_pixels=max_pixels,
                 reject=rejection,
+                compile=compile,
+                on_note=note,
                 on_images=lambda done: count("Predicting", done, len(paths)),
             )
         warning, what = predictor.facts.caution, "images"
@@ -175,7 +185,7 @@ def predict(
 def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
     """Refuse options that mean nothing for this kind of model, or next to others."""
     idle = dict.fromkeys(
-        ("device", "batch_size", "max_pixels") if is_head else ("features_name",),
+        ("device", "batch_size", "compile", "max_pixels") if is_head else ("features_name",),
         f"here: {model} is a {'head of features' if is_head else 'model of images'}",
     )
     if given(context, "reject") is None:

@@ -64,9 +64,9 @@ def report(
         bool,
         typer.Option(
             "--metrics",
-            help="Show a second table: backward transfer, accuracy within tasks, loss spike, time"
-            " to random's best, cost of the start. Markdown and LaTeX have it instead of the"
-            " first; JSON and CSV hold both.",
+            help="Show a second table: backward transfer, accuracy within tasks, loss spike, cost"
+            " of the start. Markdown and LaTeX have it instead of the first; JSON and CSV hold"
+            " both.",
         ),
     ] = False,
     matrix: Annotated[
@@ -131,9 +131,9 @@ def report(
     With --per-task: end, A_new after the last step; factor and shift of new rows.
 
     With --metrics: BWT, backward transfer; A_task, A_all with the task of each
-    image given; spike, loss above its last level × iterations; to 90, 95, 99,
-    iterations to that % of the best A_new of random rows; init, seconds of all
-    starts; share, their part of the run; A_base, A_pre among base classes alone.
+    image given; spike, loss above its last level × iterations; init, seconds of
+    all starts; share, their part of the run; A_base, A_pre among base classes
+    alone.
 
     docs/metrics.md has the formulas.
     """

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clinit.cli.commands.report import show_ranking
-from clinit.cli.frame import completion
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import OF_IMAGES, ConfigOption, grids_of
 from clinit.cli.frame.console import note, say
@@ -52,7 +51,6 @@ def sweep(
             help="Values of each field that varies: init=random,least-square seed=0:5"
             " lr=1e-4..1e-2:log5 (lin for even steps); buffer,iterations=24000,600;192000,1200 for"
             " fields that vary together. Fields are the options of train-head.",
-            autocompletion=completion.grid,
         ),
     ] = None,
     config_file: ConfigOption = None,

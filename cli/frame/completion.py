@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from clinit.cli.frame.context import Context
 from clinit.cli.frame.recipes import names
 
 _ARCHITECTURE = re.compile(r"^@register_model\s+def (\w+)\(", re.MULTILINE)
@@ -65,46 +64,6 @@ def tables(incomplete: str) -> list[str]:
     from clinit.analysis.paper.tables import NAMES
 
     return _beginning((*NAMES, "all"), incomplete)
-
-
-def grid(context: Context, incomplete: str) -> list[str]:
-    """Propose fields of a grid, and the words that a field takes: `init=random,lda`.
-
-    Bash hands on `init=ra` as three words, with what is before the last one in the arguments.
-    """
-    words = [str(word) for word in context.params.get("grid") or ()]
-    name, equals, typed = incomplete.partition("=")
-    if equals:
-        return [f"{name}={value}" for value in _values(context, name, typed)]
-    before = words[:-1] if words[-1:] == ["="] else words
-    if before and "=" not in before[-1]:
-        return _values(context, before[-1], incomplete)
-    return [f"{name}=" for name in _fields(context) if name.startswith(incomplete)]
-
-
-def _fields(context: Context) -> Iterable[str]:
-    from clinit.headtrain.sweep.grid import fields
-
-    return fields(top=bool(context.params.get("top")))
-
-
-def _values(context: Context, name: str, typed: str) -> list[str]:
-    """Return lists of words that a field takes and that begin with `typed`; none for numbers."""
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.study.parts import HEAD_METHODS, TOP_METHODS
-    from clinit.headtrain.sweep.grid import field_named
-
-    top = bool(context.params.get("top"))
-    try:
-        field = field_named(name, top=top)
-    except ExperimentError:
-        return []
-    listed, comma, last = typed.rpartition(",")
-    words = ("true", "false") if bool in field.types else field.words
-    if field.name == "method":
-        words = TOP_METHODS if top else HEAD_METHODS
-    free = [word for word in words if word not in listed.split(",")]
-    return [f"{listed}{comma}{word}" for word in free if word.startswith(last)]
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:

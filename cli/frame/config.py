@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -270,16 +269,17 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             ' the file of options and below it lines such as lr = "1e-4..1e-2:log5".',
         )
     grids: list[dict[str, Choice]] = []
-    for table in tables or [{}]:
-        with _naming(file):
+    try:
+        for table in tables or [{}]:
             own = grid_of(table, top=top)
-        over = merge(own, typed)
-        with _naming(file):
+            over = merge(own, typed)
             laid = _over_settings(file, over, top=top)
             # What a section holds for another method gives way to the grid.
             asked = names_in(own if "method" in names_in(over) else laid[0])
             refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
-        grids += laid
+            grids += laid
+    except ExperimentError as error:
+        raise ConfigFileError(f"{file.name}: {error}", remedy=error.remedy) from error
     refuse_idle(grids, names_in(typed), top=top)
     check_size(grids)
     return grids
@@ -303,12 +303,3 @@ def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str,
         merge(each, only(over, "method", method))
         for method, each in zip(methods, under, strict=True)
     ]
-
-
-@contextmanager
-def _naming(file: ConfigFile) -> Iterator[None]:
-    """Let errors in the grids of a file name it."""
-    try:
-        yield
-    except ExperimentError as error:
-        raise ConfigFileError(f"{file.name}: {error}", remedy=error.remedy) from error

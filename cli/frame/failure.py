@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import traceback
-from contextlib import suppress
 from typing import Any
 
 import typer
@@ -23,12 +21,15 @@ from clinit.words import visible
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """Raised for words that are not a command; typer does not export this class."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
-"""Options whose smaller values need less memory."""
+_LESS = (
+    "Free some, or give smaller --batch-size, --bank-size or --workers, as far as the command has"
+    " them."
+)
+"""What needs less memory."""
 
 
-def fail(error: BaseException, app: typer.Typer) -> int:
-    """Print what has happened in a command of `app`; return the exit code."""
+def fail(error: BaseException) -> int:
+    """Print what has happened in a command; return the exit code."""
     raise_no_more()  # a signal that arrives while the message is printed
     if (stopped := arrived()) is not None:
         err.print(Text(visible(str(stopped))), soft_wrap=True)
@@ -40,7 +41,7 @@ def fail(error: BaseException, app: typer.Typer) -> int:
         return 1  # whoever read the output has stopped
     if isinstance(error, _USAGE_ERROR):
         return _refuse_usage(error)
-    told = _told(error, app)
+    told = _told(error)
     if told is None:
         text = "".join(traceback.format_exception(error))
         err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
@@ -96,18 +97,18 @@ def _origin(error: Any) -> str:
     return f"\n{context.default_map.file} gives {context.default_map[parameter.name]!r}."
 
 
-def _told(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
+def _told(error: BaseException) -> tuple[str, str] | None:
     """Return message and remedy of an error that is the user's or the machine's; else None."""
     if isinstance(error, ClinitError):  # knows best, whatever caused it
-        return str(error) or _type_in_words(error), error.remedy
-    if short := _shortage(error, app):
+        return str(error), error.remedy
+    if short := _shortage(error):
         return short
     if isinstance(error, OSError):  # such as a name that is too long
-        return str(error) or _type_in_words(error), ""
+        return str(error) or type(error).__name__, ""
     return None
 
 
-def _shortage(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
+def _shortage(error: BaseException) -> tuple[str, str] | None:
     """Return message and remedy where memory or room on the disk was short; else None.
 
     A library may have wrapped the error that says so.
@@ -118,7 +119,7 @@ def _shortage(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
         text = f"out of memory: {told[0]}" if told else "out of memory"
         for cause in causes:
             cause.__traceback__ = None  # lets go of what the frames hold
-        return text, f"{_less(app)}, or free some."
+        return text, _LESS
     for cause in causes:
         if (number := error_number(cause)) in _NO_SPACE:
             file = getattr(cause, "filename", None)
@@ -138,26 +139,3 @@ def _causes(error: BaseException) -> list[BaseException]:
         found.append(following)
         following = following.__cause__ or following.__context__
     return found
-
-
-def _less(app: typer.Typer) -> str:
-    """Return what to do, in terms of the options of the command that was typed."""
-    options: list[str] = []
-    with suppress(MemoryError):  # there may still be none
-        command = typer.main.get_command(app)
-        for word in sys.argv[1:]:
-            if word.startswith("-"):  # of clinit itself, before the command
-                continue
-            if (below := getattr(command, "commands", {}).get(word)) is None:
-                break
-            command = below
-        known = {name for parameter in command.params for name in parameter.opts}
-        options = [option for option in _NEED_MEMORY if option in known]
-    return f"Give a smaller {' or '.join(options)}" if options else "Use a machine with more memory"
-
-
-def _type_in_words(error: BaseException) -> str:
-    """Return the name of an error as words: `file not found error`."""
-    name = type(error).__name__
-    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-    return f"{spaced.strip()} without a message"

@@ -7,9 +7,7 @@ somebody calls it; the help of the group shows these lines.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
@@ -22,20 +20,15 @@ from clinit.cli.frame.console import hush
 QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
-@dataclass(frozen=True, slots=True)
-class Lazy:
-    """Where a command is, and what the help of its group says about it."""
-
-    where: str
-    """`module:attribute` in `clinit.cli.commands`: a function or a Typer application."""
-    help: str
-    """The first sentence of its own help."""
+_FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "model")
+"""Files of `clinit.cli.commands` whose commands have other names."""
 
 
 class LazyGroup(TyperGroup):
     """A group that builds the commands of `table` when they are asked for."""
 
-    table: ClassVar[Mapping[str, Lazy]] = {}
+    table: ClassVar[Mapping[str, str]] = {}
+    """Name of each command, and what the help of the group says about it."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -44,24 +37,27 @@ class LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, without building them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.help) for name, lazy in self.table.items()])
+            formatter.write_dl([*self.table.items()])
 
 
 class _Commands(dict[str, Any]):
     """Commands by name, built at their first use."""
 
     def __getitem__(self, name: str) -> Any:
-        if isinstance(found := super().__getitem__(name), Lazy):
-            self[name] = found = _built(name, found)
+        if isinstance(found := super().__getitem__(name), str):
+            self[name] = found = _built(name)
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401 - it would call itself
 
 
-def _built(name: str, lazy: Lazy) -> Any:
-    module, _, attribute = lazy.where.partition(":")
-    target = getattr(import_module(f"clinit.cli.commands.{module}"), attribute)
+def _built(name: str) -> Any:
+    """Return a command: the application of the file of its name, or else a function of its name."""
+    plain = name.replace("-", "_")
+    file = _FILES.get(name, plain)
+    module = import_module(f"clinit.cli.commands.{file}")
+    target = module.app if file == plain and hasattr(module, "app") else getattr(module, plain)
     app = typer.Typer(add_completion=False)
     app.callback()(lambda: None)  # with it, one command is a group of one
     if isinstance(target, typer.Typer):
@@ -83,7 +79,6 @@ def _complete(command: Any) -> None:
         return
     command.params.append(_quiet_option())
     command.format_options = partial(_format_options, command)
-    command.make_parser = partial(_parser, command.make_parser)
 
 
 def _format_options(command: Any, context: Any, formatter: Any) -> None:
@@ -97,32 +92,6 @@ def _format_options(command: Any, context: Any, formatter: Any) -> None:
     for title, records in (panels | last).items():
         with formatter.section(title):
             formatter.write_dl(records)
-
-
-def _parser(make_parser: Any, context: Any) -> Any:
-    """Return a parser that refuses a setting that is given twice where one value is taken.
-
-    `clinit train-head --init random --init lda` trains two heads. Where one value is taken, Typer
-    would drop the first in silence; so it does with options that mean the same everywhere, where
-    the last one is to win: those of a script, with another behind them.
-    """
-    parser = make_parser(context)
-    parse = parser.parse_args
-
-    def parsed(args: list[str]) -> Any:
-        values, rest, order = parse(args=args)
-        names = Counter(each.name for each in order if not getattr(each, "multiple", True))
-        repeated = [name for name, count in names.items() if count > 1]
-        if repeated and not context.resilient_parsing:  # not while a shell completes the line
-            from clinit.cli.frame.study_options import SEVERAL
-
-            for name in (each for each in repeated if each in SEVERAL):
-                message = f"--{name} is given more than once; it takes one value here"
-                raise typer.BadParameter(message, context)
-        return values, rest, order
-
-    parser.parse_args = parsed
-    return parser
 
 
 def _heed(wanted: bool) -> bool:

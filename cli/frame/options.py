@@ -163,6 +163,14 @@ Dtype = Literal["float16", "float32"]
 """How features are stored."""
 Autocast = Literal["off", "bfloat16", "float16"]
 """Arithmetic of the forward pass."""
+CompileOption = Annotated[
+    Literal["auto", "on", "off"],
+    typer.Option(
+        help="Compute the network as one program: two to four times the speed of a convolutional"
+        " network, after some seconds; auto: if it pays, or as the cache was begun.",
+        rich_help_panel="Computation",
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -230,6 +238,7 @@ COMPUTATION: Mapping[str, Any] = {
         max=10**9,
         show_default="as begun; else 32 on a CPU, 64 on a GPU",
     ),
+    "compile": CompileOption,
     "workers": Workers,
     "device": DeviceOption,
     "max_pixels": MaxPixels,

@@ -40,8 +40,6 @@ class Line:
         """Whether what is counted per second is told: of the same time as the seconds left."""
         self.more = ""
         """Anything else, such as a loss."""
-        self.detail = ""
-        """What a bar has room for, and a log has not."""
         self.done: int | float = 0
         self.total: int | float | None = None
         """None while nobody knows."""
@@ -70,7 +68,7 @@ class Line:
         bar = ProgressBar(total=self.total or None, completed=self.done, pulse=not self.total)
         counted, share, left, rate = self._facts("/")
         # Of what does not fit into the terminal, the last cell alone is cut.
-        more = _text(" ".join(filter(None, (rate, self.more, self.detail))))
+        more = _text(" ".join(filter(None, (rate, self.more))))
         more.no_wrap = True
         return _text(self.title), bar, _text(counted or share), _text(left), more
 

@@ -79,7 +79,7 @@ def import_features(
     on_rows: Callable[[int, int], None] = lambda done, total: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> CacheSplit:
-    """Write one split of a cache from files of arrays; the features are never all in memory.
+    """Write one split of a cache from files of arrays, a shard at a time.
 
     An import that was killed goes on: shards that are there and whole are kept. What another
     import has left unfinished is removed.

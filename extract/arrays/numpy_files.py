@@ -1,7 +1,6 @@
 """NumPy's files, read and written: `.npy` files, a folder of them, and `.npz` archives.
 
-Members of an archive may be compressed, so that features are copied before single rows can be
-read, and what a header declares is compared with the directory before anything is reserved.
+An array of an archive, which may be compressed, is read into memory as a whole, as NumPy wrote it.
 
 A cache is written as a folder: `features.npy` (rows, dim) float16 or float32, `labels.npy` and
 `rows.npy` (rows,) int64, the latter the rows of the cache and of its manifest, and `classes.txt`,
@@ -12,7 +11,6 @@ Source: "A simple file format for NumPy arrays", `numpy.lib.format`.
 
 from __future__ import annotations
 
-import math
 import tokenize
 import zipfile
 import zlib
@@ -20,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +27,6 @@ from clinit.extract.arrays.array_file import (
     ExportedRows,
     Labels,
     StoredFeatures,
-    spooled,
     widened,
 )
 from clinit.files.commit import commit_file
@@ -108,41 +104,11 @@ def _labels_of(array: np.ndarray, origin: str) -> Labels:
         ) from error
 
 
-_SUFFIX = ".npy"
-_BLOCK_BYTES = 2**24
-_FREE_BYTES, _EXPANSION = 2**28, 256
-"""What any array may have, and what a larger one may by its compressed size: deflate packs zeros
-1,030-fold, features of which 0.5 % are not zero 106-fold."""
 _FROM_ZIPFILE = (
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, OSError),
     *_FROM_NUMPY,
 )
 """A damaged name is a KeyError, a place in the file that cannot be one is an OSError."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """An array of an archive, opened behind its header."""
-
-    file: Any  # IO[bytes], and that of a zip archive
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    fortran_order: bool
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield the bytes of the numbers."""
-        left = math.prod(self.shape) * self.dtype.itemsize
-        while left:
-            content = self.file.read(min(left, _BLOCK_BYTES))
-            if not content:
-                raise ValueError("it is truncated")
-            left -= len(content)
-            yield content
-
-    def array(self) -> np.ndarray:
-        """Return the whole array."""
-        numbers = np.frombuffer(b"".join(self.blocks()), dtype=self.dtype)
-        return numbers.reshape(self.shape, order="F" if self.fortran_order else "C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,36 +120,33 @@ class NpzFile:
     def names(self) -> tuple[str, ...]:
         """Return the names of the arrays."""
         with self._failures(), zipfile.ZipFile(self.path) as archive:
-            return tuple(name.removesuffix(_SUFFIX) for name in archive.namelist())
+            return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
     def features(self, name: str) -> StoredFeatures:
-        """Return an array; opening it copies it."""
-        with self._member(name) as member:
-            shape, dtype = member.shape, member.dtype
-            if member.fortran_order and len(shape) > 1:
-                raise ValueError("it is stored column by column")
+        """Return an array, in memory."""
+        array = self.array(name)
         return StoredFeatures(
             f"`{name}` of {self.path}",
-            shape,
-            dtype.name,
-            lambda folder: spooled(self._blocks(name), shape, dtype, folder),
+            array.shape,
+            array.dtype.name,
+            lambda folder: nullcontext(lambda rows: widened(array[rows])),
         )
-
-    def _blocks(self, name: str) -> Iterator[bytes]:
-        with self._member(name) as member:
-            yield from member.blocks()
 
     def labels(self, name: str) -> Labels:
         """Return an array: texts as a list."""
-        origin = f"`{name}` of {self.path}"
-        with self._member(name) as member:
-            _check_labels(member.shape, member.dtype, origin)
-            return _labels_of(member.array(), origin)
+        array, origin = self.array(name), f"`{name}` of {self.path}"
+        _check_labels(array.shape, array.dtype, origin)
+        return _labels_of(array, origin)
 
     def array(self, name: str) -> np.ndarray:
-        """Return an array as it is, all of it in memory."""
-        with self._member(name) as member:
-            return member.array()
+        """Return an array as it is."""
+        with (
+            self._failures(f"`{name}`: "),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(f"{name}.npy") as file,
+        ):
+            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+            return array
 
     def class_names(self) -> None:
         """Return None: arrays alone are in the archive."""
@@ -195,35 +158,8 @@ class NpzFile:
         except _FROM_ZIPFILE as error:
             raise CacheError(
                 f"cannot read {self.path} as a .npz file: {name}{str(error)[:200]}",
-                remedy="Write it with `numpy.savez(path, features=…, labels=…)`, the features in"
-                " rows (`numpy.ascontiguousarray`).",
+                remedy="Write it with `numpy.savez(path, features=…, labels=…)`.",
             ) from error
-
-    @contextmanager
-    def _member(self, name: str) -> Iterator[_Member]:
-        """Open an array behind its header, which the size in the directory bears out."""
-        with (
-            self._failures(f"`{name}`: "),
-            zipfile.ZipFile(self.path) as archive,
-            archive.open(f"{name}{_SUFFIX}") as file,
-        ):
-            info = archive.getinfo(f"{name}{_SUFFIX}")
-            # Headers of later versions may be gigabytes long; those of arrays need none of them.
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("its version is not 1.0")
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-            if dtype.hasobject:
-                raise ValueError("it holds Python objects")
-            size = math.prod(shape) * dtype.itemsize
-            is_array = min(shape, default=0) >= 0 and dtype.itemsize > 0
-            if not is_array or file.tell() + size != info.file_size:
-                raise ValueError(f"it declares {dtype} of shape {shape}, which it does not hold")
-            if size > max(_FREE_BYTES, _EXPANSION * info.compress_size):
-                raise ValueError(
-                    f"it declares {size:,} bytes, compressed to {info.compress_size:,}: so much is"
-                    " no array of features, or is to be written with `numpy.savez`"
-                )
-            yield _Member(file, shape, dtype, fortran_order)
 
 
 _FEATURES, _CLASSES = "features.npy", "classes.txt"

@@ -54,6 +54,8 @@ class Plan:
     """Axes of a row, where it has more than one; `dim` is their product."""
     device: str = ""
     """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
+    compiled: bool = False
+    """Whether the network computes as one program: the last bits differ here too."""
 
     def __post_init__(self) -> None:
         for name in ("num_rows", "dim", "shard_rows", "batch_size"):
@@ -86,8 +88,9 @@ class Plan:
     def identifier(self) -> str:
         """SHA-256 of the plan; every shard carries it."""
         content = self.content()
-        if not self.shape:
-            del content["shape"]  # rows of one axis, as in caches from before there were more
+        for name in ("shape", "compiled"):  # as in caches from before there were other values
+            if not content[name]:
+                del content[name]
         return content_sha256(content)
 
     def content(self) -> dict[str, Any]:

@@ -189,10 +189,10 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     try:
         # With a cache of chunks HDF5 would copy all of one for the rows that `_place` compares.
         with h5py.File(_Bytes(content), "r", rdcc_nbytes=0) as file:
-            if _text(file, "plan") != plan.identifier:
+            if str(file.attrs["plan"]) != plan.identifier:
                 raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
             shard = _decode(file, plan, index, content)
-            stored = None if sealed else _text(file, "sha256")
+            stored = None if sealed else str(file.attrs["sha256"])
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         why = str(error.args[0] if error.args else error).partition("\n")[0]
         raise CacheError(f"{path} cannot be read as a shard: {why}", remedy=WRITE_AGAIN) from error
@@ -285,7 +285,7 @@ def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, 
         features=np.asarray(features[:]) if place is None else _numbers(features, content, place),
         labels=labels[:],
         valid=valid[:],
-        reasons=dict(zip(invalid[:].tolist(), _texts(reasons, size), strict=True)),
+        reasons=dict(zip(invalid[:].tolist(), reasons.asstr()[:], strict=True)),
         place=place,
     )
     if np.flatnonzero(~shard.valid).tolist() != list(shard.reasons):
@@ -349,27 +349,6 @@ def _numbers(
     """Return the numbers of a data set where they lie in the file, without a copy."""
     numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
     return numbers.reshape(dataset.shape)
-
-
-def _text(file: h5py.File, name: str) -> str:
-    """Return an attribute that is one text."""
-    attribute = file.attrs.get_id(name)
-    if attribute.shape != () or h5py.check_string_dtype(attribute.dtype) is None:
-        raise ValueError(f"its `{name}` is no text")
-    return str(file.attrs[name])
-
-
-def _texts(dataset: h5py.Dataset, size: int) -> list[str]:
-    """Read texts, one by one: all of them can be one long text of the file."""
-    texts: list[str] = []
-    left = size
-    for row in range(len(dataset)):
-        found = dataset[row]
-        left -= len(found)
-        if left < 0:
-            raise ValueError(f"`invalid_reasons` are longer than the file of {size:,} bytes")
-        texts.append(found.decode())
-    return texts
 
 
 def file_sha256(path: Path) -> str:

@@ -1,12 +1,11 @@
 """`cache.json`: what a complete split holds.
 
-It is written last, so its presence means that the split is complete. It is sealed, and what it
-says is compared with the plan and, where they are read, with the shards.
+It is written last, so its presence means that the split is complete. It is sealed and names its
+plan; what it says of shards is compared with them as they are read.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.cache.shard import file_sha256, read_shard
 from clinit.extract.dataset.manifest import Manifest
 from clinit.files.documents import DocumentKind, content_sha256
-from clinit.words import contrast
 
 FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
@@ -164,23 +162,9 @@ class Summary:
     head: HeadFacts
     run: RunFacts
 
-    def __post_init__(self) -> None:
-        rows, valid = [entry.row for entry in self.invalid], self.num_rows - len(self.invalid)
-        in_order = all(row < later for row, later in itertools.pairwise([*rows, self.num_rows]))
-        if not in_order or self.num_valid != valid:
-            raise ValueError(
-                f"num_valid is {self.num_valid:,} of {self.num_rows:,}, and `invalid` lists"
-                f" {len(rows):,} rows, {'in' if in_order else 'out of'} order"
-            )
-        if not self.head.correct <= self.head.total <= valid:
-            raise ValueError(
-                f"the head has {self.head.correct:,} of {self.head.total:,} rows correct, of"
-                f" {valid:,} with features"
-            )
-
 
 def read_summary(folder: Path, plan: Plan) -> Summary:
-    """Read the summary of a complete split, and compare it with its plan.
+    """Read the summary of a complete split.
 
     Raises:
         CacheError: If it is absent, damaged or belongs to another plan.
@@ -192,21 +176,6 @@ def read_summary(folder: Path, plan: Plan) -> Summary:
             f"{path} and the plan beside it belong to different extractions",
             remedy="Run the `clinit extract` command of this cache into a new folder.",
         )
-    count = len(summary.shards)
-    planned = [(shard_name(index), len(plan.rows(index))) for index in range(count)]
-    widest = max((shard.dtype for shard in summary.shards), default=plan.dtype)
-    for name, found, expected in (
-        ("num_rows", summary.num_rows, plan.num_rows),
-        ("dim", summary.dim, plan.dim),
-        ("number of shards", count, plan.num_shards),
-        ("shards", [(shard.name, shard.rows) for shard in summary.shards], planned),
-        ("dtype", summary.dtype, max(plan.dtype, widest)),
-    ):
-        if found != expected:
-            told = contrast(str(found), str(expected))
-            raise CacheError(
-                f"{path} is damaged: {name} is {told[0]}, expected {told[1]}", remedy=WRITE_AGAIN
-            )
     return summary
 
 

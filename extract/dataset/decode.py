@@ -6,6 +6,10 @@ applied and 16-bit samples scaled (Pillow clips them to white). What it does not
 PNM, JPEG 2000) is decoded by Pillow, and so is the first frame of an animation, which counts.
 
 Pillow reads every header: nothing is decoded before it has said that it is not too large.
+
+A CUDA device can decode the JPEG files of a batch at once (nvJPEG, by torchcodec): those of RGB or
+grey pixels that are stored upright. Its pixels differ from those of torchcodec by a few steps of
+255, so that the decoder is in the fingerprint. What it refuses is decoded here after all.
 Where the machine fails, and not the image, everything stops: a row must not be marked invalid for
 that.
 """
@@ -16,7 +20,7 @@ import errno
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +30,7 @@ import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from torchcodec.decoders import decode_image
+from torchcodec.decoders import decode_image, decode_jpeg
 
 from clinit.errors import ImageError, MachineError, ManifestError, reason
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -42,6 +46,8 @@ _BYTES_PER_PIXEL = 24
 _SPARE = 2**26
 _START_OF_SCAN = b"\xff\xda\0"
 """With the zero that the length of a scan header begins with."""
+_ORIENTATION = 0x0112
+"""The EXIF tag of the side that is up; 1 is the top."""
 _ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
 """Pillow knows more, but some start other programs, and some have sizes that no header says."""
@@ -52,9 +58,14 @@ _AGAIN = "then run the same command again: `clinit extract` resumes."
 Image.MAX_IMAGE_PIXELS = None
 
 
-def decoder_version() -> str:
-    """Return the decoders and their versions, as they stand in a fingerprint."""
-    return f"torchcodec {version('torchcodec')}, pillow {version('pillow')}"
+def decoder_version(decoder: str = "cpu") -> str:
+    """Return the decoders and their versions, as they stand in a fingerprint.
+
+    Args:
+        decoder: `cpu`, or `cuda`: the device decodes what it can.
+    """
+    of_device = {"cpu": "", "cuda": "nvjpeg, "}[decoder]
+    return f"{of_device}torchcodec {version('torchcodec')}, pillow {version('pillow')}"
 
 
 def read_image_file(
@@ -142,6 +153,61 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
         ImageError: If the content is not a whole image of a known format, or too large.
         MemoryError: If the memory does not suffice.
     """
+    file = _checked(content, max_pixels)
+    is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
+    by_pillow = is_animated or file.format in _PILLOW_FORMATS
+    decode_with = _decode_with_pillow if by_pillow else _decode_with_torchcodec
+    try:
+        return decode_with(content)
+    except ImageError:
+        # Some decoders call a file corrupt where the memory was short.
+        _need_memory(file.width * file.height)
+        return decode_with(content)
+
+
+def is_for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> bool:
+    """Return whether a device may decode an image: a JPEG file, RGB or grey, stored upright.
+
+    Raises:
+        ImageError: As `decode`, of what the header says.
+    """
+    file = _checked(content, max_pixels)
+    upright = file.getexif().get(_ORIENTATION, 1) == 1
+    return file.format == "JPEG" and file.mode in ("RGB", "L") and upright
+
+
+def decode_on(
+    device: torch.device, contents: Sequence[bytes], *, max_pixels: int = MAX_PIXELS
+) -> Iterator[UInt8[Tensor, "3 _h _w"] | ImageError]:
+    """Yield the pixels of JPEG files on a CUDA device, or why an image is bad.
+
+    Those that the device refuses are decoded by `decode` and sent.
+
+    Args:
+        device: Where to decode.
+        contents: Of files that are for a device, see `is_for_device`.
+        max_pixels: As of `decode`.
+    """
+    try:
+        yield from decode_jpeg([*contents], mode="RGB", device=device)
+        return
+    except (RuntimeError, ValueError) as error:  # one bad file refuses the batch
+        if out_of_memory(error):
+            raise MemoryError from error
+    for content in contents:
+        try:
+            yield decode(content, max_pixels=max_pixels).to(device)
+        except ImageError as error:
+            yield error
+
+
+def _checked(content: bytes, max_pixels: int) -> Image.Image:
+    """Read the header of an image, and check what it says.
+
+    Raises:
+        ImageError: If the image is of no known format, or too large.
+        MemoryError: If the memory does not suffice.
+    """
     try:
         file = _opened(content)
     except ImageError:
@@ -154,15 +220,7 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
         raise ImageError(
             f"cannot be decoded: a progressive JPEG of more than {MAX_SCANS} scans", remedy=_REMEDY
         )
-    is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
-    by_pillow = is_animated or file.format in _PILLOW_FORMATS
-    decode_with = _decode_with_pillow if by_pillow else _decode_with_torchcodec
-    try:
-        return decode_with(content)
-    except ImageError:
-        # Some decoders call a file corrupt where the memory was short.
-        _need_memory(file.width * file.height)
-        return decode_with(content)
+    return file
 
 
 def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> None:

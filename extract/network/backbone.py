@@ -331,7 +331,7 @@ def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
             remedy="Choose another backbone.",
         )
     classifier = network.get_classifier()  # type: ignore[operator]
-    if isinstance(classifier, nn.Identity):
+    if isinstance(classifier, nn.Identity) or getattr(network, "num_classes", 1) == 0:
         return None
     if not isinstance(classifier, nn.Linear):
         raise BackboneError(
@@ -456,6 +456,8 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
 
 def body_sha256(network: nn.Module) -> str:
     """Return the SHA-256 of a network without its classifier: what pooled features depend on."""
-    classifier = {id(each) for each in network.get_classifier().parameters()}  # type: ignore[operator]
+    layers = network.get_classifier()  # type: ignore[operator]
+    layers = nn.ModuleList(layers if isinstance(layers, tuple) else [layers])
+    classifier = {id(each) for each in layers.parameters()}
     state = network.state_dict(keep_vars=True)
     return state_sha256({name: v for name, v in state.items() if id(v) not in classifier})

@@ -1,11 +1,11 @@
 """Compiled forward passes: the network as one program for batches of one shape.
 
-torch.compile joins the layers of a frozen network and folds its weights, which the convolutional
-networks here repay two to four times over; vision transformers are matrix products already. The
-features differ from those of the plain network by rounding, so a cache is of one way: its plan
-records which. A program is for one size of batch: a smaller one is filled up, so that the features
-of a row do not depend on what is left of a split. PyTorch keeps what it has compiled, so that the
-next process that needs it compiles in a fraction of the time.
+torch.compile joins the layers of a frozen network and folds its weights, which makes convolutional
+networks two to four times faster; vision transformers are matrix products already. The features
+differ from those of the plain network by rounding, so a cache is of one way: its plan records
+which. A program is for one size of batch: a smaller one is filled up, so that the features of a
+row do not depend on what is left of a split. PyTorch keeps what it has compiled, so that the next
+process that needs it is ready in a fraction of the time.
 
 On a CPU the program runs in one thread, several of them side by side (`work.pipeline`).
 """
@@ -15,15 +15,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
+from threading import Lock
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
+import torch._inductor.config
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from clinit.errors import BackboneError
+from clinit.extract.network.transform import Transform
 
 Compile = Literal["auto", "on", "off"]
 Forward = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
@@ -32,77 +35,110 @@ LEAST_S = 60.0
 """Seconds of work below which `auto` does not compile: compiling takes 4 to 20."""
 LEAST_GAIN = 1.05
 """How many times faster a program must be for `auto` to keep it."""
-_ROUNDS = 3
-"""Batches that are timed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """How a network computes, and what the user may want to know of that."""
+class Network(Protocol):
+    """What can be compiled: a dataclass with a field `program`, which it computes with."""
 
-    forward: Forward | None
-    """The program; None for the plain network."""
-    note: str = ""
+    @property
+    def program(self) -> Forward | None:
+        """Its `forward`, compiled."""
+        ...
+
+    def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Compute layer by layer."""
+        ...
 
 
-def compiled(forward: Forward, batch_size: int, device: torch.device) -> Forward:
-    """Return `forward` as a program for batches of `batch_size`; it is compiled when first called.
+N = TypeVar("N", bound=Network)
 
-    Any number of threads may call it.
+
+def compiled(
+    forward: Forward, batch: Float[Tensor, "batch 3 height width"]
+) -> Callable[[Tensor], Tensor]:
+    """Return `forward` as a program for batches of the size of `batch`, compiled on it.
+
+    Any number of threads may call it if each computes in one thread, as this one must.
     """
-    options: dict[str, str | int | bool] = {"freezing": True, "cpp.threads": 1}
+    size, device = len(batch), batch.device
+    options: dict[str, str | int | bool] = {"cpp.threads": 1}
     if device.type == "cuda":
         options["triton.cudagraphs"] = True
     program = torch.compile(forward, dynamic=False, options=options)
 
     @torch.no_grad()
     def call(batch: Tensor) -> Tensor:
-        missing = batch_size - len(batch)
-        if missing:
-            batch = pad(batch, (0, 0, 0, 0, 0, 0, 0, missing))
-        found = program(batch.contiguous(memory_format=torch.channels_last))
+        found = program(_filled(batch, size).contiguous(memory_format=torch.channels_last))
         # The memory of a CUDA graph is that of its next call too.
         found = found.clone() if device.type == "cuda" else found
-        return found[: len(found) - missing]
+        return found[: len(batch)]
+
+    # For this program alone: weights that are trained must not be folded.
+    with torch._inductor.config.patch(freezing=True):
+        call(batch)
+    return call
+
+
+def _deferred(forward: Forward, size: int) -> Forward:
+    """Return a program that is compiled when it is needed, which may be never."""
+    lock, made = Lock(), list[Forward]()
+
+    def call(batch: Tensor) -> Tensor:
+        with lock:
+            if not made:
+                made.append(compiled(forward, _filled(batch, size)))
+        return made[0](batch)
 
     return call
 
 
-def choose_way(
-    forward: Forward,
+def _filled(batch: Tensor, size: int) -> Tensor:
+    missing = size - len(batch)
+    return pad(batch, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else batch
+
+
+def on_its_way(
+    network: N,
+    transform: Transform,
     wanted: Compile,
-    batch: Float[Tensor, "batch 3 height width"],
+    *,
+    device: torch.device,
+    batch_size: int,
     images: int,
-    threads: int,
-) -> Way:
-    """Return how `images` are best computed: what `wanted` says, or what pays.
+    on_note: Callable[[str], object] = lambda note: None,
+) -> N:
+    """Return the network as it computes a number of images best: plain, or with a program.
 
     Args:
-        forward: The plain network.
+        network: The plain one.
+        transform: What its images go through.
         wanted: `auto` compiles if the plain network would take `LEAST_S`, and keeps the program
             if it is `LEAST_GAIN` times faster.
-        batch: A whole batch of normalised images, on the device of the network.
-        images: Images that are left.
-        threads: Batches that are computed side by side.
+        device: Where it is.
+        batch_size: Images of a batch.
+        images: How many are left, as far as that is known.
+        on_note: Called with the time that compiling took, or why there is no program.
 
     Raises:
         BackboneError: If the program that is asked for cannot be compiled.
     """
-    if wanted == "off":
-        return Way(None)
-    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        plain_s = 0.0
+    changed: Any = network
+    if wanted == "on" and not images:  # unless a damaged shard is found
+        return replace(changed, program=_deferred(network.forward, batch_size))  # type: ignore[no-any-return]
+    if wanted == "off" or not images:
+        return network
+    pixels = torch.zeros((batch_size, 3, *transform.crop), dtype=torch.uint8, device=device)
+    batch, plain_s = transform.normalise(pixels), 0.0
+    side_by_side = torch.get_num_threads() if device.type == "cpu" else 1
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as alone:
         if wanted == "auto":
-            plain_s = pool.submit(seconds_of, forward, batch).result()
-            left_s = images * plain_s / len(batch) / threads
-            if left_s < LEAST_S:
-                return Way(None)
-        program = compiled(forward, len(batch), batch.device)
+            few_s = alone.submit(seconds_of, network.forward, batch[:2], 1).result()
+            if images * few_s / 2 / side_by_side < LEAST_S:
+                return network
+            plain_s = alone.submit(seconds_of, network.forward, batch).result()
+        began = time.perf_counter()
         try:
-            began = time.perf_counter()
-            pool.submit(program, batch).result()
-            compile_s = time.perf_counter() - began
-            compiled_s = pool.submit(seconds_of, program, batch).result()
+            program = alone.submit(compiled, network.forward, batch).result()
         except Exception as error:  # of a compiler that is missing, or of one of many passes
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             if wanted == "on":
@@ -110,19 +146,25 @@ def choose_way(
                     f"the network cannot be compiled: {why}",
                     remedy="Install a C++ compiler (g++), or leave out `--compile on`.",
                 ) from error
-            return Way(None, f"computed without compilation, which failed: {why}")
-    if wanted == "auto" and plain_s < LEAST_GAIN * compiled_s:
-        times = plain_s / compiled_s
-        return Way(None, f"computed without compilation: compiled it is {times:.2g} times as fast")
-    gain = f", {plain_s / compiled_s:.2g} times as fast" if plain_s else ""
-    return Way(program, f"compiled in {compile_s:.0f} s{gain}")
+            on_note(f"the network is not compiled, because that failed: {why}")
+            return network
+        spent_s = time.perf_counter() - began
+        gain = plain_s / alone.submit(seconds_of, program, batch).result()
+    if wanted == "auto" and gain < LEAST_GAIN:
+        on_note(f"the network is not compiled: its program is {gain:.2f} times as fast")
+        return network
+    faster = f", {gain:.1f} times as fast" if wanted == "auto" else ""
+    on_note(f"the network is compiled (in {spent_s:.0f} s{faster})")
+    return replace(changed, program=program)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
-def seconds_of(forward: Forward, batch: Float[Tensor, "batch 3 height width"]) -> float:
-    """Return the shortest time of a few calls, after one that counts for nothing."""
+def seconds_of(
+    forward: Forward, batch: Float[Tensor, "batch 3 height width"], calls: int = 3
+) -> float:
+    """Return the shortest time of some calls, after one that counts for nothing."""
     times = []
-    for _ in range(1 + _ROUNDS):
+    for _ in range(1 + calls):
         began = time.perf_counter()
         forward(batch)
         if batch.device.type == "cuda":

@@ -143,6 +143,9 @@ def resize(
     """
     # The stride of the batch keeps channels last, as decoded: without it, they are moved.
     batch = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
+    if image.device.type == "cuda":  # it has antialiasing for floats alone
+        wide = interpolate(batch.float(), size, mode=interpolation, antialias=True)[0]
+        return wide.round_().clamp_(0, 255).to(torch.uint8)
     return interpolate(batch, size, mode=interpolation, antialias=interpolation.startswith("bi"))[0]
 
 

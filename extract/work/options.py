@@ -121,7 +121,10 @@ class ExtractOptions(NetworkOptions):
             yield scanned.manifest
 
     def run(
-        self, manifests: Mapping[str, Manifest], on_progress: Callable[[Progress], None]
+        self,
+        manifests: Mapping[str, Manifest],
+        on_progress: Callable[[Progress], None],
+        on_note: Callable[[str], None],
     ) -> Iterator[SplitResult]:
         """Extract, here or on a cluster; see `extract`."""
         from clinit.extract.work.run import extract, extract_on_ray
@@ -131,4 +134,5 @@ class ExtractOptions(NetworkOptions):
             return extract_on_ray(manifests, self.root, self.out, config, self.ray, on_progress)
         part = WHOLE if self.part is None else Part.parse(self.part)
         config = self.extraction()
-        return extract(manifests, self.root, self.out, config, part, on_progress=on_progress)
+        told = {"on_progress": on_progress, "on_note": on_note}
+        return extract(manifests, self.root, self.out, config, part, **told)

@@ -17,19 +17,26 @@ one after the other: the bits are the same.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
-from clinit.extract.dataset.decode import check_pixels, decode, memory_error
+from clinit.extract.dataset.decode import (
+    check_pixels,
+    decode,
+    decode_on,
+    is_for_device,
+    memory_error,
+)
 from clinit.extract.dataset.images import Images
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.extract.network.transform import Transform
@@ -85,8 +92,15 @@ class Timing(Stopwatch):
 
 _BATCHES_AHEAD = 3
 _NOW = " after resizing"
-_Loaded = Future[tuple[str | None, float, float]]
-"""The problem of an image, and the seconds of reading and decoding it."""
+
+
+class _Image(NamedTuple):
+    """What became of an image: its problem, its content for the device, its seconds."""
+
+    reason: str | None
+    encoded: bytes | None
+    read_s: float
+    decode_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +115,8 @@ class ImageBatch:
     """Seconds of reading, summed over the threads."""
     decode_s: float
     """Seconds of decoding and resizing, summed over the threads."""
+    finish: Callable[[UInt8[Tensor, "batch 3 height width"]], None] | None = None
+    """Decodes on the device, into the pixels there, the images that the host has left to it."""
 
 
 def load_batches(
@@ -112,6 +128,7 @@ def load_batches(
     max_pixels: int = MAX_PIXELS,
     pin_memory: bool = False,
     view: View | None = None,
+    for_device: bool = False,
 ) -> Generator[ImageBatch]:
     """Yield the images of `batches` (numbers of rows) in order.
 
@@ -123,6 +140,7 @@ def load_batches(
         max_pixels: What is larger, decoded or resized, is a bad image.
         pin_memory: Whether the batches are for a CUDA device.
         view: Random crops instead.
+        for_device: Whether a CUDA device decodes what it can.
 
     Raises:
         ManifestError: If the folder of an image has vanished, or a file is not that of the
@@ -138,20 +156,35 @@ def load_batches(
         check_pixels(resized[1], resized[0], max_pixels, _NOW)
         return transform.to_input(image)
 
-    def load(target: Tensor, row: int) -> tuple[str | None, float, float]:
-        """Fill `target` with the pixels of one image; return its problem and its seconds."""
-        watch, reason = Stopwatch(), None
+    def load(target: Tensor, row: int) -> _Image:
+        """Fill `target` with the pixels of one image, unless the device is to decode it."""
+        watch, reason, encoded = Stopwatch(), None, None
         with _machine_errors(images, row):
             try:
                 with watch.phase("read"):
                     content = images.read(row)
                 with watch.phase("decode"):
-                    target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
+                    if for_device and is_for_device(content, max_pixels=max_pixels):
+                        encoded = content
+                    else:
+                        target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
             except ImageError as error:
                 reason = str(error)
-        return reason, watch.seconds["read"], watch.seconds["decode"]
+        return _Image(reason, encoded, watch.seconds["read"], watch.seconds["decode"])
 
-    def submit(rows: Sequence[int]) -> tuple[Sequence[int], Tensor, list[_Loaded]]:
+    def finish(
+        rows: Sequence[int], reasons: dict[int, str], encoded: Mapping[int, bytes], pixels: Tensor
+    ) -> None:
+        found = decode_on(pixels.device, [*encoded.values()], max_pixels=max_pixels)
+        for place, image in zip(encoded, found, strict=True):
+            try:
+                if isinstance(image, ImageError):
+                    raise image
+                pixels[place].copy_(to_input(image, rows[place]))
+            except ImageError as error:
+                reasons[rows[place]] = str(error)
+
+    def submit(rows: Sequence[int]) -> tuple[Sequence[int], Tensor, list[Future[_Image]]]:
         shape = (len(rows), 3, height, width)
         with _machine_errors(images, rows[0]):
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
@@ -167,13 +200,23 @@ def load_batches(
             results = [job.result() for job in jobs]
             waiting.extend(map(submit, islice(asked, 1)))
             reasons = {
-                row: reason
-                for row, (reason, _, _) in zip(rows, results, strict=True)
-                if reason is not None
+                row: found.reason
+                for row, found in zip(rows, results, strict=True)
+                if found.reason is not None
             }
-            read_s = sum((result[1] for result in results), 0.0)
-            decode_s = sum((result[2] for result in results), 0.0)
-            yield ImageBatch(rows, pixels, reasons, read_s, decode_s)
+            encoded = {
+                place: found.encoded
+                for place, found in enumerate(results)
+                if found.encoded is not None
+            }
+            yield ImageBatch(
+                rows,
+                pixels,
+                reasons,
+                sum(each.read_s for each in results),
+                sum(each.decode_s for each in results),
+                partial(finish, rows, reasons, encoded) if encoded else None,
+            )
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -318,6 +361,8 @@ class _Lanes:
         with self._timing.phase("forward"), torch.cuda.stream(self._work):
             self._work.wait_event(arrived)
             begun.record(self._work)
+            if batch.finish is not None:
+                batch.finish(pixels)
             found = self._compute(pixels)
             computed.record(self._work)
             features = torch.empty_like(found, device="cpu", pin_memory=True)

@@ -150,7 +150,9 @@ def rebuild_network(split: CacheSplit, weights: Path | None, device: str) -> Net
         ClinitError: If the backbone does not serve.
     """
     backbone, transform = reload(split, weights=weights, device=device)
-    network = Network.of(backbone, transform, split.plan.dtype)
+    on_device = _is_decoded_on_device(split) and backbone.config.device.startswith("cuda")
+    decoder = "cuda" if on_device else "cpu"
+    network = Network.of(backbone, transform, split.plan.dtype, decoder)
     for each in split.fingerprint.without_rows.differences(network.fingerprint):
         raise CacheError(
             f"the features of {split.path} were computed with {each.name} = {each.one}, here it is"
@@ -159,6 +161,10 @@ def rebuild_network(split: CacheSplit, weights: Path | None, device: str) -> Net
             " new folder.",
         )
     return network
+
+
+def _is_decoded_on_device(split: CacheSplit) -> bool:
+    return split.fingerprint.fields.get("decoder", "").startswith("nvjpeg")
 
 
 def images_root(split: CacheSplit, given: Path | None) -> Path:
@@ -286,8 +292,12 @@ def _computed(
         workers=workers,
         max_pixels=split.summary.run.max_pixels or MAX_PIXELS,
         view=view,
+        for_device=_is_decoded_on_device(split),
     )
     with closing(batches):
         for batch in batches:
-            features = network.backbone.features(normalise(batch.pixels.to(device)))
+            pixels = batch.pixels.to(device)
+            if batch.finish is not None:
+                batch.finish(pixels)
+            features = network.backbone.features(normalise(pixels))
             yield batch, features.cpu().numpy()

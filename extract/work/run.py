@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import CacheError, ClusterError, ManifestError
+from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import VIEWS_FOLDER
 from clinit.extract.cache.plan import FILE as PLAN_FILE
-from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan
+from clinit.extract.cache.plan import WHOLE, Part, Plan, read_plan, settle_plan, shard_name
 from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest
@@ -26,11 +26,12 @@ from clinit.extract.network.backbone import (
     check_features,
     load_backbone,
 )
+from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, make_transform
 from clinit.extract.views import View
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import Progress, SplitResult, SplitRun
-from clinit.files.lock import make_folder
+from clinit.files.lock import claim_file, make_folder
 from clinit.ray_tasks import connected, run_tasks
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
@@ -54,7 +55,9 @@ class Network:
     fingerprint: Fingerprint
 
     @classmethod
-    def of(cls, backbone: Backbone, transform: Transform, dtype: str) -> Network:
+    def of(
+        cls, backbone: Backbone, transform: Transform, dtype: str, decoder: str = "cpu"
+    ) -> Network:
         """Return a network whose features are stored as `dtype`, with its fingerprint."""
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,
@@ -62,7 +65,7 @@ class Network:
             model_args=backbone.config.model_args,
             timm=timm.__version__,
             transform=transform.describe(),
-            decoder=decoder_version(),
+            decoder=decoder_version(decoder),
             dtype=dtype,
             autocast=backbone.config.autocast,
             output=backbone.config.output,
@@ -76,6 +79,12 @@ def load_network(config: ExtractConfig) -> Network:
     Raises:
         ClinitError: If the backbone does not serve.
     """
+    if config.decoder == "cuda" and not config.backbone.device.startswith("cuda"):
+        raise DeviceError(
+            f"--decoder cuda decodes on the device that computes, which is"
+            f" {config.backbone.device}",
+            remedy="Leave out `--decoder`, or give `--device cuda` on a machine with a GPU.",
+        )
     backbone = load_backbone(config.backbone, named=config.head_classes is not None)
     transform = make_transform(
         config.transform,
@@ -88,7 +97,7 @@ def load_network(config: ExtractConfig) -> Network:
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     check_features(backbone, transform.normalise(noise.to(config.backbone.device)))
-    return Network.of(backbone, transform, config.dtype)
+    return Network.of(backbone, transform, config.dtype, config.decoder)
 
 
 def extract(
@@ -100,6 +109,7 @@ def extract(
     *,
     network: Network | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
@@ -116,6 +126,7 @@ def extract(
             shards of a split there writes its summary.
         network: The network that `config` names and its transform, if they are loaded already.
         on_progress: Called after every batch.
+        on_note: Called with how the network computes, if that was chosen now.
 
     Raises:
         ClinitError: If the backbone does not serve, the cache belongs to another extraction or
@@ -142,37 +153,76 @@ def extract(
         names = find_head_names(head, class_names, config.head_classes, out)
         identifier = network.fingerprint.backbone_identifier
         head = replace(head, class_names=names.names, fingerprint=identifier)
-
-    def split_run(manifest: Manifest, folder: Path, view: View | None = None) -> SplitRun:
-        return SplitRun(
-            plan=_plan(network, manifest, folder, config, view),
-            manifest=manifest,
-            root=root,
-            folder=folder,
-            backbone=network.backbone,
-            transform=network.transform,
-            view=view,
-            settings=config,
-            part=part,
-            head=head,
-            head_names=names,
-            on_progress=on_progress,
-        )
-
-    runs = [split_run(manifest, out / split) for split, manifest in manifests.items()]
+    places: list[tuple[Manifest, Path, View | None]] = [
+        (manifest, out / split, None) for split, manifest in manifests.items()
+    ]
     for number in range(config.views):
         view = View.of(network.transform, seed=config.view_seed, number=number)
-        runs.append(split_run(manifests["train"], out / VIEWS_FOLDER / str(number), view))
-    for run in runs:
-        if (run.folder / PLAN_FILE).exists():
-            settle_plan(run.plan, run.folder)  # refused now, not after hours
+        places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
+    make_folder(out)
+    with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once are of one way
+        plans = [_plan(network, config, *place) for place in places]
+        folders = [folder for _, folder, _ in places]
+        network = _on_its_way(network, plans, folders, config, part, on_note)
+        runs = [
+            SplitRun(
+                plan=replace(plan, compiled=network.backbone.program is not None),
+                manifest=manifest,
+                root=root,
+                folder=folder,
+                backbone=network.backbone,
+                transform=network.transform,
+                view=view,
+                settings=config,
+                part=part,
+                head=head,
+                head_names=names,
+                on_progress=on_progress,
+            )
+            for plan, (manifest, folder, view) in zip(plans, places, strict=True)
+        ]
+        make_folder(runs[0].folder, within=out)
+        for run in runs:
+            if run is runs[0] or (run.folder / PLAN_FILE).exists():
+                settle_plan(run.plan, run.folder)  # refused now, not after hours
     for run in runs:
         make_folder(run.folder, within=out)
         yield run.run()
 
 
+def _on_its_way(
+    network: Network,
+    plans: Sequence[Plan],
+    folders: Sequence[Path],
+    config: ExtractConfig,
+    part: Part,
+    on_note: Callable[[str], None],
+) -> Network:
+    """Return the network as it computes: compiled or not, as the cache was begun or as it pays."""
+    begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
+    wanted = config.compile
+    if begun and wanted == "auto":
+        wanted = "on" if begun[0] else "off"
+    left = sum(
+        len(plan.rows(shard))
+        for plan, folder in zip(plans, folders, strict=True)
+        for shard in part.shards(plan.num_shards)
+        if not (folder / shard_name(shard)).exists()
+    )
+    backbone = on_its_way(
+        network.backbone,
+        network.transform,
+        wanted,
+        device=torch.device(network.backbone.config.device),
+        batch_size=plans[0].batch_size,
+        images=left,
+        on_note=on_note,
+    )
+    return replace(network, backbone=backbone)
+
+
 def _plan(
-    network: Network, manifest: Manifest, folder: Path, config: ExtractConfig, view: View | None
+    network: Network, config: ExtractConfig, manifest: Manifest, folder: Path, view: View | None
 ) -> Plan:
     fingerprint = network.fingerprint.of_rows(manifest.digest)
     if view is not None:

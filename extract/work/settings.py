@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import cpu_count
@@ -22,6 +23,11 @@ class Settings:
     """Standard deviation of a pixel, one number or one per channel; the model's own when None."""
     batch_size: int | None = None
     """Images per forward pass; None for what the cache was begun with, else `BATCH_SIZES`."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether the network computes as one program; `auto`: as the cache was begun, else if that
+    pays (`network.compiled`)."""
+    decoder: Literal["cpu", "cuda"] = "cpu"
+    """What decodes JPEG files: threads, or the CUDA device; other pixels, see `dataset.decode`."""
     workers: int | None = None
     """Threads that read and decode; None for one on each usable CPU."""
     dtype: str = "float16"

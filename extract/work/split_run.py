@@ -372,6 +372,7 @@ class SplitRun:
             max_pixels=self.settings.max_pixels,
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,
+            for_device=self.settings.decoder == "cuda",
         )
         with closing(loaded) as batches:
             while True:

@@ -133,7 +133,13 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
     bad: list[InvalidRow] = []
     with listener.extracting() as on_progress:
         for result in extract(
-            manifests, root, folder, job.extraction, network=network, on_progress=on_progress
+            manifests,
+            root,
+            folder,
+            job.extraction,
+            network=network,
+            on_progress=on_progress,
+            on_note=listener.note,
         ):
             bad += result.split.summary.invalid
     _CONTENT.write(folder / _CONTENT_FILE, content)

@@ -20,7 +20,7 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.known import MAX_PIXELS, title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.extract.network.backbone import Backbone
-from clinit.extract.work.pipeline import ImageBatch, load_batches
+from clinit.extract.network.compiled import Compile, on_its_way
+from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.folder import read_model
 from clinit.headtrain.model.memory import Memory
@@ -180,6 +181,12 @@ class Predictor(ABC):
     ) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to normalised images."""
 
+    def on_its_way(
+        self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
+    ) -> Predictor:
+        """Return what predicts a number of images best: this, or a compiled network."""
+        return self
+
     def _logits(
         self, pixels: UInt8[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
@@ -205,7 +212,9 @@ class Predictor(ABC):
         workers: int | None = None,
         max_pixels: int = MAX_PIXELS,
         reject: Rejection | None = None,
+        compile: Compile = "auto",
         on_images: Callable[[int], None] = lambda done: None,
+        on_note: Callable[[str], object] = lambda note: None,
     ) -> list[Prediction]:
         """Return a prediction per image, in order; a bad image does not stop the others.
 
@@ -216,7 +225,9 @@ class Predictor(ABC):
             workers: Threads that read and decode; default: the CPUs that the process may use.
             max_pixels: Largest image that is decoded; a larger one is a bad image.
             reject: When an image is of none of the classes; None for never.
+            compile: Whether the network computes as one program (`extract.network.compiled`).
             on_images: Called after every batch with the number of images done.
+            on_note: Called with how the network computes, if that was chosen.
 
         Raises:
             ImageError: If the folder holds no image or cannot be read.
@@ -237,15 +248,18 @@ class Predictor(ABC):
         named = Named(facts.class_names, facts.tasks, divisor)
         found = [Prediction(path, (), MISSING) for path in paths]
         there = [row for row, path in enumerate(paths) if _exists(path)]
-        for batch in load_files(
+        device = torch.device(self.device)
+        batches = load_files(
             [paths[row] for row in there],
             facts,
             batch_size=batch_size,
             workers=workers or cpu_count(),
             max_pixels=max_pixels,
-            pin_memory=self.device.startswith("cuda"),
-        ):
-            answers = named.answers(self._logits(batch.pixels), top, reject)
+            pin_memory=device.type == "cuda",
+        )
+        network = self.on_its_way(compile, len(there), batch_size, on_note)
+        for batch, logits in features_of(batches, network._logits, device, Timing()):
+            answers = named.answers(logits, top, reject)
             for row, answer in zip(batch.rows, answers, strict=True):
                 told = answer
                 if row in batch.reasons:
@@ -276,7 +290,26 @@ class Classifier(Predictor):
         self, images: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to normalised images."""
-        return self.backbone.logits(images)
+        if self.backbone.program is None:
+            return self.backbone.logits(images)
+        head, features = self.backbone.head, self.backbone.features(images)
+        weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
+        return features @ weight.T + bias
+
+    def on_its_way(
+        self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
+    ) -> Classifier:
+        """Return the classifier with a compiled network if that pays."""
+        backbone = on_its_way(
+            self.backbone,
+            self.facts.transform,
+            wanted,
+            device=torch.device(self.device),
+            batch_size=batch_size,
+            images=images,
+            on_note=on_note,
+        )
+        return replace(self, backbone=backbone)
 
 
 def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:

@@ -82,8 +82,6 @@ class RunRecord:
     for programs."""
     digests: Mapping[str, str] | None = None
     """SHA-256 of the files by name; None where it is not stored, or by an earlier version."""
-    strangers: tuple[str, ...] = ()
-    """Files in its folder that are not of the record."""
 
     def __repr__(self) -> str:
         tasks = len(self.info["tasks"])
@@ -219,13 +217,13 @@ def read_record(folder: Path) -> RunRecord:
         RecordError: If there is none, or it is incomplete, damaged or has another layout.
     """
     info, digests = _read_info(folder)
-    strangers = _strangers(folder, digests)
+    _strangers(folder, digests)  # refuses a record that lacks a file
     tables: dict[str, Any] = {
         name: parse_table(name, _content(folder, table_file(name), digests), folder)
         for name in TABLES
         if name not in LATER_TABLES or table_file(name) in (digests or ())
     }
-    return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
+    return RunRecord(path=folder, info=info, digests=digests, **tables)
 
 
 def read_info(folder: Path) -> RunInfo:

@@ -16,9 +16,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Any
+
+import numpy as np
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Setting
@@ -68,12 +69,6 @@ Grid = Mapping[str, Choice]
 are not named keep their default."""
 
 
-@cache
-def fields(*, top: bool = False) -> Mapping[str, Setting]:
-    """Return the settings that a sweep can vary, by name: those of one value each."""
-    return {name: field for name, field in settings_of(top=top).items() if not field.items}
-
-
 def field_named(name: str, *, top: bool = False) -> Setting:
     """Return a setting by its name or its option, with dashes or underscores.
 
@@ -87,7 +82,7 @@ def field_named(name: str, *, top: bool = False) -> Setting:
     if found is None:
         raise ExperimentError(
             f"a sweep of {'train-top' if top else 'train-head'} has no field {name!r}",
-            remedy=nearest(name, dict.fromkeys([*fields(top=top), *by_option])),
+            remedy=nearest(name, dict.fromkeys([*every, *by_option])),
         )
     if found.items:
         raise ExperimentError(
@@ -176,9 +171,9 @@ def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> Non
                 remedy=f"Give all its values at once: {field.name}=first,second.",
             )
     if len(fields) == 1:
-        grid[key] = _choice(fields[0], _parts(content, ","))
+        grid[key] = _choice(fields[0], _parts(content))
         return
-    rows = [_parts(row, ",") for row in (content if isinstance(content, list) else [content])]
+    rows = [_parts(row) for row in (content if isinstance(content, list) else [content])]
     if isinstance(content, str):
         rows = [row.split(",") for row in content.split(";")]
     found = []
@@ -194,10 +189,10 @@ def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> Non
     grid[key] = Together(tuple(key.split(",")), tuple(dict.fromkeys(found)))
 
 
-def _parts(content: Any, comma: str) -> list[str]:
+def _parts(content: Any) -> list[str]:
     """Return the words of a value: of a text, a number, true or false, or a list of these."""
     if isinstance(content, str):
-        return content.split(comma)
+        return content.split(",")
     values = content if isinstance(content, list) else [content]
     return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
 
@@ -233,8 +228,6 @@ def _interval(field: Setting, part: str, low: str, high: str, scale: str) -> Int
 
 
 def _spread(field: Setting, interval: Interval, part: str, count: int) -> list[Value]:
-    import numpy as np  # a shell that completes a word does not wait for it
-
     if not 2 <= count <= LIMIT:
         raise _not_a_range(field, part, f"it needs a count of 2 to {LIMIT:,}")
     space = np.geomspace if interval.log else np.linspace

@@ -25,6 +25,7 @@ from clinit.extract.cache.plan import shard_name
 from clinit.extract.cache.read import CacheSplit
 from clinit.extract.dataset.images import images_of
 from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.compiled import Forward
 from clinit.extract.network.transform import Transform
 from clinit.extract.work.pipeline import load_batches
 from clinit.headtrain.stream.buffer import Pool
@@ -41,10 +42,17 @@ class Trunk:
     config: BackboneConfig
     cut: Cut
     transform: Transform
+    program: Forward | None = None
+    """`forward`, compiled for the batches of one size; None computes layer by layer."""
 
+    @torch.no_grad()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
         """Return the activations of normalised images, in float32."""
-        with torch.no_grad(), self.config.arithmetic():
+        return (self.program or self.forward)(batch)
+
+    def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return the same layer by layer, as a program is made of it."""
+        with self.config.arithmetic():
             activations = self.cut.trunk(batch)
         return activations.float()
 

@@ -26,10 +26,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import CacheError
-from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.plan import FILE as PLAN_FILE
+from clinit.extract.cache.plan import Plan, read_plan
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head_names import HeadNames
+from clinit.extract.network.compiled import on_its_way
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
@@ -123,7 +125,8 @@ class TrunkCache:
     def path(self, plan: Plan) -> Path:
         """Return the folder of a part."""
         name = re.sub(r"[^\w.-]", "-", plan.dataset)  # whatever the manifest says: no path
-        return self.storage.folder / f"{name}-{plan.split}-{plan.identifier[:16]}"
+        identifier = replace(plan, compiled=False).identifier  # the same rows, whatever the way
+        return self.storage.folder / f"{name}-{plan.split}-{identifier[:16]}"
 
     def bytes(self, part: Part) -> int:
         """Return the size of a part in float16."""
@@ -184,6 +187,7 @@ class TrunkCache:
             pass
         self.from_images(part)  # checks them
         with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
+            trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
             result = SplitRun(
@@ -191,8 +195,8 @@ class TrunkCache:
                 manifest=part.manifest(),
                 root=part.root,
                 folder=folder,
-                backbone=self.trunk,
-                transform=self.trunk.transform,
+                backbone=trunk,
+                transform=trunk.transform,
                 settings=settings,
                 head=None,
                 head_names=HeadNames(),
@@ -202,6 +206,23 @@ class TrunkCache:
             ).run()
         # None of them, if the process that was waited for has computed all.
         return self._open(part, folder, computed_here=result.computed_rows > 0)
+
+    def _on_its_way(
+        self, plan: Plan, folder: Path, on_note: Callable[[str], object]
+    ) -> tuple[Trunk, Plan]:
+        """Return the trunk as it computes a part, as that was begun or as it pays; and the plan."""
+        begun = read_plan(folder).compiled if (folder / PLAN_FILE).exists() else None
+        there = sum(1 for _ in folder.glob("shard-*.h5"))
+        trunk = on_its_way(
+            self.trunk,
+            self.trunk.transform,
+            "auto" if begun is None else "on" if begun else "off",
+            device=torch.device(self.trunk.config.device),
+            batch_size=self.batch_size,
+            images=max(0, plan.num_rows - there * plan.shard_rows),
+            on_note=on_note,
+        )
+        return trunk, replace(plan, compiled=trunk.program is not None)
 
     def _open(
         self, part: Part, folder: Path, *, computed_here: bool

@@ -86,7 +86,6 @@ MISTAKES = {
     ("demo", "here", "there"): "here there",
     ("cache", "show", "caches[bold]/absent"): r"no feature cache at caches\[bold\]/absent",
     ("cache", "show", "x" * 5000): "File name too long",
-    ("probe", "c", "--seed", "1", "--seed", "1"): "--seed is given more than once",
     ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127/255 meant",
     ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
     ("reproduce", "last-laier"): "last-layer",

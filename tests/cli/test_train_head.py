@@ -271,7 +271,8 @@ def test_facts_beside_or_in_a_head_are_read_and_damaged_ones_reported(
         assert "run `clinit align` again" in error.remedy
     write_head(replace(today, alignment={**today.alignment, "lr": []}), path)
     error = refused(train("runs", "--head", str(path)))
-    assert str(error).startswith(f"the alignment in {path} is damaged: lr is []")
+    assert str(error).startswith(f"the alignment in {path} is damaged: ")
+    assert "`$.lr`" in str(error)
 
 
 # The same command again.

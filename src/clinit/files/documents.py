@@ -2,7 +2,7 @@
 
 Every document of ours says its format and ends with the SHA-256 of the rest of it, so that a
 changed byte is found whatever it would have meant. It is then converted into the type that the
-reader names: what is missing, of another type or out of range is named by its field. Size and
+reader names: msgspec names the field that is missing, of another type or out of range. Size and
 nesting are bounded before anything is believed.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +145,7 @@ class DocumentKind:
         except RecursionError as error:
             raise self._damaged(origin, "it is nested too deeply") from error
         except (msgspec.ValidationError, ValueError, TypeError, OverflowError) as error:
-            raise self._damaged(origin, described(error, content)) from error
+            raise self._damaged(origin, str(error)) from error
 
     def _damaged(self, origin: str, why: str) -> ClinitError:
         return self._refusal(f"{origin} is damaged: {why}")
@@ -158,35 +157,6 @@ class DocumentKind:
 def content_sha256(content: Any) -> str:
     """Return the SHA-256 (hex) of plain values, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def described(error: Exception, content: Any) -> str:
-    """Return which field of `content` is wrong, what it holds and what is expected."""
-    what, _, place = str(error).partition(" - at `$")
-    field = place.rstrip("`").lstrip(".")
-    if lacking := _LACKING.fullmatch(what):
-        return f"{field + ' lacks' if field else 'it lacks'} `{lacking['field']}`"
-    if what.startswith("Invalid enum value"):
-        what = "Expected another value"
-    if not field or not what.startswith("Expected"):  # a constructor says more itself
-        return what
-    what = what[0].lower() + what[1:]
-    found = _ABSENT if "[...]" in field else _value_at(content, field)
-    return f"{field}: {what}" if found is _ABSENT else f"{field} is {_shown(found)}, {what}"
-
-
-_LACKING = re.compile("Object missing required field `(?P<field>[^`]*)`")
-_ABSENT = object()
-
-
-def _value_at(content: Any, field: str) -> Any:
-    """Return the value at a path such as `shards[3].rows`."""
-    for step in re.findall(r"[^.\[\]]+", field):
-        try:
-            content = content[int(step) if isinstance(content, list | tuple) else step]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return _ABSENT
-    return content
 
 
 def _shown(value: object) -> str:

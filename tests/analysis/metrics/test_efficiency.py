@@ -3,19 +3,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from clinit.analysis.metrics.efficiency import (
-    LEVELS,
     READINGS,
     NoLevel,
     Reading,
     comparison_key,
     gain,
-    times_to_levels,
 )
-from clinit.analysis.report.run import time_row
 from clinit.headtrain.record.format import RunRecord
 
 
@@ -138,64 +133,3 @@ def test_a_gain_is_bounded_where_the_run_is_there_at_its_start_and_random_is_not
 ) -> None:
     found = gain(curve(*run), random)
     assert (found.bounded("equal-level"), found.bounded("random-best")) == (equal, best)
-
-
-Curve = Sequence[float | None]
-TIMED = {"task": pl.Int16, "iteration": pl.Int32, "acc_new": pl.Float64, "elapsed_s": pl.Float64}
-
-
-def frame(*tasks: Curve, pace: float = 1.0) -> pl.DataFrame:
-    """Tasks with an evaluation every 50 iterations, `pace` seconds after the one before."""
-    rows, elapsed = [], 0.0
-    for number, curve in enumerate(tasks, 1):
-        for index, accuracy in enumerate(curve):
-            elapsed += pace
-            rows.append((number, 50 * index, accuracy, elapsed))
-    return pl.DataFrame(rows, schema=TIMED, orient="row")
-
-
-def naive_time(run: Curve, random: Curve, level: int, pace: float) -> tuple[int, float] | None:
-    """Iterations and seconds, evaluation by evaluation."""
-    target = level / 100 * max(value for value in random if value is not None)
-    for index, value in enumerate(run):
-        if value is not None and value >= target - 1e-9:
-            return 50 * index, pace * (index + 1)
-    return None
-
-
-curves = st.lists(st.integers(0, 60).map(lambda n: 100 * n / 60), min_size=2, max_size=8)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(curves, curves), min_size=1, max_size=3))
-def test_times_are_those_of_looking_at_one_evaluation_after_the_other(
-    tasks: list[tuple[list[float], list[float]]],
-) -> None:
-    run, random = zip(*tasks, strict=True)
-    found = times_to_levels(frame(*run, pace=0.5), frame(*random))
-    assert [*found] == [task for task, curve in enumerate(random, 1) if max(curve) > 0]
-    for task, times in found.items():
-        for level in LEVELS:
-            reached = times[level]
-            expected = naive_time(run[task - 1], random[task - 1], level, 0.5)
-            assert reached == (None if expected is None else pytest.approx(expected))
-
-
-def test_a_level_above_the_start_is_reached_after_no_iteration_but_some_seconds() -> None:
-    found = times_to_levels(frame([80.0, 80.0], [10.0, 80.0]), frame([0.0, 80.0], [0.0, 80.0]))
-    assert found[1][95] == (0, 1.0)
-    # Counted from the last evaluation of the first task, at 2 seconds.
-    assert found[2][95] == (50, 2.0)
-
-
-def test_means_are_over_the_tasks_that_reach_a_level_and_their_share_is_counted() -> None:
-    random = frame([0.0, 100.0], [0.0, 100.0], [0.0, 100.0])
-    found = times_to_levels(frame([0.0, 92.0], [0.0, 96.0], [0.0, 50.0]), random)
-    assert found[3] == dict.fromkeys(LEVELS)
-    row = time_row([*found.values()])
-    for level, expected in ((90, (50, 2, 2 / 3)), (95, (50, 2, 1 / 3)), (99, (None, None, 0))):
-        names = ("iterations_to", "seconds_to", "share_reaching")
-        assert tuple(row[f"{name}_{level}"] for name in names) == expected
-    assert time_row([])["share_reaching_90"] is None
-    for silent in ([None, None], [0.0, 0.0], [80.0]):
-        assert times_to_levels(frame([90.0, 90.0]), frame(silent)) == {}

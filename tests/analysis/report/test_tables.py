@@ -154,19 +154,17 @@ def test_means_over_some_tasks_only_are_starred(make_run: MakeRun) -> None:
         for s in (0, 1)
     ]
     report = report_of([*slow, *(make_run("random", seed=s) for s in (0, 1))])
-    ranked, metrics = printed(report.ranking(), 160), printed(report.metrics_table(), 160)
+    ranked = printed(report.ranking(), 160)
     assert line_of("least-square", ranked)[-1].endswith("*")
     assert not line_of("random", ranked)[-1].endswith("*")
-    assert " ".join(line_of("least-square", metrics)).count("*") == 3
     assert "*: not in every task of every run." in " ".join(ranked.split())
 
 
-def test_metrics_that_no_record_holds_are_named_and_take_no_room(make_run: MakeRun) -> None:
+def test_metrics_that_no_record_holds_take_no_room(make_run: MakeRun) -> None:
     record = make_run("random")
     within = pl.lit(None, pl.Int32).alias("correct_in_task")
     older = replace(record, evaluations=record.evaluations.with_columns(within), mistakes=None)
     text = printed(report_of([older]).metrics_table(), 120)
-    assert "In no run: A_task, A_base." in " ".join(text.split())
     assert "A_task" not in text.splitlines()[0]
 
 

@@ -114,7 +114,7 @@ def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
 def test_negative_numbers_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
     report = report_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
-    latex, markdown = report.latex(metrics=True), report.markdown(metrics=True)
+    latex, markdown = report.latex(), report.markdown()
     assert r"\textsuperscript{*}" in latex
     assert r"\*" in markdown
     assert "gain" not in report_of([make_run("least-square")]).latex(), "no random run"

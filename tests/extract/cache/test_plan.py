@@ -69,7 +69,7 @@ def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> No
     content |= {"format": "clinit-cache/1", "fingerprint": [1]}
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(
-        CacheError, match=r"fingerprint.fields is \[1\], expected `object`, got `array`"
+        CacheError, match=r"Expected `object`, got `array` - at `\$\.fingerprint\.fields`"
     ):
         read_plan(tmp_path)
 

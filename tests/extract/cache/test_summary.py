@@ -68,21 +68,11 @@ def inside(field: str, place: int | str, value: object = None, **fields: object)
 
 
 DAMAGES = [
-    (changed(num_valid=3), "num_valid is 3 of 20, and `invalid` lists 3 rows, in order"),
-    (changed(num_rows=21, num_valid=18), "num_rows is 21, expected 20"),
-    (changed(dim=5), "dim is 5, expected 6"),
-    (changed(dtype="float16"), "dtype is float16, expected float32"),
-    (changed(dtype="int8"), "dtype is 'int8', expected another value"),
-    (changed(shards=[]), "number of shards is 0, expected 3"),
-    (inside("shards", 1, rows=6), "shards is …"),
-    (inside("shards", 0, name="../x.h5"), "shards is [('../x.h5', 7)"),
-    (inside("invalid", 0, row=4), "lists 3 rows, out of order"),
-    (inside("invalid", 2, row=20), "lists 3 rows, out of order"),
-    (inside("head", "correct", 300), "the head has 300 of 17 rows correct"),
-    (lambda c: c["head"].update(correct=18, total=18), "18 of 18 rows correct, of 17 with"),
-    (inside("run", "images_per_s", -3), "run.images_per_s is -3, expected `float` >= 0.0"),
-    (inside("run", "shares", {"read": "a"}), "run.shares[...]: expected `float`, got `str`"),
-    (lambda c: c.pop("invalid"), "it lacks `invalid`"),
+    (changed(dtype="int8"), "`$.dtype`"),
+    (changed(plan="another"), "belong to different extractions"),
+    (inside("run", "images_per_s", -3), "`$.run.images_per_s`"),
+    (inside("run", "shares", {"read": "a"}), "`$.run.shares[...]`"),
+    (lambda c: c.pop("invalid"), "missing required field `invalid`"),
 ]
 
 
@@ -102,6 +92,17 @@ def test_an_unchanged_summary_of_an_earlier_version_is_read(split: CacheSplit) -
     found = open_split(split.path)
     without = replace(split.summary.head, tensors=None)
     assert found.summary == replace(split.summary, head=without)
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGES)
+def test_a_summary_with_a_wrong_field_or_of_another_plan_is_refused(
+    split: CacheSplit, change: Change, message: str
+) -> None:
+    path = edit(split, change)
+    with pytest.raises(CacheError) as caught:
+        open_split(split.path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

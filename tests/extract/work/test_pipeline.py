@@ -50,6 +50,37 @@ def load(root: Path, sizes: list[int] | None = None, **options: Any) -> list[Ima
     return list(load_batches(images, [range(0, 3), range(3, 5)], TRANSFORM, **settings))
 
 
+def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: Path) -> None:
+    rows, columns = np.mgrid[0:40, 0:50]
+    ramp = np.stack([5 * columns, 6 * rows, 2 * (rows + columns)], -1).astype(np.uint8)
+    image, turned = Image.fromarray(ramp), Image.Exif()
+    turned[0x0112] = 6
+    for name, each, settings in (
+        ("rgb.jpg", image, {}),
+        ("grey.jpg", image.convert("L"), {}),
+        ("cmyk.jpg", image.convert("CMYK"), {}),
+        ("turned.jpg", image, {"exif": turned}),
+        ("rgb.png", image, {}),
+    ):
+        each.save(tmp_path / name, **settings)
+    (tmp_path / "half.jpg").write_bytes((tmp_path / "rgb.jpg").read_bytes()[:600])
+    names = ["rgb.jpg", "grey.jpg", "cmyk.jpg", "turned.jpg", "rgb.png", "half.jpg"]
+
+    def loaded(*, for_device: bool) -> ImageBatch:
+        files = ImageFiles(tmp_path, names, None)
+        (batch,) = load_batches(files, [range(6)], TRANSFORM, workers=1, for_device=for_device)
+        return batch
+
+    plain, batch = loaded(for_device=False), loaded(for_device=True)
+    assert plain.finish is None
+    assert [bool(each.any()) for each in batch.pixels] == [False, False, True, True, True, False]
+    assert batch.finish is not None
+    batch.finish(batch.pixels)
+    difference = (batch.pixels.int() - plain.pixels.int()).abs().float()
+    assert float(difference.mean()) < 1  # of 255 steps: on a device, another decoder
+    assert batch.reasons.keys() == plain.reasons.keys() == {5}
+
+
 def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:
     sizes = [(root / f"{number}.png").stat().st_size for number in range(5)]
     assert [batch.reasons for batch in load(root, sizes)] == [{}, {}]

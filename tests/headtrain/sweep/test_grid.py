@@ -10,7 +10,7 @@ from clinit.headtrain.sweep.grid import (
     Interval,
     Together,
     check_size,
-    fields,
+    field_named,
     grid_of,
     merge,
     names_in,
@@ -22,7 +22,12 @@ from clinit.headtrain.sweep.grid import (
 
 @pytest.mark.parametrize("top", [False, True])
 def test_every_setting_of_one_value_can_be_varied(top: bool) -> None:
-    assert settings_of(top=top).keys() - fields(top=top).keys() == {"class_order"}
+    for name in settings_of(top=top):
+        if name == "class_order":
+            with pytest.raises(ExperimentError, match="cannot be varied"):
+                field_named(name, top=top)
+        else:
+            assert field_named(name, top=top).name == name
 
 
 def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:

@@ -1,0 +1,148 @@
+"""Compiled networks: the same features up to rounding, whatever the batch; and when it pays."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from clinit.cli.main import app
+from clinit.errors import BackboneError, CacheError
+from clinit.extract.cache.plan import Part, read_plan, shard_name
+from clinit.extract.cache.read import open_cache
+from clinit.extract.network import compiled as module
+from clinit.extract.network.backbone import Backbone, load_backbone
+from clinit.extract.network.compiled import Compile, compiled, on_its_way
+from clinit.extract.network.transform import Transform
+from tests.extract.work.made import extracted, files, tiny_backbone, tiny_config
+
+TRANSFORM = Transform(32, (32, 32), "bilinear", (0.5,) * 3, (0.5,) * 3)
+CPU = torch.device("cpu")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture
+def backbone(tiny_weights: Path) -> Backbone:
+    return load_backbone(tiny_backbone(tiny_weights))
+
+
+def chosen(backbone: Backbone, wanted: Compile, images: int) -> tuple[Backbone, list[str]]:
+    """Return the network on its way, and what was noted."""
+    notes: list[str] = []
+    found = on_its_way(
+        backbone,
+        TRANSFORM,
+        wanted,
+        device=CPU,
+        batch_size=4,
+        images=images,
+        on_note=notes.append,
+    )
+    return found, notes
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_features_are_those_of_the_plain_network_and_do_not_depend_on_the_rest_of_a_batch(
+    backbone: Backbone,
+) -> None:
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    program = compiled(backbone.forward, images)
+    whole = program(images)
+    plain = backbone.features(images)
+    np.testing.assert_allclose(whole, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
+    for count in (1, 3):
+        assert torch.equal(program(images[:count]), whole[:count])
+    assert torch.equal(program(images.to(memory_format=torch.channels_last)), whole)
+
+
+def test_a_few_images_are_not_worth_a_compilation(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: pytest.fail("compiled"))
+    for wanted, images in (("off", 10**9), ("auto", 20), ("auto", 0)):
+        assert chosen(backbone, wanted, images) == (backbone, [])
+
+
+def slowed(seconds: float) -> Callable[..., Callable[[Tensor], Tensor]]:
+    """Return what stands for the compiler: the program takes so long for each batch."""
+
+    def compile(forward: Callable[[Tensor], Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
+        def call(batch: Tensor) -> Tensor:
+            time.sleep(seconds)
+            return forward(batch)
+
+        return call
+
+    return compile
+
+
+def test_a_program_is_kept_if_it_is_faster(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = 0.05
+    slow = replace(backbone)
+    monkeypatch.setattr(
+        Backbone, "forward", lambda self, batch: (time.sleep(plain), torch.ones(len(batch), 12))[1]
+    )
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: lambda b: torch.ones(4, 12))
+    found, (note,) = chosen(slow, "auto", 10**6)
+    assert found.program is not None
+    assert note.startswith("the network is compiled")
+    monkeypatch.setattr(torch, "compile", slowed(0.01))
+    found, (note,) = chosen(slow, "auto", 10**6)
+    assert found.program is None
+    assert "not compiled" in note
+
+
+def test_without_a_compiler_the_plain_network_computes_unless_a_program_is_asked_for(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(forward: object, **options: object) -> Callable[[Tensor], Tensor]:
+        def call(batch: Tensor) -> Tensor:
+            raise RuntimeError("InvalidCxxCompiler: no working C++ compiler\nmore")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(module, "LEAST_S", 0.0)
+    found, notes = chosen(backbone, "auto", 10**6)
+    assert (found, len(notes)) == (backbone, 1)
+    assert "no working C++ compiler" in notes[0]
+    with pytest.raises(BackboneError, match="no working C"):
+        chosen(backbone, "on", 10**6)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"  # 15 and 6 images
+    config = tiny_config(tiny_weights, batch_size=4, shard_rows=8, workers=1)
+    on = replace(config, compile="on")
+    extracted(root, tmp_path / "whole", on)
+    extracted(root, out, on, Part(1, 2))
+    (out / "train" / shard_name(0)).unlink()
+    extracted(root, out, config)  # auto: as it was begun
+    assert files(out) == files(tmp_path / "whole")
+    (out / "val" / shard_name(0)).write_bytes(b"damaged")
+    assert extracted(root, out, config)[1].computed_rows == 6
+    assert files(out) == files(tmp_path / "whole")
+    assert read_plan(out / "val").compiled
+    with pytest.raises(CacheError, match="compiled = True, this command has compiled = False"):
+        extracted(root, out, replace(config, compile="off"))
+    extracted(root, tmp_path / "plain", config)
+    assert not read_plan(tmp_path / "plain" / "train").compiled
+    one, other = (open_cache(each).split("train").load() for each in (out, tmp_path / "plain"))
+    scale = np.abs(other.features).max()
+    np.testing.assert_allclose(one.features, other.features, rtol=2**-10, atol=1e-3 * scale)
+    result = CliRunner().invoke(app, ["cache", "verify", str(out), "--deep", "8"])
+    assert result.exit_code == 0, result.output
