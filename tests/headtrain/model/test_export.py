@@ -166,7 +166,7 @@ def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
 ) -> None:
     second = export_run(tiny_run, tmp_path / "second.safetensors").path
     assert exported.path.read_bytes() == second.read_bytes()
-    seal_record(run, base={**read_info(run)["base"], "path": "caches/elsewhere"})
+    seal_record(run, base={**(read_info(run)["base"] or {}), "path": "caches/elsewhere"})
     with pytest.raises(CacheError, match="not at caches/elsewhere: nothing is there") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "--base CACHE" in caught.value.remedy
@@ -308,7 +308,7 @@ def test_without_a_temperature_the_head_has_the_bits_of_the_run(
 def with_base(run: TrainedRun, **told: Any) -> TrainedRun:
     """Return a run whose record says this of its base cache; None: it says nothing of it."""
     info = run.record.info
-    base = {name: each for name, each in {**info["base"], **told}.items() if each}
+    base = {name: each for name, each in {**(info["base"] or {}), **told}.items() if each}
     return replace(run, record=replace(run.record, info={**info, "base": base}))  # type: ignore[typeddict-item]
 
 
@@ -326,7 +326,7 @@ def test_other_rows_than_those_of_the_run_are_refused(
     tiny_run: Path, name: str, split: str, differs: str
 ) -> None:
     found = TrainedRun.read(tiny_run)
-    fingerprint = {**found.record.info["base"]["fingerprint"], "timm": "0.0.1"}
+    fingerprint = {**found.record.info["new"]["fingerprint"], "timm": "0.0.1"}
     run = with_base(found, **{name: fingerprint if name == "fingerprint" else "0" * 64})
     with pytest.raises(CacheError, match=differs) as refused:
         run.rows(split)
