@@ -61,6 +61,9 @@ class BaseHead(TypedDict, total=False):
 class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
+    init: str
+    """In the first task of a stream without base classes alone: what the head begins with, for
+    every `init` of the settings."""
     factor: Number | None
     shift: Number | None
     loss_before: Number | None
@@ -97,7 +100,8 @@ class RunInfo(TypedDict, total=False):
 
     id: Required[str]
     config: Required[Settings]
-    base: Required[SideInfo]
+    base: Required[SideInfo | None]
+    """None if the stream starts from nothing."""
     new: Required[SideInfo]
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
