@@ -83,9 +83,10 @@ def run_experiment(
     The same call on the same device gives the same numbers, bit for bit.
 
     Args:
-        base: Features of the classes of the pretrained head.
+        base: Features of the classes of the pretrained head; or `no_base(new)`, for a stream that
+            starts from nothing.
         new: Features of the classes that arrive.
-        head: The pretrained head.
+        head: The pretrained head; of `no_base`, its own.
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
@@ -106,6 +107,11 @@ def run_experiment(
     names_of(studies)
     if len({study.shared for study in studies}) > 1:
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
+    if not base.class_names and studies[0].start.head_width == "full":
+        raise ExperimentError(
+            "--head-width full widens a pretrained head, and there is none: no base classes",
+            remedy="Leave it out, or give the cache of base classes (--base CACHE).",
+        )
     scenario = build_scenario(base, new, head, studies[0].stream)
     check_memory(scenario, studies[0], head.dim)
     notes = data_notes(scenario, base, new, studies, origin.head)
@@ -159,9 +165,9 @@ def records_of(
             "id": name,
             "config": cast(Settings, study.settings()),
             "seconds": float(learner.seconds[index]),
-            "base": cast(SideInfo, origin.base.description),
+            "base": cast(SideInfo, origin.base.description) or None,
             "new": cast(SideInfo, origin.new.description),
-            "head": cast(BaseHead, dict(origin.head)),
+            "head": cast(BaseHead, dict(origin.head)) if origin.base.class_names else None,
             "notes": [
                 *notes,
                 *learner.notes,

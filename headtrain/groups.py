@@ -70,7 +70,7 @@ def find_groups(
             trees += [_Tree.of(part, take(features, part)) for part in parts]
     groups = _grouped(trees, len(labels), by_averages=False)
     _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    if (sizes[places] > 1).mean() < OFTEN:
+    if np.count_nonzero(sizes[places] > 1) < OFTEN * max(1, len(groups)):
         return groups
     return _grouped(trees, len(labels), by_averages=True)
 

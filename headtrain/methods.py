@@ -1,8 +1,8 @@
 """Methods on stored features: heads trained by gradients, and closed forms.
 
-A closed form sees the rows of the base classes in a first pass; then each task brings the rows of
-its classes, and no row is seen again. The pretrained head gives it the names of the base classes,
-and nothing else.
+A closed form sees the rows of the base classes, if any, in a first pass; then each task brings the
+rows of its classes, and no row is seen again. The pretrained head gives it the names of the base
+classes, and nothing else.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class GradientHeads(_OnFeatures):
         task, seen = run.task, run.seen
         shared = TaskStart(
             task,
-            self._scenario.num_base,
+            self._scenario.num_base or self._scenario.tasks[0].stop,
             seen,
             lambda: (run.data or self._training_rows(seen.rows)).arrays(),
             lambda: self._scenario.train.groups_of(seen.rows),
@@ -151,7 +151,7 @@ class GradientHeads(_OnFeatures):
 
     def _evaluate(self, run: TaskRun, iteration: int, sample: LabelledRows) -> None:
         is_last = iteration == self._shared.stream.iterations
-        if is_last and self._shared.training.correct != "none":
+        if is_last and run.task.start and self._shared.training.correct != "none":
             self._correct(run)
         with run.watch.phase("evaluate"):
             tested, ends = self._seen_tests(run.task), self._scenario.ends
@@ -164,7 +164,7 @@ class GradientHeads(_OnFeatures):
         task, entry, ends = run.task, run.entry, self._scenario.ends
         with run.watch.phase("evaluate"):
             correct = evaluate(self._bank, self._seen_tests(task), ends).correct
-        origins = pairwise((0, *ends[: task.number + 1]))
+        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))  # 0 twice: no base
         entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
         with run.watch.phase("train"), torch_stream(self.device):
             aside = self._plan.correction_rows(task)
@@ -202,7 +202,7 @@ class ClosedForm(_OnFeatures):
     def begin(self, run: TaskRun) -> None:
         """Read the features; before the first task, learn the base classes."""
         self._watch = Stopwatch(self.device)
-        if run.task.number == 1:
+        if run.task.number == 1 and self._scenario.num_base:
             with run.watch.phase("prepare"):
                 rows = self._scenario.train.rows_between(0, self._scenario.num_base)
                 data = self._training_rows(rows)

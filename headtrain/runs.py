@@ -27,7 +27,7 @@ from clinit.headtrain.record.format import (
     write_records,
 )
 from clinit.headtrain.record.info import settings_of, study_of_run
-from clinit.headtrain.stream.source import Source, head_digest, starting_head
+from clinit.headtrain.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.study.rules import PLACES
 from clinit.headtrain.study.study import Study, by_stream, identity_of, names_of
 
@@ -48,6 +48,7 @@ class RunData:
     """The data that all runs of a call read."""
 
     base: Source
+    """`no_base` of the new classes, if the streams start from nothing."""
     new: Source
     head: Head
     """The pretrained head that runs start from."""
@@ -65,7 +66,7 @@ class RunData:
     @classmethod
     def of(
         cls,
-        base: Source,
+        base: Source | None,
         new: Source,
         given: Mapping[str, Head | Path | None] | None = None,
         *,
@@ -75,16 +76,18 @@ class RunData:
         """Return the data with pretrained heads, or their files, by loss; "" for all others.
 
         Args:
-            base: The base classes.
+            base: The base classes; None for streams that start from nothing.
             new: The new classes.
             given: Heads, or their files, by loss.
             on_note: Called with how the file of a head was read, if that was not certain.
             rest: Further fields.
 
         Raises:
-            ExperimentError: If no head is given for all others and the base cache holds none.
+            ExperimentError: If no head is given for all others and the base cache holds none, or
+                one is given and no base.
             HeadError: If there is no such file, or it is damaged.
         """
+        base = no_base(new) if base is None else base
         by_loss = {"": None, **(given or {})}
         found = {loss: starting_head(base, head, on_note=on_note) for loss, head in by_loss.items()}
         facts = {loss: each for loss, (_, each) in found.items()}
@@ -226,7 +229,11 @@ def check_data(
     """
     differing = []
     for side, mine in data.descriptions.items():
-        for each in _all_fields(stored.get(side) or {}).differences(_all_fields(mine)):
+        then = stored.get(side) or {}
+        if bool(then) != bool(mine):
+            differing.append(f"{side} classes ({'none there' if mine else 'none now'})")
+            continue
+        for each in _all_fields(then).differences(_all_fields(mine)):
             there, now = each.told
             differing.append(f"{side} {each.name} ({there} there, {now} now)")
     loss = stored["config"].get("loss", "")

@@ -28,9 +28,10 @@ class Matrix:
 
     name: str
     tasks: tuple[int, ...]
+    on: tuple[str, ...]
+    """The columns: base classes, if they are tested, and classes of each task."""
     cells: tuple[tuple[float | None, ...], ...]
-    """A row after each task; columns: base classes, classes of each task. None where a class has
-    not come yet, or has no test image."""
+    """A row after each task. None where a class has not come yet, or has no test image."""
     before: float | None = None
     """That of the base head on the base classes, before task 1; None where no record holds it."""
 
@@ -45,9 +46,12 @@ def matrix_of(start: Start) -> Matrix:
         for after, cells in zip(own, row["accuracy_matrix"], strict=True):
             for on, value in zip([0, *own], cells, strict=True):
                 found.setdefault((after, on), []).append(value)
-    cells = tuple(tuple(_mean(found.get((a, on), ())) for on in (0, *tasks)) for a in tasks)
+    means = {place: mean for place, values in found.items() if (mean := _mean(values)) is not None}
+    columns = [0, *tasks] if any(on == 0 for _, on in means) else tasks
+    cells = tuple(tuple(means.get((after, on)) for on in columns) for after in tasks)
     before = _mean([accuracy_before(run.record, run.points) for run in start.runs])
-    return Matrix(start.name, tuple(tasks), cells, before)
+    names = tuple(str(on or "base") for on in columns)
+    return Matrix(start.name, tuple(tasks), names, cells, before)
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
@@ -80,10 +84,9 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     lines: list[Text] = []
     for matrix in matrices:
         lines.append(Text(shortened(matrix.name, width), style="bold"))
-        names = ["base", *map(str, matrix.tasks)]
         fitting = max(1, (width - 13) // 6)
-        for begin in range(0, len(names), fitting):
-            rows = [("on classes of", names)]
+        for begin in range(0, len(matrix.on), fitting):
+            rows = [("on classes of", [*matrix.on])]
             if matrix.before is not None and begin == 0:
                 nothing = ["-"] * len(matrix.tasks)
                 rows.append(("before task 1", [_text(matrix.before, 1), *nothing]))
@@ -112,9 +115,8 @@ def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImag
 
     values = np.array([[np.nan if v is None else v for v in row] for row in matrix.cells])
     image = axes.imshow(values, cmap="cividis", vmin=low, vmax=100, aspect="auto")
-    names = ["base", *map(str, matrix.tasks)]
-    axes.set_xticks(range(len(names)), names, fontsize=style.SMALL)
-    axes.set_yticks(range(len(matrix.tasks)), names[1:], fontsize=style.SMALL)
+    axes.set_xticks(range(len(matrix.on)), matrix.on, fontsize=style.SMALL)
+    axes.set_yticks(range(len(matrix.tasks)), map(str, matrix.tasks), fontsize=style.SMALL)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if len(matrix.tasks) > MOST_PRINTED:

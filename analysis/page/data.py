@@ -42,7 +42,7 @@ SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 
 def title(runs: Sequence[RunSummary]) -> str:
     """Return the name of the page: the data sets that the runs share, and how many there are."""
-    names = [shown(runs[0], side) for side in ("base", "new")]
+    names = [shown(runs[0], side) for side in runs[0].sides]
     shared = all(len({shown(run, side) for run in runs}) == 1 for side in ("base", "new"))
     count = number_of(len(runs), "run")
     return f"{' → '.join(names)}, {count}" if shared and NOTHING not in names else count
@@ -56,8 +56,11 @@ def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {"scale": scales.pop()} if len(scales) == 1 else {}
     texts |= {name: shown(runs[0], name) for name in settings(runs[0]) if name not in varying}
-    data = {f"{side} classes": {_described(run, side) for run in runs} for side in SIDES}
-    transforms = [run.record.info["base"]["fingerprint"].get("transform") for run in runs]
+    data = {
+        f"{side} classes": {_described(run, side) for run in runs if side in run.sides}
+        for side in SIDES
+    }
+    transforms = [run.record.info["new"]["fingerprint"].get("transform") for run in runs]
     data["images"] = {text for text in transforms if text is not None}
     return {
         "data": [
@@ -81,7 +84,7 @@ def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
         words[0] += f" in {classes['task'].n_unique():,} tasks"
         words.append(f"{classes['train_rows'].sum():,} training images")
     words.append(f"{classes['val_rows'].sum():,} test images")
-    path = run.record.info[side]["path"]
+    path = run.sides[side]["path"]
     return ", ".join(words) + (f" ({path})" if path else "")
 
 
@@ -181,13 +184,17 @@ def _json_text(value: object) -> str:
 def matrix(row: Row) -> dict[str, Any]:
     """Return the matrix of a row of the report, and what is made from it.
 
-    `cells` has a line after each task, and a column on the base classes and on those of each task.
+    `cells` has a line after each task, and a column on the classes of each place of `on`: those of
+    the base, if they are tested, and of each task.
     """
+    lines, tasks = row["accuracy_matrix"], [task["task"] for task in row["tasks"]]
+    on = ["base", *(f"task {task}" for task in tasks)]
+    first = 0 if any(line[0] is not None for line in lines) else 1
     return {
-        "tasks": [task["task"] for task in row["tasks"]],
+        "tasks": tasks,
+        "on": on[first:],
         "cells": [
-            [None if value is None else round(value, 2) for value in line]
-            for line in row["accuracy_matrix"]
+            [None if value is None else round(value, 2) for value in line[first:]] for line in lines
         ],
         **{
             name: None if row[of] is None else f"{row[of]:.2f} %"

@@ -56,7 +56,7 @@ def settings_of_runs(
         return []
     heads = [run.record.info.get("head") or {} for run in runs if run.config["loss"] == "mse"]
     return [
-        *_of_features(table, runs[0].record.info["base"]["fingerprint"]),
+        *_of_features(table, runs[0].record.info["new"]["fingerprint"]),
         *_of_data(runs[0]),
         *(each for each in _of_studies(table, runs, places) if each.here != "-"),
         *(_aligned(heads[0].get("alignment")) if heads else ()),

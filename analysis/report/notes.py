@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
-from clinit.analysis.metrics.accuracy import accuracy_before, at_end
+import polars as pl
+
+from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
 from clinit.analysis.report.settings import by_data, differences, headings, labels, phrase
@@ -112,19 +115,26 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
 
 def _sentence(groups: Sequence[SeedGroup]) -> str:
     names = labels([group.runs[0] for group in groups], without=("seed",))
-    starts, means = (
-        [f"{spread.mean:.1f}" for group in groups if (spread := group.spread(name)) is not None]
-        for name in ("acc_new_start", "acc_new")
-    )
+    points = groups[0].runs[0].joined
+    found = [group.spread("acc_new_start") for group in groups]
+    starts = [f"{spread.mean:.1f}" for spread in found if spread is not None]
+    means = [f"{_mean_new(group, points['task']):.1f}" for group in groups]
+    after = "" if 1 in points["task"] else " after the first"
     others = [f"{name} rows {share} %" for name, share in zip(names[1:], starts[1:], strict=True)]
     words = (
-        f"before the first step of a task, {names[0]} rows recognise {starts[0]} % of its new"
-        f" classes, {listed(others)}"
+        f"before the first step of a task{after}, {names[0]} rows recognise {starts[0]} % of its"
+        f" new classes, {listed(others)}"
     )
-    points = groups[0].runs[0].points
     if points["iteration"].max():
         words += f"; over all its evaluations {listed(means)} %"
     over = [number_of(points["task"].n_unique(), "task")]
     if (seeds := max(len(group.runs) for group in groups)) > 1:
         over.append(number_of(seeds, "seed"))
     return f"{words} (mean over {' and '.join(over)})."
+
+
+def _mean_new(group: SeedGroup, tasks: pl.Series) -> float:
+    """Return A_new of some tasks, mean over evaluations and seeds."""
+    of_tasks = pl.col("task").is_in(tasks.unique().implode())
+    found = [mean(run.averaged.filter(of_tasks)["acc_new"]) for run in group.runs]
+    return fmean(each for each in found if each is not None)

@@ -211,7 +211,7 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared = []
     for run in runs:
         if (random := randoms.get(run.key)) is not None:
-            run = dataclasses.replace(run, gain=gain(run.points, random.points))
+            run = dataclasses.replace(run, gain=gain(run.joined, random.joined))
         compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
     ordered = numbered(compared)

@@ -38,7 +38,7 @@ from clinit.analysis.metrics.efficiency import (
 )
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, finite
-from clinit.headtrain.record.info import held_out_share, settings_of, study_of_run
+from clinit.headtrain.record.info import SideInfo, held_out_share, settings_of, study_of_run
 from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
@@ -51,12 +51,12 @@ OF_TASK = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
 """What a record says of a task that its row repeats."""
 
 
-def over_tasks(record: RunRecord, points: pl.DataFrame) -> Row:
-    """Return what is read off the accuracies at the starts and ends of the tasks."""
+def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
+    """Return what is read off the accuracies at the ends, and the starts `joined`, of the tasks."""
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
-    first, wrong = at_start(points), record.mistakes
+    first, wrong = at_start(joined), record.mistakes
     pairs = None if wrong is None else confusions(wrong, record.classes, top=MOST_CONFUSED)
     return {
         "acc_new_start": mean(first["acc_new"]),
@@ -159,8 +159,22 @@ class RunSummary:
 
     def data_name(self, side: Literal["base", "new"]) -> str | None:
         """Return the name of the folder of a feature cache."""
-        path = self.record.info[side]["path"]
+        path = self.sides[side]["path"] if side in self.sides else ""
         return Path(path).name if path else None
+
+    @property
+    def sides(self) -> dict[str, SideInfo]:
+        """What is known of base and new data; of the new alone if it started from nothing."""
+        base, new = self.record.info["base"], self.record.info["new"]
+        return {"new": new} if base is None else {"base": base, "new": new}
+
+    @cached_property
+    def joined(self) -> pl.DataFrame:
+        """The evaluation points of the tasks that its new rows were started in.
+
+        All, but for the first task of a run that started from nothing: its head is solved.
+        """
+        return self.points if "base" in self.sides else self.points.filter(pl.col("task") > 1)
 
     @cached_property
     def averaged(self) -> pl.DataFrame:
@@ -209,7 +223,7 @@ class RunSummary:
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
             "loss_sample_rows": info.get("loss_sample_rows"),
-            **over_tasks(self.record, self.points),
+            **over_tasks(self.record, self.points, self.joined),
             **_spike(spike),
             "initialisation_seconds": start,
             "initialisation_share": None if start is None or not seconds else start / seconds,

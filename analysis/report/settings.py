@@ -127,7 +127,7 @@ def settings(run: RunSummary) -> dict[str, Any]:
     head = run.record.info.get("head") or {}
     path = head.get("path")
     file = Path(path).name if path else "stored" if head else None
-    backbone = run.record.info["base"]["fingerprint"].get("backbone")
+    backbone = run.record.info["new"]["fingerprint"].get("backbone")
     return {**names, "backbone": backbone, "head": file, **config}
 
 
@@ -288,8 +288,7 @@ def headings(parts: Sequence[Sequence[RunSummary]]) -> list[str]:
     names: list[str] = []
     paths: list[str] = []
     for run in (part[0] for part in parts):
-        sides = [run.record.info[side]["path"] for side in ("base", "new")]
-        known = [side for side in sides if side]
+        known = [side["path"] for side in run.sides.values() if side["path"]]
         for found, texts in ((names, [Path(side).name for side in known]), (paths, known)):
             found.append(", on ".join(filter(None, [" → ".join(texts), run.measured_on])))
     words = [

@@ -149,9 +149,10 @@ def _check_options(context: Context, out: Path, *, head_only: bool, reads_featur
 
 def _show_head(exported: Export) -> None:
     arrived = sum(task > 0 for task in exported.run.tasks)
-    backbone = exported.run.record.info["base"]["fingerprint"].get("backbone")
+    backbone = exported.run.record.info["new"]["fingerprint"].get("backbone")
+    later = f", {arrived:,} of which arrived later," if arrived < exported.head.num_classes else ""
     say(
-        f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later,"
+        f"A head of {exported.head.num_classes:,} classes{later}"
         f" on {exported.head.dim:,} features of {backbone or 'an unknown backbone'}"
     )
     if (ended := exported.run.accuracies()["all"]).percent is not None:
@@ -167,10 +168,10 @@ def _show_network(exported: Export) -> None:
     assert network is not None
     facts, ended = network.facts, exported.run.accuracies()
     arrived, tasks = sum(task > 0 for task in facts.tasks), max(facts.tasks)
-    say(
-        f"{facts.backbone} with {facts.num_classes:,} classes: {facts.num_classes - arrived:,} of"
-        f" the base, {arrived:,} that arrived in {number_of(tasks, 'task')}"
-    )
+    old = facts.num_classes - arrived
+    of_base = f"{old:,} of the base, " if old else ""
+    came = f"{of_base}{arrived:,} that arrived in {number_of(tasks, 'task')}"
+    say(f"{facts.backbone} with {facts.num_classes:,} classes: {came}")
     changed = "the backbone as it was extracted with"
     if num_changed := sum(value.size for value in exported.run.changed.values()):
         changed = f"{num_changed:,} of the backbone changed in training"
@@ -180,11 +181,11 @@ def _show_network(exported: Export) -> None:
     else:
         parts = [
             f"{part.percent:.2f} % of {part.total:,} of {name} classes"
-            for name, part in ((name, ended[name]) for name in ("base", "new"))
-            if part.percent is not None
+            for name, part in ended.items()
+            if name in ("base", "new") and part.percent is not None
         ]
         top1 = f"top-1 {ended['all'].percent:.2f} % on {ended['all'].total:,} test images"
-        say(f"The run ended with {top1} ({', '.join(parts)})")
+        say(f"The run ended with {top1}" + (f" ({', '.join(parts)})" if parts else ""))
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")

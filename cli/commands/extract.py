@@ -33,7 +33,6 @@ from clinit.files.paths import check_writable
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.fingerprint import Fingerprint
     from clinit.extract.cache.read import CacheSplit
     from clinit.extract.cache.summary import InvalidRow
     from clinit.extract.work.split_run import SplitResult
@@ -163,17 +162,6 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
 _BAD_IMAGES_SHOWN = 20
 
 
-def _why_headless(fingerprint: Fingerprint) -> str:
-    from clinit.extract.network.backbone import projection_widths
-
-    name = fingerprint.backbone
-    if fingerprint.output == "projected":
-        return f"features after the projection of {name} (--features pooled: before it)"
-    if projection_widths(name):
-        return f"features before the projection of {name} (--features projected: after it)"
-    return f"{name} has no classifier"
-
-
 def _print_results(results: Iterable[SplitResult]) -> None:
     """Print each result as it comes, and what is left for other parts of a cache."""
     listed: set[int] = set()
@@ -264,7 +252,8 @@ def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
 def _print_top1(result: SplitResult) -> None:
     names, percent = result.split.summary.head.class_names, result.top1.percent
     if result.split.summary.head.tensors is None:
-        say(f"  no head: {_why_headless(result.plan.fingerprint)}")
+        told = result.plan.fingerprint
+        say(f"  no head: {told.output or 'pooled'} features of {told.backbone}")
     elif percent is not None:
         say(
             f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"

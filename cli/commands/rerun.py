@@ -28,7 +28,7 @@ from clinit.words import size_text
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
-    from clinit.headtrain.record.info import RunInfo
+    from clinit.headtrain.record.info import RunInfo, SideInfo
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.study.study import Study
 
@@ -131,6 +131,8 @@ def _places(
 ) -> tuple[list[Path], list[Path], Path | None]:
     """Return the caches of both sides and the head file; those of the record if none are given.
 
+    There is no cache of the base if the run started from nothing.
+
     Raises:
         RecordError: If one of them is not there.
     """
@@ -138,10 +140,12 @@ def _places(
 
     recorded = (info.get("head") or {}).get("path")
     head = head or (Path(recorded) if recorded else None)
-    old, arriving = (
-        [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
-        for given, side in ((base, info["base"]), (new, info["new"]))
-    )
+
+    def of_side(given: Path | None, told: SideInfo | None) -> list[Path]:
+        places = [told["path"], *told.get("other_paths", ())] if told else []
+        return [given] if given else [Path(place) for place in places]
+
+    old, arriving = of_side(base, info["base"]), of_side(new, info["new"])
     options = [("--base", path) for path in old] + [("--new", path) for path in arriving]
     for option, path in [*options, *([("--head", head)] if head else [])]:
         if not path.exists():

@@ -18,7 +18,13 @@ from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
-from clinit.cli.frame.run_data import check_caches, heads_by_loss, read_data, read_images
+from clinit.cli.frame.run_data import (
+    check_base,
+    check_caches,
+    heads_by_loss,
+    read_data,
+    read_images,
+)
 from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import sweep_progress, training_progress
 from clinit.files.paths import check_writable
@@ -41,7 +47,8 @@ _SEARCH = fields_of(SearchConfig)
 @takes("config", SearchConfig)
 def sweep(
     context: Context,
-    base: BaseCaches,
+    *,
+    base: BaseCaches = None,
     new: NewCaches,
     out: RunsFolder,
     grid: Annotated[
@@ -94,7 +101,6 @@ def sweep(
         ),
     ] = False,
     memory: Memory = None,
-    *,
     config: SearchConfig,
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
@@ -108,7 +114,7 @@ def sweep(
     """
     _refuse(context, top=top, search=search is not None)
     grids = grids_of(config_file, grid or [], top=top)
-    if top and len(base) + len(new) > 2:
+    if top and (not base or len(base) + len(new) > 2):
         raise typer.BadParameter("--top takes one cache at --base and one at --new")
     if search and len(grids) > 1:
         raise typer.BadParameter(
@@ -116,7 +122,8 @@ def sweep(
             " or of methods with settings of their own"
         )
     runs = [] if search else _runs(grids, top=top)
-    check_caches(*base, *new)
+    check_base(base, head, runs)
+    check_caches(*(base or ()), *new)
     check_writable(out)
     heads = head or []
     with claimed_folder(out):

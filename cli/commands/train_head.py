@@ -20,7 +20,7 @@ from clinit.cli.frame.options import (
     RunsFolder,
     VerboseStarts,
 )
-from clinit.cli.frame.run_data import check_caches, read_data, tell_left
+from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_left
 from clinit.cli.frame.study_options import takes_studies
 from clinit.cli.frame.work_progress import training_progress
 from clinit.files.paths import check_writable
@@ -45,7 +45,8 @@ _KEPT = (
 @takes_studies(top=False)
 def train_head(
     context: Context,
-    base: BaseCaches,
+    *,
+    base: BaseCaches = None,
     new: NewCaches,
     out: RunsFolder,
     studies: list[Study],
@@ -65,12 +66,15 @@ def train_head(
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
+    With --base, they join the classes of a pretrained head. Without, the stream
+    starts from nothing: N classes in T tasks, the first of which makes the head.
     Heads of one seed share class order and batches, so that their initialisations
     are compared on the same samples. Writes a record per head and prints the
     table of their results; what an earlier call with the same command has
     recorded stays as it is, unless --overwrite is given.
     """
-    check_caches(*base, *new, head=head)
+    check_base(base, head, studies)
+    check_caches(*(base or ()), *new, head=head)
     check_writable(out)
     from clinit.headtrain import runs
     from clinit.headtrain.train.heads import check_precision
@@ -98,4 +102,6 @@ def train_head(
 def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
     from clinit.analysis.metrics.diagnosis import diagnose
 
+    if len(statistics.totals) < 2:  # a first task of one class: nothing can collapse
+        return {}
     return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()

@@ -85,8 +85,8 @@ def takes_images(command: Command) -> Command:
             max_pixels=values["max_pixels"],
             **({} if values["workers"] is None else {"workers": values["workers"]}),
         )
-        # A sweep may have several caches a side, and then has no use for images.
-        first = {side: _first(values[side]) for side in ("base", "new")}
+        # A sweep may have several caches a side, or no base, and then has no use for images.
+        first = {side: _first(values[side] or values["new"]) for side in ("base", "new")}
         more = {name: values[name] for name in ("base_root", "new_root", "weights")}
         return Images(storage=storage, **first, **more)
 

@@ -70,7 +70,13 @@ _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new cl
 _RECORDED = "where it was recorded"
 BaseCache = Annotated[Path, _place(_BASE)]
 NewCache = Annotated[Path, _place(_NEW)]
-BaseCaches = Annotated[list[Path], _place(_BASE + _SEVERAL, "FOLDER", "Data", "--base")]
+BaseCaches = Annotated[
+    list[Path] | None,
+    _place(
+        f"{_BASE[:-1]}; without one, the stream starts from nothing.{_SEVERAL}",
+        *("FOLDER", "Data", "--base"),
+    ),
+]
 NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]
 BaseHead = Annotated[
     Path | None,

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from clinit.cli.frame.claim import tell_replaced
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.progress import doing
@@ -19,6 +21,7 @@ from clinit.extract.cache.folder import split_names
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
+    from clinit.headtrain.study.study import Study
     from clinit.headtrain.top.images import Images
 
 
@@ -37,6 +40,17 @@ def check_caches(*paths: Path | None, head: Path | None = None) -> None:
             f"no head file at {head}",
             remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
         )
+
+
+def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Study] = ()) -> None:
+    """Check that nothing is asked for that needs base classes, and say so, if none are given."""
+    if base:
+        return
+    widths = {study.start.head_width for study in studies}
+    for option, found in (("--head", head), ("--head-width full", "full" in widths)):
+        if found:
+            raise typer.BadParameter(f"{option} goes with --base: it is about a pretrained head")
+    note("no --base: the stream starts from nothing, its first task makes the head")
 
 
 def check_model(path: Path, images: Sequence[Path] = ()) -> None:
@@ -81,23 +95,25 @@ def check_run(path: Path) -> None:
 
 
 def read_data(
-    base: Sequence[Path],
+    base: Sequence[Path] | None,
     new: Sequence[Path],
     heads: Mapping[str, Path | None],
     memory: int | None = None,
 ) -> RunData:
     """Open the caches of both sides, in memory as far as they fit, and the heads by loss.
 
+    Without a base, streams start from nothing.
+
     Raises:
-        ExperimentError: If there is no pretrained head.
+        ExperimentError: If the base has no pretrained head, or one is given without a base.
     """
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.stream.source import read_sources
 
     with doing("Reading the feature caches …"):
-        base_source, new_source = read_sources(base, new, memory=memory)
+        *old, arriving = read_sources(*filter(None, (base, new)), memory=memory)
     return RunData.of(
-        base_source, new_source, heads, on_note=note, command=["clinit", *sys.argv[1:]]
+        old[0] if old else None, arriving, heads, on_note=note, command=["clinit", *sys.argv[1:]]
     )
 
 

@@ -274,8 +274,8 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     Raises:
         BackboneError: If timm does not know the name, an argument does not belong to an
             architecture, the weights cannot be had, do not fit or are not finite, the
-            classifier is not one linear layer, or projected features are asked for and there is
-            no projection.
+            classifier is not one linear layer, or a projection or classifier is asked for that
+            the network does not end in.
         MachineError: If the memory does not suffice.
         DeviceError: If the device is absent.
     """
@@ -295,10 +295,10 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     last = _last_layer(config, network)
     is_projection = last is not None and last.class_names is None and not named
     is_projection = is_projection and len(last.weight) in projection_widths(config.name)
-    if config.output == "projected" and not is_projection:
+    if (config.output == "projected" and not is_projection) or (named and last is None):
         raise BackboneError(
-            f"{config.name} has no projection: no CLIP tower, or one with a classifier",
-            remedy="Leave out `--features projected`.",
+            f"{config.name} ends in {'a classifier' if last else 'its pooled features'}",
+            remedy="Leave out `--features projected` and `--head-classes`.",
         )
     sha256 = state_sha256(network.state_dict())
     # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
@@ -331,7 +331,7 @@ def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
             remedy="Choose another backbone.",
         )
     classifier = network.get_classifier()  # type: ignore[operator]
-    if isinstance(classifier, nn.Identity):
+    if isinstance(classifier, nn.Identity) or getattr(network, "num_classes", 1) == 0:
         return None
     if not isinstance(classifier, nn.Linear):
         raise BackboneError(
@@ -397,16 +397,12 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
             f"{backbone.config.name} cannot process images of {size} pixels",
             "Leave out `--input-size`, or check `--model-arg`.",
         ) from error
-    if features.shape[1:] != (backbone.dim,):
+    if features.shape[1:] != (backbone.dim,) or not torch.isfinite(features).all():
         raise BackboneError(
-            f"{backbone.config.name} gives features of shape {tuple(features.shape)}, expected"
-            f" {backbone.dim} numbers per image: nothing pools them",
-            remedy="Choose another backbone, or let timm pool: `--model-arg global_pool=avg`.",
-        )
-    if not torch.isfinite(features).all():
-        raise BackboneError(
-            f"{backbone.config.name} gives features that are not finite",
-            remedy="Choose another backbone, or check the weights and `--autocast`.",
+            f"{backbone.config.name} gives features of shape {tuple(features.shape)},"
+            f" expected {backbone.dim} finite numbers per image",
+            remedy="Check the weights and `--autocast`, let timm pool (`--model-arg"
+            " global_pool=avg`), or choose another backbone.",
         )
     last = backbone.head or backbone.projection
     if last is None or backbone.config.output == "projected":
@@ -460,6 +456,8 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
 
 def body_sha256(network: nn.Module) -> str:
     """Return the SHA-256 of a network without its classifier: what pooled features depend on."""
-    classifier = {id(each) for each in network.get_classifier().parameters()}  # type: ignore[operator]
+    layers = network.get_classifier()  # type: ignore[operator]
+    layers = nn.ModuleList(layers if isinstance(layers, tuple) else [layers])
+    classifier = {id(each) for each in layers.parameters()}
     state = network.state_dict(keep_vars=True)
     return state_sha256({name: v for name, v in state.items() if id(v) not in classifier})

@@ -11,7 +11,7 @@ from typing import Any
 import timm
 import torch
 
-from clinit.errors import BackboneError, CacheError, ClusterError, DeviceError, ManifestError
+from clinit.errors import CacheError, ClusterError, DeviceError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import VIEWS_FOLDER
 from clinit.extract.cache.plan import FILE as PLAN_FILE
@@ -77,7 +77,7 @@ def load_network(config: ExtractConfig) -> Network:
     """Load the backbone of `config` and check its features.
 
     Raises:
-        ClinitError: If the backbone does not serve, or lacks the classifier whose rows are named.
+        ClinitError: If the backbone does not serve.
     """
     if config.decoder == "cuda" and not config.backbone.device.startswith("cuda"):
         raise DeviceError(
@@ -85,13 +85,7 @@ def load_network(config: ExtractConfig) -> Network:
             f" {config.backbone.device}",
             remedy="Leave out `--decoder`, or give `--device cuda` on a machine with a GPU.",
         )
-    named = config.head_classes is not None
-    backbone = load_backbone(config.backbone, named=named)
-    if named and backbone.head is None:
-        raise BackboneError(
-            f"{config.backbone.name} has no classifier whose rows could be named",
-            remedy="Leave out `--head-classes`.",
-        )
+    backbone = load_backbone(config.backbone, named=config.head_classes is not None)
     transform = make_transform(
         config.transform,
         backbone.data_config,

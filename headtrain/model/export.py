@@ -98,9 +98,19 @@ class TrainedRun:
         return self.head.class_names
 
     @property
+    def sides(self) -> list[tuple[SideInfo, Path | None, str]]:
+        """What is known of each cache, where it is if elsewhere, and the option that says so.
+
+        The base comes first, if there is one.
+        """
+        base, new = self.record.info["base"], self.record.info["new"]
+        of_base = [] if base is None else [(base, self.base, "--base")]
+        return [*of_base, (new, self.new, "--new")]
+
+    @property
     def is_projected(self) -> bool:
         """Whether its features are those after the projection of a CLIP tower."""
-        return Fingerprint(self.record.info["base"]["fingerprint"]).output == "projected"
+        return bool(Fingerprint(self.record.info["new"]["fingerprint"]).output == "projected")
 
     @property
     def tasks(self) -> tuple[int, ...]:
@@ -119,11 +129,9 @@ class TrainedRun:
                 rows, as far as the record says which they were.
         """
         num_base = int((self.record.classes["task"] == 0).sum())
-        info, parts = self.record.info, []
-        for told, place, option, start, stop in (
-            (info["base"], self.base, "--base", 0, num_base),
-            (info["new"], self.new, "--new", num_base, self.head.num_classes),
-        ):
+        parts = []
+        for told, place, option in self.sides:
+            start, stop = (0, num_base) if option == "--base" else (num_base, len(self.tasks))
             path = _cache_of_then(told, place, option)
             splits = open_cache(path).splits
             if split in splits and _are_others(told, splits[split]):
@@ -171,7 +179,10 @@ class TrainedRun:
         return None, (f"the probabilities are those of the head as it was trained: {why}",)
 
     def accuracies(self) -> dict[str, Top1]:
-        """Return what the run had right at its end: of all, base and new classes and by task."""
+        """Return what the run had right at its end: of all, base and new classes and by task.
+
+        Without a base, there are all and those of each task.
+        """
         record = self.record
         last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
         last = last.filter(pl.col("iteration") == pl.col("iteration").max())
@@ -182,6 +193,8 @@ class TrainedRun:
             "new": arrived.filter(pl.col("arrival") > 0),
         }
         tasks = sorted(set(parts["new"]["arrival"]))
+        if 0 not in self.tasks:
+            del parts["base"], parts["new"]
         for task in tasks if len(tasks) > 1 else ():
             parts[f"task {task}"] = arrived.filter(pl.col("arrival") == task)
         return {
@@ -194,13 +207,14 @@ class TrainedRun:
         info, ended = self.record.info, self.accuracies()
         arrived = self.record.classes.head(self.head.num_classes).filter(pl.col("task") > 0)
         data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
-        for name, side in (("base", info["base"]), ("new", info["new"])):
-            data[name] = {
+        for side, _, option in self.sides:
+            data[option.removeprefix("--")] = {
                 "cache": side["path"],
                 "manifest": side.get("manifest_digest"),
                 "val_manifest": side.get("val_manifest_digest"),
             }
-        groups = {"old": ended["base"], "new": ended["new"], "all": ended["all"]}
+        kinds = {"old": "base", "new": "new", "all": "all"}
+        groups = {name: ended[kind] for name, kind in kinds.items() if kind in ended}
         groups |= {name: part for name, part in ended.items() if name.startswith("task ")}
         return Change(
             action="run",
@@ -221,7 +235,7 @@ class TrainedRun:
         their images are gone, and none where they lie in containers.
         """
         found: list[Path] = []
-        for side in (self.record.info["base"], self.record.info["new"]):
+        for side, _, _ in self.sides:
             try:
                 split = open_split(Path(side["path"]) / "val")
             except (ClinitError, OSError):
@@ -344,7 +358,8 @@ def export_run(
     if head_only or out.suffix == ".npz":
         return _head_alone(trained, out, calibrated=calibrated)
     info, ended = trained.record.info, trained.accuracies()
-    fingerprint = Fingerprint(info["base"]["fingerprint"])
+    told, place, option = trained.sides[0]
+    fingerprint = Fingerprint(told["fingerprint"])
     if fingerprint.weights is None:
         raise CacheError(
             f"no network is known for the features of the run {info['id']}: they were imported from"
@@ -352,8 +367,8 @@ def export_run(
             remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and name rows of"
             " features with it: `clinit predict FILE.npz FEATURES`.",
         )
-    if base is not None or weights is None:
-        split = open_split(_cache_of_then(info["base"], base, "--base") / "train")
+    if place is not None or weights is None:
+        split = open_split(_cache_of_then(told, place, option) / "train")
         weights = weights or stored_weights(split)
     then = fingerprint.without_rows
     backbone, transform = rebuild(then, weights, origin=f"the run {info['id']}")

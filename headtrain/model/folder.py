@@ -289,6 +289,8 @@ def card(facts: ModelFacts) -> str:
     Names of classes and paths are text from data: they are escaped wherever they stand.
     """
     arrived = sum(task > 0 for task in facts.tasks)
+    old = f"{facts.num_classes - arrived:,} classes of the pretrained head"
+    came = f"{old} and {arrived:,} that arrived later"
     probabilities = []
     if (caution := facts.caution) is not None:
         probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
@@ -301,8 +303,7 @@ def card(facts: ModelFacts) -> str:
     return Template(template).substitute(
         backbone=escaped(facts.backbone),
         classes=f"{facts.num_classes:,}",
-        base=f"{facts.num_classes - arrived:,}",
-        arrived=f"{arrived:,}",
+        came=came if arrived < facts.num_classes else f"{arrived:,} classes",
         transform=escaped(facts.transform.describe()),
         probabilities="".join(f"\n{each}\n" for each in probabilities),
         lists="".join(f"\n{_names(facts, task)}\n" for task in sorted(set(facts.tasks))),

@@ -20,7 +20,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -31,7 +30,7 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, head_rows, top1
 from clinit.files.commit import commit_file
-from clinit.files.documents import Count, DocumentKind, Share
+from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
@@ -302,18 +301,6 @@ _DOCUMENT = DocumentKind(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """The document in the metadata."""
-
-    class_names: tuple[str, ...]
-    averaged: Count
-    freedom: Share
-    exact: bool
-    backbone: dict[str, str]
-    tensors: str
-
-
 def _refusal(why: str) -> ModelError:
     return ModelError(why, remedy=_DOCUMENT.remedy)
 
@@ -349,21 +336,13 @@ def read_memory(path: Path) -> Memory:
     if text is None:
         raise _refusal(f"{path} does not describe what it remembers: clinit has not written it")
     origin = f"the description in {path}"
-    facts = _DOCUMENT.convert(_DOCUMENT.parse(text, origin=origin), _Facts, origin=origin)
-    if facts.tensors != _digest(tensors):
+    facts = _DOCUMENT.parse(text, origin=origin)
+    if facts.pop("tensors") != _digest(tensors):
         raise _refusal(f"{path} has changed since it was written")
-    try:
-        return _memory(facts, tensors)
-    except (KeyError, ValueError, TypeError) as error:
-        raise _refusal(f"{path} is damaged: {error}") from error
-
-
-def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
-    fields: dict[str, Any] = {name: getattr(facts, name) for name in _FACTS}
-    fields |= {name: tensors.get(name) for name in _ARRAYS}
-    for name in _ROWS:
-        fields[name] = FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
-    return Memory(**fields)
+    names = facts["class_names"] = tuple(facts["class_names"])
+    arrays = {name: tensors.get(name) for name in _ARRAYS}
+    rows = {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in _ROWS}
+    return Memory(**facts, **arrays, **rows)
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

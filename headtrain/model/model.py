@@ -301,9 +301,10 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
         config.name, pretrained=False, num_classes=head.num_classes, **model_args(backbone)
     )
     classifier = network.get_classifier()  # type: ignore[operator]
-    if not isinstance(classifier, nn.Linear):
+    has_bias = getattr(classifier, "bias", None) is not None
+    if not isinstance(classifier, nn.Linear) or head.bias.any() > has_bias:
         raise BackboneError(
-            f"timm gives {config.name} no linear classifier that could hold a head",
+            f"timm gives {config.name} no linear classifier with a bias, and the head has one",
             remedy="Export the head alone: `clinit export RUN --out FILE.npz`.",
         )
     (name,) = (name for name, module in network.named_modules() if module is classifier)
@@ -314,13 +315,8 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
         if not parameter.startswith(f"{name}.")
     }
     state[f"{name}.weight"] = torch.from_numpy(head.weight.astype(np.float32))
-    if classifier.bias is not None:
+    if has_bias:
         state[f"{name}.bias"] = torch.from_numpy(head.bias.astype(np.float32))
-    elif head.bias.any():
-        raise BackboneError(
-            f"the classifier of {config.name} has no bias, the head has one",
-            remedy="Choose a backbone whose classifier has a bias.",
-        )
     try:
         network.load_state_dict(state, strict=True)
     except RuntimeError as error:

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, Required, TypedDict
-
-from msgspec import Meta
+from typing import Any, Required, TypedDict
 
 from clinit.errors import RecordError
-from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
+from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
 from clinit.headtrain.study.study import Study, as_of_today
 
 MOST_IN_BANK = 100
@@ -31,36 +29,8 @@ DOCUMENT = DocumentKind(
 )
 
 
-class Settings(TypedDict, total=False):
-    """What a run was asked to do; one of `init` and `method` is there."""
-
-    method: str
-    init: str
-    scale: str
-    lam: Number | Annotated[str, Meta(pattern="^(auto|held-out)$")]
-    weighting: str
-    class_mean: str
-    bias: str
-    loss: str
-    lr: Number
-    weight_decay: Number
-    tasks: Count
-    stop_after: Count | None
-    iterations: Count
-    buffer: Count | None
-    buffer_per_class: Count | None
-    buffer_split: str
-    mix: str | None
-    batch_size: Count
-    eval_every: Count | Literal["auto"]
-    seed: Count
-    class_order: list[str] | None
-    init_rows: str | None
-    head_width: str
-    device: str
-    precision: str
-    correct: str
-    top_blocks: Count
+Settings = dict[str, Any]
+"""What a run was asked to do; one of `init` and `method` is there."""
 
 
 class SideInfo(TypedDict, total=False):
@@ -91,6 +61,9 @@ class BaseHead(TypedDict, total=False):
 class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
+    init: str
+    """In the first task of a stream without base classes alone: what the head begins with, for
+    every `init` of the settings."""
     factor: Number | None
     shift: Number | None
     loss_before: Number | None
@@ -99,52 +72,6 @@ class StartInfo(TypedDict, total=False):
     lam: Number | None
     library: str | None
     seconds: Seconds | None
-
-
-class CorrectionInfo(TypedDict, total=False):
-    """What was done to the rows of new classes after their training."""
-
-    factor: Required[Number | None]
-    shift: Required[Number | None]
-    rows_aside: Count
-    loss_before: Number | None
-    loss_after: Number | None
-    steps: Count
-    correct_before: list[Count]
-    """Test images that were labelled right before it: of the base, then of each task so far."""
-
-
-class LambdaChoice(TypedDict, total=False):
-    """What each lambda that was tried was judged by: one of the first two measures."""
-
-    lam: Required[list[Number]]
-    held_out_error: list[Number | None]
-    leave_one_out_loss: list[Number | None]
-    held_out_accuracy: list[Number]
-    lam_by_accuracy: Number
-    """The lambda that the accuracy would have chosen; the error does."""
-
-
-class Transfer(TypedDict, total=False):
-    """A linear probe on the classes of the next task."""
-
-    top1: Required[Share]
-    task: Count
-    """Whose classes were probed."""
-    iteration: Count
-
-
-class DiagnosisInfo(TypedDict, total=False):
-    """Neural collapse and the distance from least squares at the end of a task."""
-
-    nc1: Number | None
-    nc2: Number | None
-    nc3: Number | None
-    nc4: Number | None
-    nc2_floor: Number | None
-    nc3_floor: Number | None
-    d_ls: Number | None
-    d_ls_relative: Number | None
 
 
 class TaskInfo(TypedDict, total=False):
@@ -158,10 +85,14 @@ class TaskInfo(TypedDict, total=False):
     buffer_classes: Count | None
     init_old_rows: Count | None
     initialisation: StartInfo | None
-    lambda_curve: LambdaChoice | None
-    correction: CorrectionInfo
-    diagnosis: DiagnosisInfo | None
-    forward_transfer: Transfer
+    lambda_curve: dict[str, Any] | None
+    """What each lambda that was tried was judged by."""
+    correction: dict[str, Any]
+    """What was done to the rows of new classes after their training."""
+    diagnosis: dict[str, Any] | None
+    """Neural collapse and the distance from least squares at the end of the task."""
+    forward_transfer: dict[str, Any]
+    """A linear probe on the classes of the next task."""
 
 
 class RunInfo(TypedDict, total=False):
@@ -169,7 +100,8 @@ class RunInfo(TypedDict, total=False):
 
     id: Required[str]
     config: Required[Settings]
-    base: Required[SideInfo]
+    base: Required[SideInfo | None]
+    """None if the stream starts from nothing."""
     new: Required[SideInfo]
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]

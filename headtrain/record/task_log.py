@@ -88,6 +88,7 @@ class TaskEntry:
                 "steps": start.steps,
                 "lam": start.lam,
                 "library": start.library,
+                **({} if start.init is None else {"init": start.init}),
                 "seconds": sum(seconds.values()),
                 **{f"{phase}_s": value for phase, value in seconds.items()},
             },

@@ -25,6 +25,9 @@ from clinit.headtrain.train.losses import FixedPart, LocalTerms, Loss
 Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
 """The logits of new rows for features in float64 and the numbers of these rows of the data."""
 
+SPREAD = 1.0
+"""Variance that stands for that of old logits where no class is old. Only leave-one-out logits that
+separate all classes feel it: the right class then leads by about 10."""
 MAX_ROWS = 32_768
 """Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""
 
@@ -43,7 +46,7 @@ class CalibrationSet:
     """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one."""
     fixed: FixedPart
     spread: float
-    """Variance of the logits of old rows, averaged over these; 0 if there is none."""
+    """Variance of the logits of old rows, averaged over these, or `SPREAD`."""
 
     @classmethod
     def of(cls, data: NewClasses, loss: Loss) -> CalibrationSet:
@@ -73,7 +76,7 @@ class CalibrationSet:
             target=torch.from_numpy(target).to(device),
             weight=torch.from_numpy(weights).to(device),
             fixed=parts,
-            spread=mean_variance(sum(moments)),
+            spread=mean_variance(sum(moments)) if data.start else SPREAD,
         )
 
     @property

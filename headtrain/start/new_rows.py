@@ -57,8 +57,8 @@ class NewClasses:
     stop: int
     """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
     base: int | None = None
-    """Rows [0, base) came with the head, all others up to `start` were initialised once. None: all
-    came with it."""
+    """Rows [0, base) came with the head, or of a stream from nothing with its first task; all
+    others up to `start` were initialised once. None: all came with it."""
     groups: Int[np.ndarray, " rows"] | None = None
     """As of `find_groups`: rows of a group count together as one, and are left out together. None:
     no row repeats another."""
@@ -76,7 +76,8 @@ class NewClasses:
     @property
     def pretrained(self) -> Rows:
         """The rows that came with the head."""
-        return self.head.between(0, self.start if self.base is None else self.base)
+        base = self.start if self.base is None else self.base
+        return self.head.between(0, min(base, self.start))
 
     @property
     def stale(self) -> Rows:
@@ -87,6 +88,14 @@ class NewClasses:
     def has_old_rows(self) -> bool:
         """Whether there is a row of an earlier class."""
         return bool((self.labels < self.start).any())
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether something holds new logits in place: rows of earlier classes, or no such class.
+
+        Where every class is new, they are compared with each other alone.
+        """
+        return not self.start or self.has_old_rows
 
     @property
     def has_pairs(self) -> bool:

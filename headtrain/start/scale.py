@@ -85,6 +85,9 @@ class Initialisation:
     """What lambdas were judged by; None unless one was chosen from the data."""
     library: str | None = None
     """What computed them: `numpy` or `cupy`; None for random rows, which are not computed."""
+    init: str | None = None
+    """What the rows of a first task without base classes are; None for all others, which are what
+    the settings name."""
 
     def facts(self) -> Initialisation:
         """Return all but the rows, which would hold memory of the device."""
@@ -284,7 +287,7 @@ def scaled(
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
-    if start.is_calibrated and data.has_old_rows:
+    if start.is_calibrated and data.is_comparable:
         assert sample is not None
         found = None
         # Without a row of an earlier class nothing holds the shift back: the least loss is where

@@ -6,7 +6,7 @@ A solved head follows from all rows of all classes seen so far, and is not train
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -76,6 +76,9 @@ def lda(statistics: ClassStatistics, lam: float) -> Rows:
 
 SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
 """By the name of their method; of `ridge` the row of a class without data is zero."""
+FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
+"""How the head of a stream without base classes begins, whatever rows start like later: starts are
+compared from the second task on."""
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Shared = TypeVar("Shared")
 Spent = dict[str, float]
@@ -105,7 +108,7 @@ class TaskStart:
     task: Task
     """Whose classes arrive."""
     num_base: int
-    """Rows that came with the head."""
+    """Rows that came with the head, or that a stream from nothing begins with."""
     seen: TaskRows
     """The old and new rows that may be looked at."""
     read: Callable[[], FeatureRows]
@@ -137,6 +140,8 @@ class TaskStart:
         """
         if self.solve is not None:
             return self._solved(study, self.solve)
+        if not self.task.start:
+            study = replace(study, start=FIRST)
         init, new = study.start, (self.task.start, self.task.stop)
         if init.init == "random":
             return Initialisation(head.between(*new)), {}
@@ -186,6 +191,8 @@ class TaskStart:
         )
         if start.curve is not None:
             self.chosen(start.curve)
+        if not self.task.start:
+            start = replace(start, init=f"{init.init}, {init.scale}")
         return start, self._with_shared(needed, watch)
 
     def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:

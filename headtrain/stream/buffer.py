@@ -3,7 +3,8 @@
 How many rows of each class it holds is said by its split:
 
     balanced    all classes seen share one space equally
-    sgm         base and later classes have a space each, shared equally within
+    sgm         base and later classes have a space each, shared equally within; as balanced if
+                there is no base
     per class   every class has the same space, so that the buffer grows
 
 Each class orders its rows once, by seed, and always gives the first ones; its share only falls
@@ -204,7 +205,7 @@ def quotas_of(stream: Stream, num_base: int) -> Quotas:
     if stream.buffer_per_class is not None:
         return per_class(stream.buffer_per_class)
     size = stream.buffer or 0
-    return sgm(size, num_base) if stream.buffer_split == "sgm" else balanced(size)
+    return sgm(size, num_base) if stream.buffer_split == "sgm" and num_base else balanced(size)
 
 
 class Buffer:

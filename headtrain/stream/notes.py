@@ -45,7 +45,7 @@ def data_notes(
     if aligned and losses != {aligned}:
         others = ", ".join(sorted(losses - {aligned}))
         notes.append(f"the base head is aligned with {aligned}, not with {others}")
-    elif not aligned and "mse" in losses:
+    elif not aligned and "mse" in losses and scenario.num_base:
         notes.append(
             "squared error aims at logits of 30: a base head that was trained with cross entropy"
             " has to come to that scale first (`clinit align`)"

@@ -122,10 +122,10 @@ def named_order(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """A stream of tasks after a pretrained head; every class is a head row."""
+    """A stream of tasks after a pretrained head, or after none; every class is a head row."""
 
     num_base: int
-    """Rows of the pretrained head."""
+    """Rows of the pretrained head; 0 if the stream starts from nothing."""
     tasks: tuple[Task, ...]
     """All that are planned."""
     class_names: tuple[str, ...]
@@ -230,6 +230,7 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
 def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Scenario:
     """Match the base data with the head and order the new classes.
 
+    The base may be `no_base`, with its head: then the classes of the first task come first.
     New classes without a training row are left out: nothing could be learnt about them.
 
     Raises:
@@ -238,7 +239,8 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
         ExperimentError: If the head's classes are unknown, the class order does not name the
             new classes, or there are too many tasks.
     """
-    check_same_backbone(base.fingerprint, new.fingerprint)
+    if base.class_names:
+        check_same_backbone(base.fingerprint, new.fingerprint)
     check_head(head, base, new)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())

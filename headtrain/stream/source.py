@@ -71,7 +71,9 @@ class Source:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a run record says about this side."""
+        """What a run record says about this side; nothing about `no_base`."""
+        if not self.class_names:
+            return {}
         imported = {
             "features_digest": self.fingerprint.features,
             "val_features_digest": self.val_features,
@@ -85,6 +87,15 @@ class Source:
             "val_manifest_digest": self.val_manifest,
             **{name: digest for name, digest in imported.items() if digest is not None},
         }
+
+
+def no_base(new: Source) -> Source:
+    """Return the base of a stream that starts from nothing: no class, no row, a head of no row."""
+    dim, dtype = new.train.dim, new.train.features.dtype
+    nothing = FeatureSet(np.empty((0, dim), dtype), np.empty(0, dtype=np.int64), ())
+    identifier = new.fingerprint.backbone_identifier if new.fingerprint.fields else ""
+    rows = np.empty((0, dim), np.float32), np.empty(0, np.float32)
+    return Source(nothing, nothing, head=Head(*rows, (), identifier))
 
 
 def read_source(path: Path) -> Source:
@@ -335,9 +346,14 @@ def starting_head(
         on_note: As in `read_head`.
 
     Raises:
-        ExperimentError: If there is neither.
+        ExperimentError: If there is neither, or one is given and no base class.
         HeadError: If there is no such file, or it or its facts are damaged.
     """
+    if given is not None and not base.class_names:
+        raise ExperimentError(
+            "a head to start from is one of base classes, and there are none",
+            remedy="Give their cache too (--base CACHE; in Python, base), or leave the head out.",
+        )
     if isinstance(given, Path):
         return read_base_head(given, dim=base.train.dim, on_note=on_note)
     head = base.head if given is None else given

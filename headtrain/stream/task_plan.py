@@ -144,7 +144,7 @@ class TaskPlan:
             return
         for task in self._scenario.learnt:
             rows = self.correction_rows(task)
-            if not 0 < rows.num_old < len(rows.labels):
+            if task.start and not 0 < rows.num_old < len(rows.labels):
                 lacking = "old" if not rows.num_old else "new"
                 raise ExperimentError(
                     f"bias correction holds a tenth of the rows out, and of the {lacking} classes"

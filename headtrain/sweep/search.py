@@ -277,6 +277,9 @@ def hold_out(data: RunData, fraction: float, *, seed: int) -> RunData:
     assert 0 < fraction < 1
     sides = []
     for index, side in enumerate((data.base, data.new)):
+        if not side.class_names:
+            sides.append(side)
+            continue
         random = generator(seed, Draw.HELD_OUT, index)
         held = held_out_rows(side.train.labels, groups_of(side.train), fraction, random)
         train, val = side.train.part(~held), side.train.part(held)

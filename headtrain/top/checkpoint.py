@@ -12,11 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Meta
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -24,7 +23,7 @@ from torch import Tensor
 from clinit.errors import CheckpointError
 from clinit.extract.network.backbone import state_sha256
 from clinit.files.commit import commit_file
-from clinit.files.documents import Digest, DocumentKind
+from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
@@ -54,15 +53,6 @@ class Checkpoint:
     entries: tuple[TaskEntry, ...]
     facts: Mapping[str, Any]
     """Plain values: seconds per phase, notes, rates of the schedule."""
-
-
-class _Content(TypedDict):
-    run: str
-    task: Annotated[int, Meta(ge=1, le=2**31)]
-    iteration: Annotated[int, Meta(ge=FINISHED, le=2**31)]
-    entries: list[dict[str, Any]]
-    facts: dict[str, Any]
-    tensors: Digest
 
 
 def _document(path: Path) -> DocumentKind:
@@ -127,9 +117,7 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, TypeError) as error:
         raise misfit(path, error) from error
-    document = _document(path)
-    content = document.parse(text, origin=str(path))
-    document.convert(content, _Content, origin=str(path))
+    content = _document(path).parse(text, origin=str(path))
     if content["tensors"] != state_sha256(tensors):
         raise misfit(path, "its tensors have changed since they were written")
     if content["run"] != run:
@@ -137,13 +125,10 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
             f"{path} is the checkpoint of a run with other settings, data or weights",
             remedy=_remedy(path),
         )
-    try:
-        entries = tuple(
-            _entry(facts, _under(tensors, f"entry.{index}."))
-            for index, facts in enumerate(content["entries"])
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise misfit(path, f"the entry of a task is incomplete ({error})") from error
+    entries = tuple(
+        _entry(facts, _under(tensors, f"entry.{index}."))
+        for index, facts in enumerate(content["entries"])
+    )
     parts = {
         part: {name: value.to(device) for name, value in _under(tensors, f"{part}.").items()}
         for part in _PARTS

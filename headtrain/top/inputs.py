@@ -128,8 +128,7 @@ def prepare_runs(
     assert study.top is not None
     if backbone.config.output == "projected":
         raise ExperimentError(
-            f"{base.source.path} holds features after the projection of a CLIP tower, which is no"
-            " block and not trained",
+            f"{base.source.path} holds projected features: no block learns behind a projection",
             remedy="Extract the caches with `--features pooled`.",
         )
     if backbone.head is None:

@@ -114,20 +114,22 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
     return source
 
 
-def _opened(base: Caches, new: Caches, memory: int | str | None) -> tuple[Source, Source]:
+def _opened(
+    base: Caches | None, new: Caches, memory: int | str | None
+) -> tuple[Source | None, Source]:
     """Open the caches that are given by their folders, all of them within the memory."""
     folders = [
         [Path(path) for path in ([each] if isinstance(each, str | Path) else each)]
         for each in (base, new)
-        if not isinstance(each, Source)
+        if each is not None and not isinstance(each, Source)
     ]
     if memory is not None and not folders:
         raise ValueError(
             "both caches are loaded already: give their folders, or load them with memory="
         )
     read = iter(read_sources(*folders, memory=_bytes(memory)))
-    old, arriving = (each if isinstance(each, Source) else next(read) for each in (base, new))
-    return old, arriving
+    old = base if base is None or isinstance(base, Source) else next(read)
+    return old, new if isinstance(new, Source) else next(read)
 
 
 def _bytes(memory: int | str | None) -> int | None:
@@ -283,7 +285,7 @@ def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
 
 
 def train_heads(
-    base: Caches,
+    base: Caches | None,
     new: Caches,
     study: Studies | None = None,
     *,
@@ -300,7 +302,8 @@ def train_heads(
     that `out` holds already, under whatever name, are not trained again.
 
     Args:
-        base: Features of the classes of the pretrained head.
+        base: Features of the classes of the pretrained head; None for a stream that starts from
+            nothing, whose first task makes the head.
         new: Features of the classes that arrive.
         study: What to train; default: random, class-mean and least-square rows.
         out: Folder to record each run in; default: nothing is written.

@@ -114,9 +114,9 @@ def right(model: Path, folder: Path) -> float:
 @pytest.mark.parametrize(
     ("title", "why"),
     [
-        ("dinov2", "vit_small_patch14_dinov2 has no classifier"),
-        ("siglip", "vit_base_patch16_siglip_224 has no classifier"),
-        ("clip", "features before the projection of vit_base_patch32_clip_224"),
+        ("dinov2", "pooled features of vit_small_patch14_dinov2"),
+        ("siglip", "pooled features of vit_base_patch16_siglip_224"),
+        ("clip", "pooled features of vit_base_patch32_clip_224"),
     ],
 )
 def test_features_without_a_head_become_a_model(
@@ -160,7 +160,7 @@ def test_a_head_on_projected_features_is_exported_for_pooled_ones(
     folder: Path, tmp_path: Path
 ) -> None:
     text = extracted(folder, tmp_path, "clip", "--features", "projected", "--dtype", "float32")
-    assert "features after the projection of vit_base_patch32_clip_224" in text
+    assert "projected features of vit_base_patch32_clip_224" in text
     split = open_cache(tmp_path / "first").split("val")
     assert (split.dim, split.fingerprint.output) == (512, "projected")
     run, out = trained(tmp_path, "ridge"), tmp_path / "exported"
@@ -197,8 +197,16 @@ def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_pa
 @pytest.mark.parametrize(
     ("title", "command", "fact"),
     [
-        ("dinov2", "extract --dataset folder --root first --features projected", "no projection"),
-        ("dinov2", "extract --dataset folder --root first --head-classes dataset", "no classifier"),
+        (
+            "dinov2",
+            "extract --dataset folder --root first --features projected",
+            "ends in its pooled features",
+        ),
+        (
+            "dinov2",
+            "extract --dataset folder --root first --head-classes dataset",
+            "ends in its pooled features",
+        ),
         ("dinov2", "add alone", "its only class"),
         ("dinov2", "add first --iterations 5", "has no classifier"),
         ("dinov2", "add first --init random", "has no classifier"),

@@ -140,7 +140,7 @@ def test_data_that_do_not_fit_together_are_refused(
     error = refused(train("runs"))
     assert isinstance(error, ExperimentError)
     assert f"{base} holds no pretrained head" in str(error)
-    assert "--fit-head" in error.remedy
+    assert "clinit head fit" in error.remedy
     other = write_cache(tmp_path / "other", 2, weights="2")
     error = refused(train("runs", "--base", str(other)))
     assert isinstance(error, CacheError)

@@ -1,9 +1,8 @@
 // The accuracy matrix of a run, as a table; two runs stand side by side.
 
 function matrixTable(run) {
-  const { tasks, cells } = run.matrix;
-  const headings = ["base", ...tasks.map((task) => `task ${task}`)];
-  const head = headings.map((words) => element("th", { scope: "col" }, words));
+  const { tasks, on, cells } = run.matrix;
+  const head = on.map((words) => element("th", { scope: "col" }, words));
   const corner = element("th", { scope: "col" }, "after ↓ on →");
   const rows = cells.map((line, place) => {
     const made = line.map((value) => {

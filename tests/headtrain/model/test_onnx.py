@@ -77,7 +77,7 @@ def test_it_is_compared_on_the_test_images_of_the_run_or_on_noise(
     assert 0 <= found.difference < 1e-4 < found.largest
     assert {path.parent.name for path in TrainedRun.read(tiny_run).images()} == set("abcde")
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
-    seal_record(run, base={**read_info(run)["base"], "path": "gone"})
+    seal_record(run, base={**(read_info(run)["base"] or {}), "path": "gone"})
     assert {path.parent.name for path in TrainedRun.read(run).images()} == {"d", "e"}
     (tmp_path / "bad.png").touch()
     network = small.train()

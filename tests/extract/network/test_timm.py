@@ -1,0 +1,140 @@
+"""What becomes of timm's pretrained weights: every architecture, built without memory."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from clinit.errors import BackboneError
+from clinit.extract.network import backbone
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
+
+HEAD, NONE, PROJECTION = "a classifier", "no classifier", "a projection in place of a classifier"
+REASONS = {
+    r"several classifiers": "classifiers, ",
+    r"a classifier that is not one linear layer": "not one linear layer",
+    r"an encoder without pooling": "encoder of patches",
+}
+"""Why the others are refused, and what the error says."""
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Backbone]:
+    """Return `load_backbone` for networks whose classifier alone has values, all zero."""
+
+    def on_meta(name: str, arguments: dict[str, Any]) -> nn.Module:
+        with torch.device("meta"):
+            network: nn.Module = timm.create_model(name, **arguments)
+        last = getattr(network, "get_classifier", nn.Identity)()
+        if isinstance(last, nn.Linear):
+            last.to_empty(device="cpu")
+            for parameter in last.parameters():
+                nn.init.zeros_(parameter)
+        return network
+
+    monkeypatch.setattr(backbone, "pretrained_network", on_meta)
+    monkeypatch.setattr(backbone, "state_sha256", lambda state: "")
+    monkeypatch.setattr(nn.Module, "to", lambda module, **_: module)
+    return lambda name, **arguments: load_backbone(BackboneConfig(name=name, model_args=arguments))
+
+
+def check_shape(found: Backbone) -> None:
+    """Check that a network gives as many features as it is said to."""
+    images = torch.zeros(2, *found.data_config["input_size"], device="meta")
+    assert found.forward(images).shape == (2, found.dim)
+
+
+def kind(load: Callable[..., Backbone], name: str) -> str:
+    """Return what the weights of a name end in, or why they are refused."""
+    try:
+        found = load(name)
+    except BackboneError as error:
+        (why,) = (why for why, text in REASONS.items() if text in str(error))
+        return why
+    if found.head is not None:
+        return HEAD
+    check_shape(found)
+    with torch.device("meta"):
+        grown = timm.create_model(name, num_classes=7)
+    classifier = grown.get_classifier()
+    if isinstance(classifier, nn.Linear):  # what an export puts in place of it
+        assert classifier.in_features == found.dim
+        (last,) = (key for key, module in grown.named_modules() if module is classifier)
+        states = ({k for k in net.state_dict() if not k.startswith(f"{last}.")}
+                  for net in (grown, found.network))  # fmt: skip
+        assert next(states) == next(states)
+    return NONE if found.projection is None else PROJECTION
+
+
+def table(kinds: Counter[str]) -> list[str]:
+    """Return the lines of the table in `docs/cache.md`."""
+    lines = [f"| timm {timm.__version__}: weights that end in | number | cache |", "|---|---|---|"]
+    caches = {HEAD: "with a head", NONE: "without a head", PROJECTION: "without a head"}
+    order = [HEAD, NONE, PROJECTION, *REASONS]
+    return lines + [
+        f"| {each} | {kinds[each]:,} | {caches.get(each, 'refused')} |" for each in order
+    ]
+
+
+@pytest.mark.slow
+def test_every_pretrained_network_is_of_one_kind(load: Callable[..., Backbone]) -> None:
+    kinds, known = Counter[str](), dict[tuple[object, ...], str]()
+    for name in timm.list_models(pretrained=True):
+        told = timm.get_pretrained_cfg(name)
+        assert told is not None
+        key = (name.partition(".")[0], told.num_classes, str(told.classifier))
+        if key not in known:
+            known[key] = kind(load, name)
+        kinds[known[key]] += 1
+    assert kinds[HEAD] > 1_200
+    assert kinds[NONE] > 250
+    assert kinds[PROJECTION] > 100
+    assert sum(kinds[why] for why in REASONS) < 250
+    page = (Path(__file__).parents[3] / "docs" / "cache.md").read_text(encoding="utf-8")
+    lines = table(kinds)
+    assert timm.__version__ not in page or "\n".join(lines) in page, lines
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("vit_small_patch14_dinov2.lvd142m", "vit_small_patch16_dinov3.lvd1689m"),
+        *("vit_base_patch16_siglip_224.v2_webli", "vit_base_patch16_224.mae"),
+        *("convnext_tiny.dinov3_lvd1689m", "hiera_tiny_224.mae"),
+        *("vit_base_patch32_clip_224.openai", "resnet50_clip.openai"),
+    ],
+)
+def test_networks_without_a_classifier_are_taken(load: Callable[..., Backbone], name: str) -> None:
+    assert kind(load, name) == (PROJECTION if "openai" in name else NONE)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("deit_tiny_distilled_patch16_224", "has 2 classifiers, head, head_dist"),
+        ("efficientvim_m1", "has 4 classifiers, heads.0, heads.1, heads.2, heads.3"),
+        ("caformer_s18", "is MlpHead, not one linear layer"),
+        ("resnetv2_50x1_bit", "is Conv2d, not one linear layer"),
+        ("samvit_base_patch16", None),
+    ],
+)
+def test_a_classifier_that_is_no_head_is_refused_and_left_out_on_request(
+    load: Callable[..., Backbone], name: str, why: str | None
+) -> None:
+    if why is not None:
+        with pytest.raises(BackboneError, match=why) as caught:
+            load(name)
+        assert "--model-arg num_classes=0" in caught.value.remedy
+    found = load(name, num_classes=0)
+    assert found.head is None
+    check_shape(found)
+
+
+def test_an_encoder_without_pooling_is_refused(load: Callable[..., Backbone]) -> None:
+    with pytest.raises(BackboneError, match="nothing pools it"):
+        load("qwen3_vit_88m_enc")
