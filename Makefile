@@ -25,8 +25,8 @@ demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a 
 	@echo "clinit is in .venv: source .venv/bin/activate"
 
 # One thread in each process: the tensors of the tests are too small to share, and idle threads
-# spin. The commands that the tests start write no bytecode, so it is written before. A file stays in one process, for what its tests share; files with slow tests come first,
-# not those with many.
+# spin. The commands that the tests start write no bytecode, so it is written before. A file stays
+# in one process, for what its tests share; files with slow tests come first, not those with many.
 COMPILE := $(BIN)/python -m compileall -q cli extract headtrain analysis src/clinit
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
 	--dist loadfile --no-loadscope-reorder
@@ -37,10 +37,15 @@ test: $(READY) ## Tests that guard a change (GPU tests where there is a GPU)
 
 # Kernels without AVX sum in another order than those of this machine: what a test allows must not
 # be what one CPU gives.
-test-all: $(READY) ## All tests, with other CPU kernels, and types checked as they run
+test-all: $(READY) build/cupy ## All tests, with other CPU kernels, and types checked as they run
 	@$(COMPILE)
-	@OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(PYTEST) \
+	@CLINIT_CUPY=$(CURDIR)/build/cupy OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(PYTEST) \
 		--jaxtyping-packages=clinit,checked.check
+
+# CuPy, which imports without a GPU, where one test alone finds it: that of its names.
+build/cupy: $(READY)
+	@$(BIN)/python -m pip install --quiet --no-deps --target $@ cupy-cuda13x
+	@touch $@
 
 # One command for a day with a GPU; the time limit is that of the script.
 gpu: $(READY) ## GPU tests, then speeds beside the GPU's limits: at most ten minutes

@@ -1,15 +1,14 @@
 """Images per second from JPEG files to features: clinit beside plain loops, and beside its limits.
 
-    python benchmarks/extract.py model --out benchmarks/ --realdata FOLDER
+    python benchmarks/extract.py networks --out benchmarks/ --realdata FOLDER
     python benchmarks/extract.py decode --out benchmarks/
 
-`model`: ViT-tiny at 224 pixels, where the forward pass bounds; in float32 and bfloat16. `decode`: a
-ConvNeXtV2 of four narrow blocks at 96 pixels, where decoding bounds: its forward pass takes a third
-of the time of decoding an image. (Those of timm's test networks, which have ImageNet weights, take
-at least as long as decoding: `test_vit` at 160 pixels 2.3 ms on one core, decoding and resizing
-2.1.) Contenders are processes that take turns, in another order in every round: a ratio is that
-of two passes of one round. `--realdata` names a folder with `imagenet_mini/val` and
-`weights/vit_tiny_patch16_224.safetensors`: what bfloat16 costs in top-1.
+`networks`: the networks of the paper and two others at 224 pixels, where the forward pass bounds;
+in float32, the first one in bfloat16 too. `decode`: a ConvNeXtV2 of four narrow blocks at 96
+pixels, where decoding bounds: its forward pass takes a third of the time of decoding an image.
+Contenders are processes that take turns, in another order in every round: a ratio is that of two
+passes of one round. `--realdata` names a folder with `imagenet_mini/val` and weights of some of
+the networks: what compiling and bfloat16 cost in top-1.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,42 +31,35 @@ from extract_images import QUALITY, SIZES, write_images
 from harness import CONSOLE, Process, command, machine, markdown, show, versions, write
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What all contenders do."""
-
-    size: str
-    """Size of the images, one of `SIZES`."""
-    autocast: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """A network, and how many images make a pass of some seconds."""
+class Case:
+    """What all contenders do: a network, and how many images make a pass of some seconds."""
 
     backbone: str
-    model_args: Mapping[str, tuple[int, ...]]
-    input_size: int
-    images: int
-    cases: tuple[Case, ...]
+    autocast: str = "off"
+    model_args: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_size: int = 224
+    images: int = 512
+    size: str = next(iter(SIZES))
+    """Size of the images, one of `SIZES`."""
 
 
-LARGE, SQUARE = SIZES
-BOUNDS = {
-    "model": Bound(
-        backbone="vit_tiny_patch16_224",
-        model_args={},
-        input_size=224,
-        images=512,
-        cases=(Case(LARGE, "off"), Case(LARGE, "bfloat16"), Case(SQUARE, "off")),
+FEMTO = "convnextv2_femto"
+NARROW: dict[str, Any] = {
+    "backbone": "convnextv2_atto",
+    "model_args": {"depths": (1, 1, 1, 1), "dims": (8, 16, 32, 64)},
+    "input_size": 96,
+    "images": 1024,
+}
+CASES = {
+    "networks": (
+        Case(backbone=FEMTO),
+        Case(backbone="resnet18"),
+        Case(backbone="mobilenetv2_100"),
+        Case(backbone="vit_tiny_patch16_224"),
+        Case(backbone=FEMTO, autocast="bfloat16"),
     ),
-    "decode": Bound(
-        backbone="convnextv2_atto",
-        model_args={"depths": (1, 1, 1, 1), "dims": (8, 16, 32, 64)},
-        input_size=96,
-        images=1024,
-        cases=(Case(LARGE, "off"), Case(SQUARE, "off"), Case(LARGE, "bfloat16")),
-    ),
+    "decode": tuple(Case(**NARROW, size=size) for size in SIZES),
 }
 HEADINGS = ("contender", "images/s", "CPU ms per image", "clinit / it", "CPU: it / clinit")
 NOTE = """\
@@ -74,12 +67,14 @@ NOTE = """\
 in brackets the smallest and the largest; *CPU: it / clinit*: ratio of the CPU seconds (user and
 system, with those of loader processes), in the same form. Both are above 1 where clinit is better.
 
-*clinit*: the call of the library, from files to a cache that is on the disk, with its defaults:
+*clinit*: the call of the library, from files to a cache that is on the disk, with `--compile on`:
 each thread computes a batch of 32. *timm loop*: `timm.data.ImageDataset` and `create_loader`;
 *torchvision loop*: `ImageFolder` with Pillow and `DataLoader`; each with one loader process per
-core, batches of 32 and channels last. *decoding alone*: reading, decoding and resizing without a
-network. *model alone*: pixels in memory. The *work bound* is 1 / (1 / decoding alone + 1 / model
-alone, 32 per thread): what is left where both need all the cores."""
+core, batches of 32 and the network as timm builds it. *decoding alone*: reading, decoding and
+resizing without a network. *model alone*: pixels in memory. The *work bound* is 1 / (1 / decoding
+alone + 1 / model alone): what is left where both need all the cores. The *arithmetic limit* is the
+rate of a product of two 2,048 x 2,048 matrices on all cores, measured in the same run, over the
+operations of the network: what a network of matrix products alone could reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +95,10 @@ Found = Mapping[str, Sequence[Pass]]
 """By contender, its pass of each round."""
 
 
-def compete(job: Mapping[str, Any], rounds: int, chosen: Sequence[str], folder: Path) -> Found:
-    """Let the contenders take turns."""
+def compete(
+    job: Mapping[str, Any], rounds: int, chosen: Sequence[str], folder: Path
+) -> tuple[Found, float]:
+    """Let the contenders take turns; return their passes, and the seconds of compiling."""
     threads = len(os.sched_getaffinity(0))
 
     def start(number: int, name: str) -> Process:
@@ -112,8 +109,7 @@ def compete(job: Mapping[str, Any], rounds: int, chosen: Sequence[str], folder: 
     processes = {name: start(number, name) for number, name in enumerate(chosen)}
     found: dict[str, list[Pass]] = {name: [] for name in chosen}
     try:
-        for process in processes.values():
-            process.answer()
+        ready = {name: process.answer() for name, process in processes.items()}
         for number in range(rounds):
             turn = number % len(chosen)
             for name in [*chosen[turn:], *chosen[:turn]]:
@@ -122,7 +118,7 @@ def compete(job: Mapping[str, Any], rounds: int, chosen: Sequence[str], folder: 
     finally:
         for process in processes.values():
             process.stop()
-    return found
+    return found, float(ready["clinit"]["compile_s"])
 
 
 def rows_of(found: Found) -> list[list[str]]:
@@ -140,9 +136,40 @@ def rows_of(found: Found) -> list[list[str]]:
     return lines
 
 
+def arithmetic_limit(case: Case) -> float:
+    """Return the images/s of a network that multiplied matrices all the time."""
+    import timm
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    dtype = torch.bfloat16 if case.autocast == "bfloat16" else torch.float32
+    one, other = torch.randn(2, 2048, 2048).to(dtype)
+    times = []
+    for _ in range(10):
+        began = time.perf_counter()
+        one @ other
+        times.append(time.perf_counter() - began)
+    network = timm.create_model(case.backbone, **case.model_args).eval()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network(torch.zeros(1, 3, case.input_size, case.input_size))
+    return 2 * 2048**3 / min(times) / counter.get_total_flops()
+
+
+def pays_from(found: Found, compile_s: float) -> str:
+    """Return from how many images on it pays to compile."""
+    if "clinit, not compiled" not in found:
+        return ""
+    rates = [
+        statistics.median(each.rate for each in found[name])
+        for name in ("clinit", "clinit, not compiled")
+    ]
+    gain_s = 1 / rates[1] - 1 / rates[0]
+    return f", which pays from {compile_s / gain_s:,.0f} images on" if gain_s > 0 else ""
+
+
 def work_bound(found: Found) -> float | None:
     """Return the images/s where decoding and forward passes share the cores without loss."""
-    parts = ("decoding alone", "model alone, 32 per thread")
+    parts = ("decoding alone", "model alone")
     if any(name not in found for name in parts):
         return None
     return 1 / sum(1 / statistics.median(each.rate for each in found[name]) for name in parts)
@@ -153,7 +180,7 @@ def _spread(ratios: Sequence[float]) -> str:
 
 
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
-    """Return what bfloat16 costs the stored head of ViT-tiny on real photographs, as lines."""
+    """Return what compiling and bfloat16 cost stored heads on real photographs, as lines."""
     from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.work.run import ExtractConfig, extract
@@ -161,28 +188,24 @@ def top1_cost(realdata: Path, folder: Path) -> list[str]:
     root = realdata / "imagenet_mini"
     manifests = {"val": scan("folder", root, "val").manifest}
     lines = []
-    for autocast in ("off", "bfloat16"):
-        backbone = BackboneConfig(
-            name=BOUNDS["model"].backbone,
-            weights=realdata / "weights" / "vit_tiny_patch16_224.safetensors",
-            autocast=autocast,
-        )
-        config = ExtractConfig(backbone=backbone)
-        (result,) = extract(manifests, root, folder / f"real-{autocast}", config)
-        top1, run = result.top1, result.split.summary.run
-        lines.append(
-            f"autocast {autocast}: top-1 {top1.percent or 0:.2f} % of {top1.total:,} validation"
-            f" photographs, {run.images_per_s or 0:.1f} images/s"
-        )
+    for weights in sorted(realdata.glob("weights/*.safetensors")):
+        for compile, autocast in (("off", "off"), ("on", "off"), ("on", "bfloat16")):
+            backbone = BackboneConfig(name=weights.stem, weights=weights, autocast=autocast)
+            config = ExtractConfig(backbone=backbone, compile=compile, head_classes="dataset")
+            out = folder / f"real-{weights.stem}-{compile}-{autocast}"
+            (result,) = extract(manifests, root, out, config)
+            top1 = result.top1
+            lines.append(
+                f"{weights.stem}, compile {compile}, autocast {autocast}: top-1"
+                f" {top1.percent or 0:.2f} % of {top1.total:,} validation photographs"
+            )
     return lines
 
 
-def report(
-    bound: Bound, tables: Mapping[str, list[list[str]]], real: Sequence[str], load: float
-) -> list[str]:
+def report(tables: Mapping[str, list[list[str]]], real: Sequence[str], load: float) -> list[str]:
     """Return the dated text with the tables."""
     lines = [
-        f"# Extraction with {bound.backbone} at {bound.input_size} pixels, {datetime.date.today()}",
+        f"# Extraction, {datetime.date.today()}",
         "",
         f"{machine(load)}. {versions('torch', 'torchvision', 'torchcodec', 'timm', 'pillow')}.",
         command(),
@@ -196,54 +219,56 @@ def report(
     return lines
 
 
-def prepared(bound: Bound, size: str, images: int, folder: Path) -> tuple[dict[str, Any], float]:
-    """Write images and weights; return the job without its arithmetic, and kB per image."""
+def prepared(case: Case, images: int, folder: Path) -> tuple[dict[str, Any], float]:
+    """Write images and weights; return the job, and kB per image."""
     import timm
     import torch
     from safetensors.torch import save_file
 
-    root, weights = folder / size.replace(" ", ""), folder / "weights.safetensors"
-    kilobytes = write_images(root, images, *SIZES[size])
+    root = folder / f"{case.size.replace(' ', '')}-{images}"
+    weights = folder / f"{case.backbone}.safetensors"
+    kilobytes = write_images(root, images, *SIZES[case.size])
     if not weights.exists():
         torch.manual_seed(0)
-        network = timm.create_model(bound.backbone, **bound.model_args)
-        save_file(network.state_dict(), weights)
-    job = {"root": str(root), "weights": str(weights), "backbone": bound.backbone}
-    network_facts = {"model_args": dict(bound.model_args), "input_size": bound.input_size}
-    return {**job, **network_facts, "images": images}, kilobytes
+        save_file(timm.create_model(case.backbone, **case.model_args).state_dict(), weights)
+    job = {"root": str(root), "weights": str(weights), "backbone": case.backbone}
+    facts = {"model_args": dict(case.model_args), "input_size": case.input_size}
+    return {**job, **facts, "images": images, "autocast": case.autocast}, kilobytes
 
 
 def main() -> None:
     """Measure, print the tables, and write them to a dated file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("bound", choices=BOUNDS)
+    parser.add_argument("cases", choices=CASES)
     parser.add_argument("--out", type=Path, help="Folder of the dated file; default: none.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, help="Per pass; default: for a pass of seconds.")
-    parser.add_argument("--cases", type=int, default=3, help="The first ones of three.")
+    parser.add_argument("--first", type=int, help="How many of the cases; default: all.")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--realdata", type=Path, help="Real photographs and weights.")
     options = parser.parse_args()
-    bound, load = BOUNDS[options.bound], os.getloadavg()[0]
+    load = os.getloadavg()[0]
     chosen = ["clinit", *(name for name in options.contenders if name != "clinit")]
     tables: dict[str, list[list[str]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case in bound.cases[: options.cases]:
-            images = options.images or bound.images
-            job, kilobytes = prepared(bound, case.size, images, folder)
+        for case in CASES[options.cases][: options.first]:
+            images = options.images or case.images
+            job, kilobytes = prepared(case, images, folder)
             title = (
-                f"{images:,} images of {case.size} pixels, {kilobytes:.0f} kB each at quality"
-                f" {QUALITY}; autocast {case.autocast}"
+                f"{case.backbone}, {images:,} images of {case.size} pixels, {kilobytes:.0f} kB each"
+                f" at quality {QUALITY}; autocast {case.autocast}"
             )
             CONSOLE.print(title)
-            found = compete({**job, "autocast": case.autocast}, options.rounds, chosen, folder)
-            tables[title] = rows_of(found)
-            show(title, HEADINGS, tables[title])
+            found, compile_s = compete(job, options.rounds, chosen, folder)
+            told = f"{title}; compiled in {compile_s:.0f} s{pays_from(found, compile_s)}"
+            limit = ["arithmetic limit", f"{arithmetic_limit(case):.1f}", "", "", ""]
+            tables[told] = [*rows_of(found), limit]
+            show(told, HEADINGS, tables[told])
         real = top1_cost(options.realdata, folder) if options.realdata else []
     for line in real:
         CONSOLE.print(line)
-    write(options.out, f"extract-{options.bound}", report(bound, tables, real, load))
+    write(options.out, f"extract-{options.cases}", report(tables, real, load))
 
 
 if __name__ == "__main__":

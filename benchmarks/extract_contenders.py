@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.compiled import on_its_way
 from clinit.extract.work.pipeline import ImageBatch, Timing, load_batches, side_by_side
-from clinit.extract.work.run import ExtractConfig, Network, extract, load_network
+from clinit.extract.work.run import BATCH_SIZES, ExtractConfig, Network, extract, load_network
 from clinit.machine import cpu_count
 
 
@@ -82,17 +83,36 @@ class Contender:
 
     def kept(self, batches: Iterable[Any]) -> int:
         """Compute and keep the features of normalised batches; return how many there are."""
-        channels_last = torch.channels_last
-        found = [
-            self.features(images.to(memory_format=channels_last)).numpy().astype(np.float16)
-            for images, _ in batches
-        ]
+        found = [self.features(images).numpy().astype(np.float16) for images, _ in batches]
         return len(np.concatenate(found))
 
+    def plain(self) -> Contender:
+        """Return the contender with the network as timm builds it."""
+        self.network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return self
 
-def of_clinit(job: Job) -> Callable[[], int]:
+    def compiled(self) -> Contender:
+        """Return the contender with a compiled network."""
+        backbone = self.loaded.backbone
+        self.loaded = replace(
+            self.loaded,
+            backbone=on_its_way(
+                backbone,
+                self.loaded.transform,
+                "on",
+                device=torch.device("cpu"),
+                batch_size=BATCH_SIZES["cpu"],
+                images=self.job.images,
+            ),
+        )
+        return self
+
+
+def of_clinit(job: Job, *, compiled: bool) -> Callable[[], int]:
     """Return a pass of `clinit.extract.work.run.extract` into a cache."""
     contender, out = Contender(job), Path(job.out)
+    if compiled:
+        contender.compiled()
     manifests = {"train": scan("folder", contender.root, "train").manifest}
 
     def extraction() -> int:
@@ -109,7 +129,7 @@ def of_timm(job: Job, batch_size: int) -> Callable[[], int]:
     """Return a pass of timm's own data set and loader."""
     from timm.data import ImageDataset, create_loader
 
-    contender = Contender(job)
+    contender = Contender(job).plain()
     data = contender.data
     loader = create_loader(
         ImageDataset(str(contender.root / "train")),
@@ -134,7 +154,7 @@ def of_torchvision(job: Job, batch_size: int) -> Callable[[], int]:
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
-    contender = Contender(job)
+    contender = Contender(job).plain()
     data, transform = contender.data, contender.loaded.transform
     steps = transforms.Compose(
         [
@@ -169,15 +189,16 @@ def of_decoding(job: Job) -> Callable[[], int]:
     return decoding
 
 
-def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]:
+def of_model(job: Job, *, compiled: bool) -> Callable[[], int]:
     """Return a pass of the network alone, from pixels in memory.
 
     Args:
         job: What is to be done.
-        batch_size: Images per batch.
-        is_shared: Whether all threads work on one batch after the other.
+        compiled: Whether the network computes as one program.
     """
-    contender = Contender(job)
+    contender, batch_size = Contender(job), BATCH_SIZES["cpu"]
+    if compiled:
+        contender.compiled()
     transform = contender.loaded.transform
     shape = (batch_size, 3, *transform.crop)
     few = [torch.randint(0, 256, shape, dtype=torch.uint8) for _ in range(4)]
@@ -193,8 +214,6 @@ def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]
         return contender.loaded.backbone.features(normalise(pixels))
 
     def alone() -> int:
-        if is_shared:
-            return sum(len(compute(batch.pixels)) for batch in batches())
         found = side_by_side(batches(), compute, Timing())
         return sum(len(features) for _, features in found)
 
@@ -202,13 +221,13 @@ def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]
 
 
 CONTENDERS: dict[str, Callable[[Job], Callable[[], int]]] = {
-    "clinit": of_clinit,
+    "clinit": lambda job: of_clinit(job, compiled=True),
+    "clinit, not compiled": lambda job: of_clinit(job, compiled=False),
     "timm loop": lambda job: of_timm(job, 32),
     "torchvision loop": lambda job: of_torchvision(job, 32),
     "decoding alone": of_decoding,
-    "model alone, 64 at a time": lambda job: of_model(job, 64, is_shared=True),
-    "model alone, 32 at a time": lambda job: of_model(job, 32, is_shared=True),
-    "model alone, 32 per thread": lambda job: of_model(job, 32, is_shared=False),
+    "model alone": lambda job: of_model(job, compiled=True),
+    "model alone, not compiled": lambda job: of_model(job, compiled=False),
 }
 
 
@@ -225,8 +244,9 @@ def main() -> None:
     parser.add_argument("job", type=lambda text: Job(**json.loads(text)))
     options = parser.parse_args()
     divert_prints()
+    began = time.perf_counter()
     run = CONTENDERS[options.contender](options.job)
-    say(ready=True)
+    say(ready=True, compile_s=time.perf_counter() - began)  # and loading, which takes a second
     for _ in sys.stdin:
         started, before = time.perf_counter(), cpu_seconds()
         images = run()

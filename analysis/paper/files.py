@@ -30,17 +30,6 @@ def as_json(found: Reproduction) -> str:
         "reduced": found.is_reduced,
         "lines": [_line(found, line) for line in found.lines],
         "effects": [_effect(each) for each in found.effects],
-        "orders": [
-            {
-                "method": place.method,
-                "loss": place.loss,
-                "iterations": place.iterations,
-                "metric": found.table.effects[0],
-                "paper": theirs or None,
-                "ours": ours or None,
-            }
-            for place, theirs, ours in found.orders
-        ],
         "settings": [asdict(each) for each in found.settings],
         "slips": list(found.table.slips),
         "runs": [str(run.path) for run in found.runs],

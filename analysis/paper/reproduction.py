@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -138,17 +138,6 @@ def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
     return right
 
 
-def ordering(values: Mapping[str, Sequence[float]]) -> str:
-    """Return the starts from the lowest to the highest mean, `random < class-mean`.
-
-    Those that are equal as they are printed have a = between them.
-    """
-    means = {name: round(float(np.mean(each)), 2) for name, each in values.items() if len(each)}
-    names = sorted(means, key=lambda name: means[name])
-    signs = [" = " if means[a] == means[b] else " < " for a, b in pairwise(names)]
-    return "".join(sign + name for sign, name in zip(["", *signs], names, strict=False))
-
-
 _OF_A_HEAD = ("acc_pre", "d_ls")
 Collapse = Mapping[str, Mapping[str, Any]]
 """Values of `clinit diagnose` by the loss of the head."""
@@ -190,9 +179,6 @@ class Reproduction:
     table: Table
     lines: tuple[Line, ...]
     effects: tuple[Effect, ...]
-    orders: tuple[tuple[Place, str, str], ...]
-    """The starts by A_new in each group: its first place, in the paper ("" where it has no such
-    budget) and here."""
     budgets: Mapping[Place, Budget]
     """Iterations and buffer of our runs in each place."""
     settings: tuple[Setting, ...]
@@ -239,7 +225,6 @@ def reproduction(
         table=table,
         lines=tuple(lines),
         effects=tuple(_effects(table, cells, found, lines)),
-        orders=tuple(_orders(table, cells, lines)),
         budgets={
             place: (members[0].config["iterations"], members[0].config.get("buffer"))
             for place, members in found.items()
@@ -334,22 +319,6 @@ def _effects(
                 starts = metric, better, other
                 result.append(Effect(place, *starts, paper, mean, width, over, number, p))
     return adjusted_by_holm(result)
-
-
-def _orders(table: Table, cells: Cells, lines: Sequence[Line]) -> list[tuple[Place, str, str]]:
-    result = []
-    for metric in table.effects[:1]:
-        for _, group in groupby(cells, lambda place: place.group):
-            places = list(group)
-            printed = {place: cells[place].get(metric) for place in places}
-            theirs = {place.init: [each.value] for place, each in printed.items() if each}
-            ours = {
-                line.place.init: list(line.ours.values())
-                for line in lines
-                if line.place in places and line.metric == metric
-            }
-            result.append((places[0], ordering(theirs), ordering(ours)))
-    return result
 
 
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:

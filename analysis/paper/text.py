@@ -225,17 +225,10 @@ def _settings_table(settings: Sequence[Setting]) -> Table:
 
 def _lists(found: Reproduction) -> dict[str, list[str]]:
     """Return the sentences below the tables, by their heading; those without any are left out."""
-    orders = []
-    for place, theirs, ours in found.orders:
-        paper = "as in the paper" if ours == theirs else f"paper: {theirs or 'no such budget'}"
-        if ours:
-            orders.append(f"{_short_title(place)}: {ours} ({paper})")
     unclear = [f"{each.name}: {each.here}" for each in found.settings if not each.paper]
     if unclear:
         unclear.append(f"Why: clinit recipe show {found.table.recipe}")
-    metric = HEADINGS[found.table.effects[0]] if found.table.effects else ""
     lists = {
-        f"The starts by {metric}": orders,
         "What the paper leaves open, and how it is here": unclear,
         "Where the paper slips": list(found.table.slips),
     }

@@ -16,13 +16,12 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.text import Span, Text
+from rich.text import Text
 
 from clinit.words import OBEYED, visible
 
@@ -102,26 +101,12 @@ class Console(RichConsole):
     ) -> Iterable[Segment]:
         """Render as rich does; every part of every output comes through here."""
         if isinstance(renderable, Text):  # before it is wrapped and cut
-            renderable = _shown(renderable)
+            shown = visible(renderable.plain, lines=True)
+            if shown != renderable.plain:
+                renderable = renderable.blank_copy(shown)
         for segment in super().render(renderable, options):
             shown = segment.text if segment.control else visible(segment.text, lines=True)
             yield segment if shown == segment.text else Segment(shown, segment.style)
-
-
-def _shown(text: Text) -> Text:
-    """Return a text with its control characters written out, its styles where they were."""
-    plain = text.plain
-    if visible(plain, lines=True) == plain:
-        return text
-    parts = [visible(letter, lines=True) for letter in plain]
-    starts = [0, *accumulate(map(len, parts))]
-    shown = text.blank_copy("".join(parts))
-    last = len(plain)
-    shown.spans = [
-        Span(starts[min(span.start, last)], starts[min(span.end, last)], span.style)
-        for span in text.spans
-    ]
-    return shown
 
 
 class _Lossy(io.FileIO):

@@ -154,29 +154,7 @@ class CacheSplit:
                 f"type or invalid rows of {path} are not those that cache.json beside it names",
                 remedy=WRITE_AGAIN,
             )
-        if not np.array_equal(shard.labels, self.labels[rows.start : rows.stop]):
-            raise CacheError(
-                f"the labels in {path} are not those of the manifest beside it",
-                remedy="Run the `clinit extract` command of this cache into a new folder.",
-            )
         return shard
-
-    def check_size(self) -> None:
-        """Check that the shards are as large as the rows that the plan names.
-
-        Whoever reserves memory for all rows asks first: a plan can name any number.
-
-        Raises:
-            CacheError: If one is missing, or they are smaller.
-        """
-        item = 2 if self.dtype == "float16" else 4
-        shards = (self.path / shard_name(index) for index in range(self.plan.num_shards))
-        if sum(map(file_size, shards)) < self.num_valid * self.dim * item:
-            raise CacheError(
-                f"the shards in {self.path} are smaller than {self.num_valid:,} rows of"
-                f" {self.dim:,} numbers",
-                remedy=WRITE_AGAIN,
-            )
 
     def load(self) -> FeatureSet:
         """Read the features and labels of all valid rows, in order, into memory.
@@ -184,7 +162,6 @@ class CacheSplit:
         Raises:
             CacheError: If a shard is missing, damaged or belongs to another plan.
         """
-        self.check_size()
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)
         start = 0
         for shard in self.shards():

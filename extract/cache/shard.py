@@ -37,8 +37,6 @@ _FLOAT16 = np.finfo(np.float16)
 _SEAL = b"clinit-shard/2 sha256 "
 _BLOCK = 512
 """Bytes of the user block, the least that HDF5 has."""
-_ROW_BYTES = 4096
-"""More than a row takes beside its features, with the reason why it has none."""
 _CHUNK_BYTES = 2**31
 """One chunk holds the features of a shard, but HDF5 has none of 2^32 bytes."""
 _COUNTS_BLOCK = (1, 14, 4)
@@ -174,14 +172,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
         CacheError: If it is absent, truncated, changed or belongs to another plan.
         StorageError: If it is there and cannot be read.
     """
-    # Earlier versions had chunks of 16 MB, of which the last one may be nearly empty.
-    chunk = max(2**24, 4 * plan.dim)
-    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2 * chunk
-    if size > most:
-        raise CacheError(
-            f"{path} has {size:,} bytes, a shard of its rows at most {most:,}", remedy=WRITE_AGAIN
-        )
-    content = _read(path, size)
+    content = _read(path, file_size(path))
     told = content[: len(_SEAL) + 64].tobytes()
     sealed = told.startswith(_SEAL)
     if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:

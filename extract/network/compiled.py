@@ -12,6 +12,7 @@ On a CPU the program runs in one thread, several of them side by side (`work.pip
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,8 @@ def compiled(
         found = found.clone() if device.type == "cuda" else found
         return found[: len(batch)]
 
+    # It says on a CPU that it finds no CUDA.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # For this program alone: weights that are trained must not be folded.
     with torch._inductor.config.patch(freezing=True):
         call(batch)
@@ -93,7 +96,8 @@ def _deferred(forward: Forward, size: int) -> Forward:
 
 
 def _filled(batch: Tensor, size: int) -> Tensor:
-    missing = size - len(batch)
+    if (missing := size - len(batch)) < 0:
+        raise ValueError(f"the program is for batches of {size} images, got {len(batch)}")
     return pad(batch, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else batch
 
 
@@ -110,7 +114,7 @@ def on_its_way(
     """Return the network as it computes a number of images best: plain, or with a program.
 
     Args:
-        network: The plain one.
+        network: The plain one; what has a program for batches of this size keeps it.
         transform: What its images go through.
         wanted: `auto` compiles if the plain network would take `LEAST_S`, and keeps the program
             if it is `LEAST_GAIN` times faster.
@@ -122,6 +126,8 @@ def on_its_way(
     Raises:
         BackboneError: If the program that is asked for cannot be compiled.
     """
+    if network.program is not None:
+        return network
     changed: Any = network
     if wanted == "on" and not images:  # unless a damaged shard is found
         return replace(changed, program=_deferred(network.forward, batch_size))  # type: ignore[no-any-return]

@@ -110,7 +110,7 @@ class TrainedRun:
     @property
     def is_projected(self) -> bool:
         """Whether its features are those after the projection of a CLIP tower."""
-        return bool(Fingerprint(self.record.info["new"]["fingerprint"]).output)
+        return bool(Fingerprint(self.record.info["new"]["fingerprint"]).output == "projected")
 
     @property
     def tasks(self) -> tuple[int, ...]:

@@ -140,7 +140,6 @@ def _shape(split: CacheSplit) -> tuple[int, ...]:
 
 
 def _in_memory(split: CacheSplit) -> ReadInto:
-    split.check_size()
     values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
     for index, shard in enumerate(split.shards()):
         rows = split.plan.rows(index)

@@ -10,7 +10,6 @@ from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.reproduction import (
     Effect,
     adjusted_by_holm,
-    ordering,
     over_images,
     over_seeds,
 )
@@ -140,9 +139,3 @@ def test_p_values_are_adjusted_by_holm_for_the_effects_that_the_paper_has(seed: 
     assert [each.adjusted for each in found[:3]] == [None] * 3
     assert [each.p_value for each in found[3:]] == p_values
     np.testing.assert_allclose([each.adjusted or 0.0 for each in found[3:]], _naive_holm(p_values))
-
-
-def test_starts_are_ordered_by_their_means_and_equal_ones_are_told() -> None:
-    values = {"random": [1.0, 2.0], "class-mean": [3.0], "least-square": [3.001], "none": []}
-    assert ordering(values) == "random < class-mean = least-square"
-    assert ordering({}) == ""

@@ -83,7 +83,6 @@ def test_effects_are_differences_of_the_same_seed(runs: Make) -> None:
     assert first.p_value < first.adjusted < 0.05
     assert first.paper == pytest.approx(16.46 - 3.6)
     assert first.verdict == "holds"
-    assert found.orders[0][1:] == ("random < class-mean < least-square",) * 2
 
 
 def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Make) -> None:
@@ -102,10 +101,6 @@ def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Mak
     assert {(effect.paper, effect.verdict, effect.number) for effect in effects} == {(None, "-", 2)}
     assert all(effect.mean is not None and effect.half_width is not None for effect in effects)
     assert differing(found)["iterations"] == ("600 and 1,200", "300")
-    content = json.loads(FORMATS["json"](found))
-    assert [(each["iterations"], each["paper"]) for each in content["orders"] if each["ours"]] == [
-        (300, None)
-    ]
     for text in (text_of(found), FORMATS["md"](found), FORMATS["tex"](found)):
         title = "Cross entropy, 300 iterations, buffer 9,000 (the paper has no such budget)"
         lonely = text[text.index(title) : text.index("Cross entropy, 600 iterations")]
