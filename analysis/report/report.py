@@ -225,13 +225,7 @@ def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
 
 def _flat(row: Row) -> Row:
     """Return the values of a row that a column of a table holds."""
-    return {
-        name: value
-        for name, value in row.items()
-        if value is None
-        or isinstance(value, str | float)
-        or (isinstance(value, int) and abs(value) < 2**63)
-    }
+    return {n: v for n, v in row.items() if v is None or isinstance(v, str | int | float)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

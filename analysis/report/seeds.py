@@ -211,7 +211,5 @@ def _groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
 
 def plain(value: object) -> object:
     """Return a value that a column of a table holds; anything else as JSON."""
-    is_large = isinstance(value, int) and abs(value) >= 2**63
-    if value is None or (isinstance(value, str | int | float) and not is_large):
-        return value
-    return json.dumps(value, default=str)
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else json.dumps(value, default=str)
