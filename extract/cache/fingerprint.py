@@ -18,6 +18,8 @@ IMPORTED = "imported"
 """A field of imported features alone; and the `backbone` of those whose user had named none."""
 _ROWS = frozenset({"manifest", "features"})
 _VIEW = frozenset({"augmentation", "view_seed", "view"})
+_UNSAID = {"output": "pooled"}
+"""What a fingerprint without a field means."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -181,7 +183,7 @@ class Fingerprint:
         """Return the fields that differ, in the order of this fingerprint, then of the other."""
         one, two = self.fields, other.fields
         return tuple(
-            Difference(name, one.get(name, "nothing"), two.get(name, "nothing"))
+            Difference(name, *(each.get(name, _UNSAID.get(name, "nothing")) for each in (one, two)))
             for name in {**one, **two}
             if one.get(name) != two.get(name)
         )

@@ -293,6 +293,7 @@ class Classifier(Predictor):
         if self.backbone.program is None:
             return self.backbone.logits(images)
         head, features = self.backbone.head, self.backbone.features(images)
+        assert head is not None
         weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
         return features @ weight.T + bias
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,12 @@ from clinit.headtrain.model.model import open_model
 from clinit.headtrain.stream.source import read_source
 from tests.conftest import Once
 
-TOWERS = {
+TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
     "dinov2": ("vit_small_patch14_dinov2", {"img_size": 56}),
     "siglip": ("vit_base_patch16_siglip_224", {"img_size": 64}),
     "clip": ("vit_base_patch32_clip_224", {"img_size": 64, "num_classes": 512}),
 }
-TINY = {"depth": 1, "embed_dim": 12, "num_heads": 2}
+TINY: dict[str, Any] = {"depth": 1, "embed_dim": 12, "num_heads": 2}
 COLOURS = {name: 40 * number for number, name in enumerate("abcde")}
 
 
@@ -108,7 +109,7 @@ def right(model: Path, folder: Path) -> float:
     """Return the share of images that a model names by the folder that they are in."""
     told = json.loads(done("predict", model, folder, "--device", "cpu", "--json"))
     named = [each["classes"][0]["class"] == Path(each["image"]).parent.name for each in told]
-    return sum(named) / len(named)
+    return float(np.mean(named))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,13 @@ def saved(name: str, folder: Path, **arguments: Any) -> BackboneConfig:
     return BackboneConfig(name=name, weights=path, model_args=arguments)
 
 
-TINY_VIT = {"depth": 1, "embed_dim": 12, "num_heads": 2, "img_size": 32, "patch_size": 16}
+TINY_VIT: dict[str, Any] = {
+    "depth": 1,
+    "embed_dim": 12,
+    "num_heads": 2,
+    "img_size": 32,
+    "patch_size": 16,
+}
 
 
 def test_a_network_without_a_classifier_has_no_head(tmp_path: Path, images: torch.Tensor) -> None:

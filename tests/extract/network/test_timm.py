@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from clinit.errors import BackboneError
 from clinit.extract.network import backbone
@@ -23,13 +24,33 @@ REASONS = {
 """Why the others are refused, and what the error says."""
 
 
+class WithoutValues(TorchFunctionMode):
+    """Leaves out what fills tensors: those on the meta device have no values."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        is_filled = name.endswith("_") and not name.startswith("_") and name != "requires_grad_"
+        given = [*args, *(kwargs or {}).values()]
+        if is_filled and isinstance(given[0], Tensor):
+            return given[0]
+        return func(*args, **(kwargs or {}))
+
+
+def built(name: str, **arguments: Any) -> nn.Module:
+    """Return a network on the meta device."""
+    with torch.device("meta"), WithoutValues():
+        network: nn.Module = timm.create_model(name, **arguments)
+    return network
+
+
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Backbone]:
     """Return `load_backbone` for networks whose classifier alone has values, all zero."""
 
     def on_meta(name: str, arguments: dict[str, Any]) -> nn.Module:
-        with torch.device("meta"):
-            network: nn.Module = timm.create_model(name, **arguments)
+        network = built(name, **arguments)
         last = getattr(network, "get_classifier", nn.Identity)()
         if isinstance(last, nn.Linear):
             last.to_empty(device="cpu")
@@ -59,9 +80,8 @@ def kind(load: Callable[..., Backbone], name: str) -> str:
     if found.head is not None:
         return HEAD
     check_shape(found)
-    with torch.device("meta"):
-        grown = timm.create_model(name, num_classes=7)
-    classifier = grown.get_classifier()
+    grown = built(name, num_classes=7)
+    classifier = grown.get_classifier()  # type: ignore[operator]
     if isinstance(classifier, nn.Linear):  # what an export puts in place of it
         assert classifier.in_features == found.dim
         (last,) = (key for key, module in grown.named_modules() if module is classifier)
