@@ -5,50 +5,40 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
 import torch
 from gpu_setting import Lines, Setting
 from harness import settle
-from jaxtyping import Float
 from top_blocks_contenders import flop_of
 from torch import Tensor
 
+from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.network.compiled import on_its_way
 from clinit.extract.network.transform import Transform, make_transform
-from clinit.extract.work.pipeline import Compute, ImageBatch, Timing, features_of
-from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
+from clinit.extract.work.run import ExtractConfig, Network, extract
 
 HEADINGS = (
-    *("extraction", "autocast", "images/s", "of the forward pass alone", "of the copy alone"),
-    *("TFLOP/s", "bound"),
+    *("extraction", "autocast", "compiled", "images/s", "of the forward pass alone"),
+    *("of the copy alone", "TFLOP/s", "bound"),
 )
 NOTE = """\
 *the forward pass alone*: normalisation and network on one batch that is on the device, launched
 again and again. *the copy alone*: pixels (uint8) at the rate of pinned memory to the device.
 *pixels* are in pinned memory and go the way of `clinit extract`, which overlaps copies and forward
-passes on a CUDA device; *in turn*, each batch is waited for. *JPEG files*: the command itself, from
-files to shards; the bound is what it says. Convolutions of float32 are in TF32 where PyTorch allows
-them, its default."""
-
-
-def in_turn(
-    batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
-) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
-    """Yield each batch with its features; nothing overlaps."""
-    for batch in batches:
-        with timing.phase("transfer"):
-            pixels = batch.pixels.to(device)
-        with timing.phase("forward"):  # .cpu() waits for the device
-            features = compute(pixels).cpu()
-        yield batch, features
+passes on a CUDA device. *JPEG files*: the command itself, from files to shards, with threads or the
+device as the decoder; the bound is what it says. *decoding alone*: reading, decoding and resizing
+without a network. Convolutions of float32 are in TF32 where PyTorch allows them, its default."""
 
 
 def measure(setting: Setting) -> Lines:
-    """Yield a line for each source and arithmetic."""
-    for autocast in ("off", "bfloat16"):
+    """Yield a line for each source, arithmetic and way, then for each decoder."""
+    for autocast, compile in itertools.product(("off", "bfloat16"), ("off", "on")):
         config = BackboneConfig(
             name=setting.scale.model,
             weights=setting.folder / "weights.safetensors",
@@ -57,39 +47,79 @@ def measure(setting: Setting) -> Lines:
         )
         backbone = load_backbone(config)
         transform = make_transform("timm", backbone.data_config)
-        alone = _alone(setting, backbone, transform)
         flop = flop_of(partial(_step(backbone, transform, setting.device), _pixels(1, transform)))
+        backbone = on_its_way(
+            backbone,
+            transform,
+            compile,
+            device=setting.device,
+            batch_size=setting.scale.batch,
+            images=setting.scale.images,
+            on_note=setting.say,
+        )
+        alone = _alone(setting, backbone, transform)
         for name, rate, bound in _rates(setting, backbone, transform):
             copied = setting.limits["host to device"] / (3 * transform.crop[0] * transform.crop[1])
             shares = [f"{rate / alone:.0%}", f"{rate / copied:.0%}", f"{rate * flop / 1e12:.3g}"]
-            yield [name, autocast, f"{rate:,.0f}", *shares, bound]
+            yield [name, autocast, compile, f"{rate:,.0f}", *shares, bound]
+    for decoder in _decoders(setting):
+        rate = _decoding(setting, transform, for_device=decoder == "cuda")
+        yield [f"decoding alone, {decoder}", "", "", f"{rate:,.0f}", "", "", "", ""]
+
+
+def _decoders(setting: Setting) -> tuple[Literal["cpu", "cuda"], ...]:
+    return ("cpu", "cuda") if setting.device.type == "cuda" else ("cpu",)
+
+
+def _decoding(setting: Setting, transform: Transform, *, for_device: bool) -> float:
+    """Return the images/s of reading, decoding and resizing."""
+    table = scan("folder", setting.folder / "base", "train").manifest.table
+    size = setting.scale.batch
+    rows = [range(start, min(start + size, len(table))) for start in range(0, len(table), size)]
+    started = time.perf_counter()
+    for batch in load_batches(
+        images_of(table, setting.folder / "base"),
+        rows,
+        transform,
+        workers=setting.workers,
+        for_device=for_device,
+    ):
+        if batch.finish is not None:
+            batch.finish(batch.pixels.to(setting.device))
+    settle(str(setting.device))
+    return len(table) / (time.perf_counter() - started)
 
 
 def _rates(
     setting: Setting, backbone: Backbone, transform: Transform
 ) -> Iterator[tuple[str, float, str]]:
     """Yield what was measured, its images/s and its bound."""
-    for name, way in (("pixels", features_of), ("pixels, in turn", in_turn)):
-        setting.say(f"{name}, autocast {backbone.config.autocast}")
-        compute = _step(backbone, transform, setting.device)
-        for counted in (False, True):  # the first pass warms up
-            timing, started = Timing(), time.perf_counter()
-            images = 0
-            for batch, _ in way(_batches(setting, transform), compute, setting.device, timing):
-                images += len(batch.rows)
-            if counted:
-                yield name, images / (time.perf_counter() - started), timing.bound
-    setting.say(f"JPEG files, autocast {backbone.config.autocast}")
-    out = setting.folder / "extracted"
-    shutil.rmtree(out, ignore_errors=True)
-    config = ExtractConfig(
-        backbone=backbone.config, batch_size=setting.scale.batch, workers=setting.workers
-    )
+    setting.say(f"pixels, autocast {backbone.config.autocast}")
+    compute = _step(backbone, transform, setting.device)
+    for counted in (False, True):  # the first pass warms up
+        timing, started = Timing(), time.perf_counter()
+        images = 0
+        for batch, _ in features_of(_batches(setting, transform), compute, setting.device, timing):
+            images += len(batch.rows)
+        if counted:
+            yield "pixels", images / (time.perf_counter() - started), timing.bound
     root = setting.folder / "base"
     manifests = {"train": scan("folder", root, "train").manifest}
-    (result,) = extract(manifests, root, out, config)
-    run = result.split.summary.run
-    yield "JPEG files", run.images_per_s or 0.0, run.bound
+    for decoder in _decoders(setting):
+        setting.say(f"JPEG files, decoder {decoder}, autocast {backbone.config.autocast}")
+        out = setting.folder / "extracted"
+        shutil.rmtree(out, ignore_errors=True)
+        config = ExtractConfig(
+            backbone=backbone.config,
+            batch_size=setting.scale.batch,
+            workers=setting.workers,
+            compile="off",
+            decoder=decoder,
+        )
+        network = Network.of(backbone, transform, config.dtype, decoder)
+        (result,) = extract(manifests, root, out, config, network=network)
+        run = result.split.summary.run
+        yield f"JPEG files, {decoder}", run.images_per_s or 0.0, run.bound
 
 
 def _step(

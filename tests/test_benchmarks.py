@@ -38,7 +38,7 @@ def test_ratios_of_extractions_are_those_of_one_round(script: Callable[[str], An
     found = {
         "clinit": passes((1, 2), (2, 2), (4, 4)),
         "decoding alone": passes((2, 4), (2, 6), (4, 4)),
-        "model alone, 32 per thread": passes((6, 1), (6, 1), (6, 1)),
+        "model alone": passes((6, 1), (6, 1), (6, 1)),
     }
     assert extract.work_bound(found) == pytest.approx(12.5)
     assert extract.rows_of(found)[:2] == [
@@ -61,7 +61,7 @@ def test_images_have_the_spectrum_of_photographs(script: Callable[[str], Any]) -
     ("words", "headings"),
     [
         (
-            "extract.py decode --images=4 --rounds=1 --cases=1 --contenders clinit",
+            "extract.py decode --images=4 --rounds=1 --first=1 --contenders clinit",
             {"contender", "clinit"},
         ),
         (

@@ -340,9 +340,9 @@ def read_memory(path: Path) -> Memory:
     if facts.pop("tensors") != _digest(tensors):
         raise _refusal(f"{path} has changed since it was written")
     names = facts["class_names"] = tuple(facts["class_names"])
-    arrays = {name: tensors.get(name) for name in _ARRAYS}
-    rows = {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in _ROWS}
-    return Memory(**facts, **arrays, **rows)
+    facts |= {name: tensors.get(name) for name in _ARRAYS}
+    facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in _ROWS}
+    return Memory(**facts)
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

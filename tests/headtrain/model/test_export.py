@@ -261,8 +261,8 @@ def test_what_does_not_fit_the_run_is_refused(
     save_file({**state, "stem.0.bias": state["stem.0.bias"] + 1}, tmp_path / "w.safetensors")
     with pytest.raises(CacheError, match=r"w\.safetensors: SHA-256"):
         export_run(tiny_run, out, weights=tmp_path / "w.safetensors")
-    base = read_info(run)["base"] or {}
-    seal_record(run, base={**base, "fingerprint": {"backbone": "clip", "dtype": "float16"}})
+    imported = {"backbone": "clip", "dtype": "float16"}
+    seal_record(run, base={**(read_info(run)["base"] or {}), "fingerprint": imported})
     with pytest.raises(CacheError, match=r"no network is known .* imported from 'clip'"):
         export_run(run, out)
 
