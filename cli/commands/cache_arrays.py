@@ -142,7 +142,7 @@ def _fit(cache: Path, by: HeadFit) -> None:
     head, val = fitted(cache, by)
     if val is None:
         note("`--split val` measures it on other rows")
-    if not give_head(cache, head, class_names_from="the classes of the data set"):
+    if not give_head(cache, head):
         note("it is not the head that the cache had, which was fitted otherwise")
 
 

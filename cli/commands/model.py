@@ -104,6 +104,7 @@ def add(
         model, job = open_source(paths, network, out, overwrite=overwrite)
         added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx)
     facts, change = added.model.facts, added.model.facts.history[-1]
+    is_first = len(change.classes) == facts.num_classes
     arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
     say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
@@ -114,7 +115,7 @@ def add(
     say(f"Old images: {change.data['old_rows']}")
     table = _table("top-1 on held-out images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
-    if not added.is_first:
+    if not is_first:
         table.add_row("old classes", f"{added.old.total:,}", *old_top1)
     table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
     terminal.print(table)
@@ -123,7 +124,7 @@ def add(
             f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to tell"
             " how well they are recognised; a folder val with more measures it"
         )
-    if not added.old.total and not added.is_first:
+    if not added.old.total and not is_first:
         note(
             "no held-out image of an old class is known: give some with --old CACHE, or let the"
             " model remember them with `clinit remember`"

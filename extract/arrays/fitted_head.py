@@ -51,7 +51,7 @@ def _readable_splits(path: Path) -> list[CacheSplit]:
     return found
 
 
-def give_head(path: Path, head: Head, *, class_names_from: str) -> bool:
+def give_head(path: Path, head: Head) -> bool:
     """Store a head in the cache at `path`, and its accuracy with every split.
 
     The head comes last: where this is killed, the cache is one that has lost its head, and takes
@@ -60,7 +60,6 @@ def give_head(path: Path, head: Head, *, class_names_from: str) -> bool:
     Args:
         path: A cache that takes one (`check_takes_head`); others that write it are waited for.
         head: With a name per row, and the fingerprint of the features.
-        class_names_from: Where these names are from.
 
     Returns:
         Whether it is the one that the splits were judged with before, if they were.
@@ -79,7 +78,7 @@ def give_head(path: Path, head: Head, *, class_names_from: str) -> bool:
                     split.plan,
                     split.manifest,
                     head=head,
-                    head_classes=class_names_from,
+                    head_classes="the classes of the data set",
                     run=split.summary.run,
                 )
         store_head(head, path / HEAD_FILE)

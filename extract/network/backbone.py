@@ -280,7 +280,7 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
         DeviceError: If the device is absent.
     """
     choose_device(config.device)
-    _check_name(config)
+    _check_name(config.name)
     try:
         check_model_args(config.model_args)
     except ValueError as error:
@@ -357,9 +357,8 @@ def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
     return Head(weight, bias, names)
 
 
-def _check_name(config: BackboneConfig) -> None:
+def _check_name(name: str) -> None:
     """Refuse all but a model of timm's own, with its tag or without: no address, no folder."""
-    name = config.name
     architecture, _, tag = name.partition(".")
     if architecture not in timm.list_models():
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
@@ -368,7 +367,7 @@ def _check_name(config: BackboneConfig) -> None:
             remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
         )
     try:
-        known = timm.get_pretrained_cfg(name, allow_unregistered=True)
+        timm.get_pretrained_cfg(name, allow_unregistered=True)
     except RuntimeError as error:
         tags = timm.list_models(f"{architecture}.*", pretrained=True)
         raise BackboneError(
@@ -376,12 +375,6 @@ def _check_name(config: BackboneConfig) -> None:
             remedy=f"Those that it has: {', '.join(tags) or 'none'}. Or give a checkpoint with"
             f" `--weights FILE`, and the name {architecture}.",
         ) from error
-    several = getattr(known, "classifier", None)
-    if isinstance(several, tuple | list) and config.model_args.get("num_classes") != 0:
-        raise BackboneError(
-            f"{name} has {len(several)} classifiers, {', '.join(several)}",
-            remedy=_WITHOUT_CLASSIFIER,
-        )
 
 
 def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:

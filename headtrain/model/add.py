@@ -60,11 +60,6 @@ class Addition:
     onnx: OnnxCheck | None = None
     """How the ONNX form of the model compares; None where there is none."""
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the model had no class before."""
-        return len(self.model.facts.history[-1].classes) == self.model.facts.num_classes
-
 
 def add_classes(
     model: str | Path,

@@ -229,7 +229,6 @@ def test_the_digest_of_a_state_is_that_of_its_values_however_they_lie() -> None:
     ("changes", "match"),
     [
         ({"weights": Path("absent.safetensors")}, "no weights at absent"),
-        ({"name": "deit_tiny_distilled_patch16_224"}, "has 2 classifiers, head, head_dist"),
         ({"output": "projected"}, "convnextv2_atto ends in a classifier"),
         ({"name": "convnextv2_ato"}, "has no model 'convnextv2_ato'"),
         ({"weights": Path("named.safetensors")}, "names 1 classes, its classifier has 3 rows"),
