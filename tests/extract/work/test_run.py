@@ -247,7 +247,6 @@ def test_an_exchanged_manifest_and_a_damaged_summary_are_found_and_written_again
     extracted(root, out, config)
     shutil.copy(out / "val" / "manifest.parquet", out / "train" / "manifest.parquet")
     split = open_split(out / "train")
-    assert "is not the manifest that was extracted" in str(verify_shard(split, 0))
     with pytest.raises(CacheError, match="is not the manifest that was extracted"):
         split.load()
     path = out / "train" / "cache.json"
