@@ -293,8 +293,12 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
         network = network_of_file(config.name, config.weights, config.model_args)
     network.eval().requires_grad_(False)
     last = _last_layer(config, network)
-    is_unnamed = last is not None and last.class_names is None and not named
-    is_projection = is_unnamed and last.num_classes in projection_widths(config.name)
+    is_projection = (
+        last is not None
+        and not named
+        and last.class_names is None
+        and last.num_classes in projection_widths(config.name)
+    )
     if (config.output == "projected" and not is_projection) or (named and last is None):
         raise BackboneError(
             f"{config.name} ends in {'a classifier' if last else 'its pooled features'}",

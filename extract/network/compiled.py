@@ -62,7 +62,7 @@ def compiled(
     Any number of threads may call it if each computes in one thread, as this one must.
     """
     size, device = len(batch), batch.device
-    options: dict[str, str | int | bool] = {"cpp.threads": 1}
+    options: dict[str, Any] = {"cpp.threads": 1}
     if device.type == "cuda":
         options["triton.cudagraphs"] = True
     program = torch.compile(forward, dynamic=False, options=options)

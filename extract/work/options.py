@@ -124,7 +124,7 @@ class ExtractOptions(NetworkOptions):
         self,
         manifests: Mapping[str, Manifest],
         on_progress: Callable[[Progress], None],
-        on_note: Callable[[str], None],
+        on_note: Callable[[str], object],
     ) -> Iterator[SplitResult]:
         """Extract, here or on a cluster; see `extract`."""
         from clinit.extract.work.run import extract, extract_on_ray
@@ -134,5 +134,12 @@ class ExtractOptions(NetworkOptions):
             return extract_on_ray(manifests, self.root, self.out, config, self.ray, on_progress)
         part = WHOLE if self.part is None else Part.parse(self.part)
         config = self.extraction()
-        told = {"on_progress": on_progress, "on_note": on_note}
-        return extract(manifests, self.root, self.out, config, part, **told)
+        return extract(
+            manifests,
+            self.root,
+            self.out,
+            config,
+            part,
+            on_progress=on_progress,
+            on_note=on_note,
+        )

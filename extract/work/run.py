@@ -109,7 +109,7 @@ def extract(
     *,
     network: Network | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
-    on_note: Callable[[str], None] = lambda note: None,
+    on_note: Callable[[str], object] = lambda note: None,
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
@@ -196,7 +196,7 @@ def _on_its_way(
     folders: Sequence[Path],
     config: ExtractConfig,
     part: Part,
-    on_note: Callable[[str], None],
+    on_note: Callable[[str], object],
 ) -> Network:
     """Return the network as it computes: compiled or not, as the cache was begun or as it pays."""
     begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]

@@ -130,7 +130,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     for init in INITS:
         for scale in SCALES:
             for loss in LOSSES if init == "lda" else ("ce",):
-                initialise(Start(init=init, scale=scale), data, loss=loss)
+                initialise(Start(**{"init": init, "scale": scale}), data, loss=loss)  # type: ignore[arg-type]
     bias_corrected(data)
     weight_aligned(head, OLD, OLD + NEW)
     for method in (each for each in CLOSED_METHODS if each not in SOLVED):

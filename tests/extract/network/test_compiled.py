@@ -67,7 +67,8 @@ def test_a_few_images_are_not_worth_a_compilation(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda forward, **options: pytest.fail("compiled"))
-    for wanted, images in (("off", 10**9), ("auto", 20), ("auto", 0)):
+    asked: list[tuple[Compile, int]] = [("off", 10**9), ("auto", 20), ("auto", 0)]
+    for wanted, images in asked:
         assert chosen(backbone, wanted, images) == (backbone, [])
 
 
@@ -87,17 +88,17 @@ def slowed(seconds: float) -> Callable[..., Callable[[Tensor], Tensor]]:
 def test_a_program_is_kept_if_it_is_faster(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = 0.05
-    slow = replace(backbone)
-    monkeypatch.setattr(
-        Backbone, "forward", lambda self, batch: (time.sleep(plain), torch.ones(len(batch), 12))[1]
-    )
+    def slow(self: Backbone, batch: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return torch.ones(len(batch), 12)
+
+    monkeypatch.setattr(Backbone, "forward", slow)
     monkeypatch.setattr(torch, "compile", lambda forward, **options: lambda b: torch.ones(4, 12))
-    found, (note,) = chosen(slow, "auto", 10**6)
+    found, (note,) = chosen(backbone, "auto", 10**6)
     assert found.program is not None
     assert note.startswith("the network is compiled")
     monkeypatch.setattr(torch, "compile", slowed(0.01))
-    found, (note,) = chosen(slow, "auto", 10**6)
+    found, (note,) = chosen(backbone, "auto", 10**6)
     assert found.program is None
     assert "not compiled" in note
 

@@ -55,13 +55,14 @@ def test_a_device_decodes_upright_jpeg_files_and_the_host_all_others(tmp_path: P
     ramp = np.stack([5 * columns, 6 * rows, 2 * (rows + columns)], -1).astype(np.uint8)
     image, turned = Image.fromarray(ramp), Image.Exif()
     turned[0x0112] = 6
-    for name, each, settings in (
+    made: tuple[tuple[str, Image.Image, dict[str, Any]], ...] = (
         ("rgb.jpg", image, {}),
         ("grey.jpg", image.convert("L"), {}),
         ("cmyk.jpg", image.convert("CMYK"), {}),
         ("turned.jpg", image, {"exif": turned}),
         ("rgb.png", image, {}),
-    ):
+    )
+    for name, each, settings in made:
         each.save(tmp_path / name, **settings)
     (tmp_path / "half.jpg").write_bytes((tmp_path / "rgb.jpg").read_bytes()[:600])
     names = ["rgb.jpg", "grey.jpg", "cmyk.jpg", "turned.jpg", "rgb.png", "half.jpg"]
