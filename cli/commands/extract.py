@@ -156,7 +156,8 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
     if not (options.out / "head.safetensors").exists():
-        note(f"fit a head: clinit head fit {shlex.quote(str(options.out))} --out head.safetensors")
+        fit = f"clinit head fit {shlex.quote(str(options.out))} --out head.safetensors"
+        note(f"as base classes they need a head: {fit}")
 
 
 _BAD_IMAGES_SHOWN = 20
