@@ -283,6 +283,8 @@ class _Writer:
         """Return a complete split that is there: another one, or this one if it is not damaged."""
         try:
             found = open_split(self.folder)
+            if found.plan == self.plan:
+                found.manifest  # noqa: B018 - it is checked as it is read
         except CacheError:
             return None
         if found.plan != self.plan:
