@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Lock
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch._inductor.config
@@ -38,6 +38,7 @@ LEAST_GAIN = 1.05
 """How many times faster a program must be for `auto` to keep it."""
 
 
+@runtime_checkable
 class Network(Protocol):
     """What can be compiled: a dataclass with a field `program`, which it computes with."""
 
