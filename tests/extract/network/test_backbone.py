@@ -194,6 +194,7 @@ def test_a_projection_is_told_from_a_classifier_by_its_registered_width(
     assert projection_widths(name) == widths
 
 
+@pytest.mark.untyped
 def test_a_map_of_features_is_refused(tmp_path: Path, images: torch.Tensor) -> None:
     config = saved("vit_small_patch14_dinov2", tmp_path, global_pool="", **TINY_VIT)
     with pytest.raises(BackboneError, match=r"shape \(5, 5, 12\), expected 12 finite") as caught:
