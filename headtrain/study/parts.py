@@ -282,14 +282,15 @@ class Training(Part):
         "What holds a head near its start while it learns a task: nothing; l2: the squared change"
         " of its weights (L2-SP); moments: the mean squared change of all logits on features of"
         " earlier classes, whose second moment is kept.",
-        of_heads=True,
+        top_help="What holds blocks and head near their start while they learn a task: nothing, or"
+        " the squared change of all that is trained (l2: L2-SP).",
     )
     anchor_strength: float | Literal["auto"] = setting(
         "auto",
         "Weight of the anchor in the loss; auto: the one of five that leaves the least loss on a"
         " fifth of the rows of the task, which takes five more heads to train.",
         above=0,
-        of_heads=True,
+        top_help="Weight of the anchor in the loss, a number.",
     )
     precision: Precision = setting(
         "float32",

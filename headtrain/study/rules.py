@@ -217,11 +217,16 @@ def check(study: Parts) -> None:
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
     if study.top is not None and training.correct != "none":
         raise ValueError(f"correct must be none for top blocks, got {training.correct!r}")
+    if study.top is not None and training.anchor == "moments":
+        raise ValueError("anchor must be none or l2 for top blocks, got 'moments'")
+    is_auto = (training.anchor, training.anchor_strength) == ("l2", "auto")
+    if study.top is not None and is_auto:
+        raise ValueError("anchor_strength must be a number for top blocks, got 'auto'")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
     if training.correct == "bic" and study.keeps_buffer and none_kept:
         raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
     is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
-    if (training.anchor, training.anchor_strength) == ("l2", "auto") and not is_judged:
+    if is_auto and not is_judged:
         raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")
     if study.top is not None and training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

@@ -138,7 +138,7 @@ def test_a_strong_anchor_keeps_the_logits_of_old_features_and_lets_others_move()
     start = bank_of(Training(lr=1e-2))
     rows = torch.from_numpy(FEATURES[:3])
     flat = OldClasses.of(ClassStatistics.of(FEATURES[:3], np.arange(3), num_classes=OLD))
-    held = trained(bank_of(Training(lr=1e-2, weight_decay=0)), [Anchor(1000.0, flat)])
+    held = trained(bank_of(Training(lr=1e-2, weight_decay=0)), [Anchor(10.0, flat)])
     free = trained(bank_of(Training(lr=1e-2, weight_decay=0)), None)
 
     def moved(bank: Bank, features: Tensor) -> float:
@@ -146,5 +146,5 @@ def test_a_strong_anchor_keeps_the_logits_of_old_features_and_lets_others_move()
         return float(change.square().mean())
 
     others = torch.randn(50, DIM, generator=torch.Generator().manual_seed(3))
-    assert moved(held, rows) < 0.02 * moved(free, rows)
-    assert moved(held, others) > 5 * moved(held, rows)
+    assert moved(held, rows) < 0.1 * moved(free, rows)
+    assert moved(held, others) > 2 * moved(held, rows)
