@@ -40,6 +40,8 @@ PLACES = ("device",)
 """Settings that say where a run is computed; they are no part of its identity."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 """Settings that exclude each other: the one that wins leaves the other unset."""
+DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")
+"""Settings that decide which others are read."""
 BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
