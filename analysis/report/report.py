@@ -16,7 +16,7 @@ from rich.text import Text
 from clinit.analysis.metrics.efficiency import Reading, gain
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import means_csv, means_json, numbered
+from clinit.analysis.report.seeds import means_json, means_table, numbered
 from clinit.analysis.report.settings import by_data, headings
 from clinit.analysis.report.tables import (
     diagnosis_table,
@@ -90,7 +90,7 @@ class Report:
 
     def means_csv(self) -> str:
         """Return mean and deviation over seeds as CSV: one line per group of runs."""
-        return means_csv(self.runs)
+        return means_table(self.runs).write_csv()
 
     def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
         """Return the ranking or the further metrics as Markdown, a table for each data."""
@@ -265,6 +265,14 @@ class Runs:
         first = [name for name in _FIRST if name in table.columns]
         index = pl.int_range(pl.len(), dtype=pl.Int32).alias("run")
         return table.select(index, *first, *(name for name in table.columns if name not in first))
+
+    def means(self) -> pl.DataFrame:
+        """Return one row per group of runs that differ only in their seed, the best A_all first.
+
+        Each value stands under its name, next to it its deviation over seeds (of a sample; null of
+        one value) as `_deviation` and the number of values as `_count`.
+        """
+        return means_table(self.report.runs)
 
     @property
     def steps(self) -> pl.DataFrame:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
@@ -178,8 +180,8 @@ def means_json(runs: Sequence[RunSummary]) -> str:
     return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def means_csv(runs: Sequence[RunSummary]) -> str:
-    """Return one line per group: its mean under each name, then `_deviation` and `_count`.
+def means_table(runs: Sequence[RunSummary]) -> pl.DataFrame:
+    """Return one row per group: its mean under each name, then `_deviation` and `_count`.
 
     The settings in which the runs differ are columns.
     """
@@ -196,7 +198,7 @@ def means_csv(runs: Sequence[RunSummary]) -> str:
             line[f"{name}_deviation"] = found and found.deviation
             line[f"{name}_count"] = found.count if found else 0
         lines.append(finite(line))
-    return frame_of(lines).write_csv()
+    return frame_of(lines)
 
 
 def _identity(group: SeedGroup) -> dict[str, Any]:
