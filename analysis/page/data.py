@@ -26,7 +26,6 @@ from clinit.analysis.report.settings import (
     by_data,
     common,
     differences,
-    headings,
     labels,
     settings,
     shown,
@@ -209,9 +208,8 @@ def matrix(row: Row) -> dict[str, Any]:
 def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, Any]]:
     """Return the tables of each data from top to bottom; their lines name the place of a run."""
     places = {id(run): place for place, run in enumerate(runs)}
-    parts = by_data(runs)
     found = []
-    for heading, part in zip(headings(parts), parts, strict=True):
+    for heading, part in by_data(runs).items():
         below = f". {heading}" if heading else f", measured on {part[0].measured_on}"
         tables = {"Runs": run_table(part, reading)}
         if len({run.config.get("seed") for run in part}) > 1:
@@ -219,13 +217,13 @@ def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, An
         if diagnosed := [run for run in part if run.is_diagnosed]:
             tables["Neural collapse after the last task"] = diagnosis_table(diagnosed)
         for title, made in tables.items():
-            lines = zip(made.runs, made.table.lines, strict=True)
+            lines = zip(made.about, made.lines, strict=True)
             found.append(
                 {
                     "title": title + below,
                     "of": title.lower(),
                     "caption": made.below,
-                    "columns": [_column(column) for column in made.table.columns],
+                    "columns": [_column(column) for column in made.columns],
                     "lines": [
                         {"run": places[id(run)], "cells": [_cell(cell) for cell in cells]}
                         for run, cells in lines

@@ -10,7 +10,7 @@ import polars as pl
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import by_data, differences, headings, labels, phrase
+from clinit.analysis.report.settings import by_data, differences, labels, phrase
 from clinit.words import listed, number_of
 
 FAR = 5.0
@@ -29,8 +29,7 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f"{name}: the loss on the new task is not a finite number at {count} of"
                 f" {len(run.points)} evaluation points."
             )
-    parts = by_data(runs)
-    for heading, part in zip(headings(parts), parts, strict=True):
+    for heading, part in by_data(runs).items():
         data = f"{heading.split(':')[0]}: " if heading else ""
         notes += [f"{data}{note}" for note in rises(part)]
     return tuple(dict.fromkeys(notes))
@@ -86,9 +85,8 @@ def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
 
 def conclusions(runs: Sequence[RunSummary]) -> list[str]:
     """Return a sentence for each data on which random rows and other ones were tried."""
-    parts = by_data(runs)
-    pairs = zip(headings(parts), map(conclusion, parts), strict=True)
-    return [f"{heading}: {words}" if heading else words for heading, words in pairs if words]
+    found = {heading: conclusion(part) for heading, part in by_data(runs).items()}
+    return [f"{data}: {words}" if data else words for data, words in found.items() if words]
 
 
 def conclusion(runs: Sequence[RunSummary]) -> str:

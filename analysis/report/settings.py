@@ -266,32 +266,34 @@ class RunNames:
         )
 
 
-def by_data(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
-    """Return the runs of each data in their order; those measured on test images first.
+def by_data(runs: Sequence[RunSummary]) -> dict[str, tuple[RunSummary, ...]]:
+    """Return the runs of each data in their order, those measured on test images first.
 
     Data: base and new classes, features, and images measured on; not where a cache lies.
+
+    Returns:
+        The runs by heading, their data in words: whole paths of the caches if the words of two
+        data are alike. Data that are the only ones have no heading.
     """
     parts: dict[str, list[RunSummary]] = {}
     for run in runs:
         parts.setdefault(run.data, []).append(run)
     ordered = sorted(parts.values(), key=lambda part: part[0].is_held_out)
-    return [tuple(part) for part in ordered]
-
-
-def headings(parts: Sequence[Sequence[RunSummary]]) -> list[str]:
-    """Return a heading for each part, its data in words; nothing if there is one part only.
-
-    If the words of two parts are alike, they name the whole paths of the caches.
-    """
-    if len(parts) < 2:
-        return [""] * len(parts)
-    names: list[str] = []
-    paths: list[str] = []
-    for run in (part[0] for part in parts):
-        known = [side["path"] for side in run.sides.values() if side["path"]]
-        for found, texts in ((names, [Path(side).name for side in known]), (paths, known)):
-            found.append(", on ".join(filter(None, [" → ".join(texts), run.measured_on])))
-    words = [
+    if len(ordered) < 2:
+        return {"": tuple(runs)}
+    names, paths = (
+        [_data_words(part[0], whole_paths=whole) for part in ordered] for whole in (False, True)
+    )
+    texts = [
         path if names.count(name) > 1 else name for name, path in zip(names, paths, strict=True)
     ]
-    return [f"Data {n} of {len(parts)}: {text}" for n, text in enumerate(words, start=1)]
+    return {
+        f"Data {n} of {len(ordered)}: {text}": tuple(part)
+        for n, (text, part) in enumerate(zip(texts, ordered, strict=True), start=1)
+    }
+
+
+def _data_words(run: RunSummary, *, whole_paths: bool) -> str:
+    known = [side["path"] for side in run.sides.values() if side["path"]]
+    texts = known if whole_paths else [Path(path).name for path in known]
+    return ", on ".join(filter(None, [" → ".join(texts), run.measured_on]))

@@ -12,10 +12,10 @@ from clinit.analysis.figures import FigureName
 from clinit.cli.frame.console import note, out, print_csv, print_json, say
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson
-from clinit.words import number_of, visible
+from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.analysis.report.report import Report
+    from clinit.analysis.report.report import Report, View
 
 WIDEST_PLOT = 120
 """Most columns of a plot: a wider one shows nothing more."""
@@ -137,135 +137,49 @@ def report(
 
     docs/metrics.md has the formulas.
     """
-    from clinit.analysis.report.report import load_report
+    from clinit.analysis.report.report import View, load_report
 
     if as_json and format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {format}")
     format = "json" if as_json else format
     if per_task and format != "table" and (means or format in ("markdown", "latex")):
         raise typer.BadParameter("means over seeds are not told by task: leave out --per-task")
-    is_table = format == "table"
-    drawn = curves and is_table and (figure is None or FigureName.CURVES in figure)
+    drawn = curves and format == "table" and (figure is None or FigureName.CURVES in figure)
     if plot is None and not {*(figure or ())} <= ({FigureName.CURVES} if drawn else set()):
         raise typer.BadParameter(
             "figures are files, the terminal draws the curves alone: add --plot FILE",
             param_hint="--figure",
         )
     loaded = load_report(runs, skip_start=skip_start)
+    view = View(gain, by_seed, means, metrics, matrix, per_task, drawn)
     if plot is not None:
-        _save(loaded, list(dict.fromkeys(figure or [FigureName.CURVES])), plot)
+        for told in loaded.save_figures(plot, figure or [FigureName.CURVES]):
+            note(told)
     if html is not None:
         loaded.save_html(html, reading=gain)
         note(f"the page is {html}")
-    if format == "json":
-        print_json(loaded.means_json() if means else loaded.json())
-    elif format == "csv":
-        print_csv(loaded.means_csv() if means else loaded.csv(per_task=per_task))
-    elif format == "markdown":
-        print_csv(loaded.markdown(reading=gain, metrics=metrics))
-    elif format == "latex":
-        print_csv(loaded.latex(reading=gain, metrics=metrics))
+    if format == "table":
+        show(loaded, view)
     else:
-        show(
-            loaded,
-            gain=gain,
-            per_task=per_task,
-            by_seed=by_seed,
-            means=means,
-            metrics=metrics,
-            matrix=matrix,
-            curves=drawn,
-        )
+        text = loaded.as_text(format, view)
+        (print_json if format == "json" else print_csv)(text)
 
 
-def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
-    """Draw figures into files; note those that the records lack the facts of.
-
-    Raises:
-        RecordError: If none of them can be drawn.
-    """
-    from clinit.analysis.report.settings import headings
-    from clinit.errors import RecordError
-
-    parts = report.by_data()
-    told: list[str] = []
-    errors: list[RecordError] = []
-    for name in figures:
-        for number, heading in enumerate(headings([part.runs for part in parts])):
-            of_figure = f"-{name}" if len(figures) > 1 else ""
-            of_data = f"-data{number + 1}" if heading else ""
-            file = plot.with_name(f"{plot.stem}{of_figure}{of_data}{plot.suffix}")
-            what = "the curves are" if name is FigureName.CURVES else f"{name} is"
-            try:
-                parts[number].save_figure(file, name)
-                told.append(f"{what} drawn in {file}")
-            except RecordError as error:
-                errors.append(error)
-                where = f" for {heading}" if heading else ""
-                told.append(f"{what} not drawn{where}: {error}. {error.remedy}")
-    if len(errors) == len(told):
-        raise errors[0]
-    for text in told:
-        note(text)
-
-
-def show(
-    report: Report,
-    *,
-    gain: GainReading = "equal-level",
-    per_task: bool = False,
-    by_seed: bool = False,
-    means: bool = False,
-    metrics: bool = False,
-    matrix: bool = False,
-    curves: bool = True,
-    said: Collection[str] = (),
-) -> None:
-    """Print a report: tables, further metrics and tasks if asked for, diagnoses, notes, curves.
-
-    Where there are several seeds or trials of a search, or `means` are asked for, the table ranks
-    means over seeds. Notes that were `said` before are not repeated.
-    """
-    from rich.text import Text
-
-    ranked = means or report.is_ranked
-    if ranked:
-        out.print(report.ranking(reading=gain))
-    if by_seed or not ranked:
-        out.print(report.table(reading=gain))
-    if metrics:
-        say()
-        out.print(report.metrics_table(ranked=ranked))
-    if matrix:
-        say()
-        out.print(report.matrix(width=min(out.width, WIDEST_PLOT)))
-    if per_task:
-        out.print(report.task_table(reading=gain))
-    if (diagnoses := report.diagnosis_table(per_task=per_task)) is not None:
-        say()
-        out.print(diagnoses)
-    out.print(Text("Columns: clinit report --help", style="dim"))
-    for line in report.legend:
-        out.print(Text(line, style="dim"), soft_wrap=True)
-    for remark in report.notes:
-        if remark not in said:
-            out.print(Text.assemble(("Note: ", "bold cyan"), visible(remark)))
-    if curves:
-        say()
-        out.print(report.curves(width=min(out.width, WIDEST_PLOT)))
-    for sentence in report.conclusions:
-        out.print(Text(visible(sentence)))
+def show(report: Report, view: View) -> None:
+    """Print the parts of a report from top to bottom."""
+    for part in report.parts(view, width=min(out.width, WIDEST_PLOT)):
+        out.print(part, crop=False)
 
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records; notes of those just trained were printed before."""
-    from clinit.analysis.report.report import load_report
+    from clinit.analysis.report.report import View, load_report
 
     report = load_report([*places])
     new = {place.resolve() for place in trained}
     fresh = [run.record for run in report.runs if run.record.path in new]
     said = {note for record in fresh for note in record.info["notes"]}
-    show(report, curves=False, said=said)
+    show(report, View(curves=False, said=said))
     out = next(iter(places)).parent
     say(f"{number_of(len(places), 'run record')} at {out}; curves: clinit report {out}")
 
@@ -275,8 +189,8 @@ def show_ranking(records: Sequence[Path]) -> None:
 
     Notes of the records are left out: there may be some of every run.
     """
-    from clinit.analysis.report.report import load_report
+    from clinit.analysis.report.report import View, load_report
 
     report = load_report(records)
     said = {note for run in report.runs for note in run.record.info["notes"]}
-    show(report, means=True, curves=False, said=said)
+    show(report, View(means=True, curves=False, said=said))
