@@ -23,9 +23,9 @@ from clinit.analysis.report.measures import duration
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.settings import (
+    Names,
     by_data,
     common,
-    differences,
     labels,
     settings,
     shown,
@@ -50,7 +50,7 @@ def title(runs: Sequence[RunSummary]) -> str:
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, what varies, and all that is shared."""
     scales = {shown(run, "scale") for run in runs} - {NOTHING}
-    names = differences(runs).names
+    names = Names.of(runs).differing
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {"scale": scales.pop()} if len(scales) == 1 else {}
@@ -265,7 +265,7 @@ def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
     Runs are switched on and off by them.
     """
-    names = dict.fromkeys(name for name in differences(runs).names if name != "run")
+    names = dict.fromkeys(name for name in Names.of(runs).differing if name != "run")
     found = {}
     for name in ("init", "scale", *sorted(names, key=lambda name: name == "seed")):
         texts = dict.fromkeys(shown(run, name) for run in runs)

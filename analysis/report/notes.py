@@ -10,7 +10,7 @@ import polars as pl
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import by_data, differences, labels, phrase
+from clinit.analysis.report.settings import Names, by_data, labels, phrase
 from clinit.words import listed, number_of
 
 FAR = 5.0
@@ -105,7 +105,7 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
         if random and others:
             sentence = _sentence([*random, *others[:MOST_STARTS]])
             first = random[0].runs[0]
-            names = differences(runs, without=("seed",)).of_training
+            names = Names.of(runs, without=("seed",)).of_training
             where = ", ".join(phrase(first, name) for name in names)
             return f"{where}: {sentence}" if where else sentence[0].upper() + sentence[1:]
     return ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.settings import by_data, differences, identity, settings
+from clinit.analysis.report.settings import Names, by_data, identity, settings, values
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
 
@@ -146,7 +146,7 @@ def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Return the runs in their order; those of groups that are alike but for seeds have numbers."""
     names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
     groups = alike(runs)
-    keys = [identity(group[0], [*names]) for group in groups]
+    keys = [identity(values(group[0]), [*names]) for group in groups]
     counts = Counter(keys)
     pairs = zip(groups, keys, strict=True)
     twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
@@ -182,7 +182,7 @@ def mean_lines(runs: Sequence[RunSummary]) -> list[Row]:
 
     The settings in which the runs differ are columns.
     """
-    names = [name for name in differences(runs).names if name not in ("seed", "run")]
+    names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
     lines: list[Row] = []
     for group in _groups(runs):
         own = settings(group.runs[0])

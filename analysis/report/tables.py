@@ -24,7 +24,7 @@ from clinit.analysis.report.measures import (
 )
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.seeds import SeedGroup, best_of_groups, known_of, seed_groups
-from clinit.analysis.report.settings import RunNames, differences, phrase
+from clinit.analysis.report.settings import Names, phrase
 from clinit.analysis.report.table import Cell, Cells, Column, Table
 from clinit.words import number_of
 
@@ -85,7 +85,7 @@ def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> T
 
 def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
-    of_training = differences(runs).of_training
+    of_training = Names.of(runs).of_training
     rows = [(run, [_task_row(task) for task in run.row()["tasks"]]) for run in runs]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
     measures = known_of(every, task_measures(reading))
@@ -107,7 +107,7 @@ def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> 
 
 def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Table:
     """Return one line per run: its head at the end of the last task, or of every task."""
-    names = RunNames.of(runs)
+    names = Names.of(runs)
     numbers = [
         Column(heading, "number", need=place, meaning=meaning)
         for place, (heading, (_, meaning)) in enumerate(COLLAPSE.items())
@@ -190,7 +190,7 @@ def _table(
         is_seeded: Whether the number of seeds has a column even if each has one.
     """
     runs = [group.runs[0] for group in groups]
-    names = RunNames.of(names_of or runs, without=without)
+    names = Names.of(names_of or runs, without=without)
     seeded = is_seeded or any(len(group.runs) > 1 for group in groups)
     no_best = [False] * len(groups)
     best = [no_best if key is None else best_of_groups(groups, each, key) for each in measures]
