@@ -32,7 +32,6 @@ more ways than a few new ones.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -43,7 +42,7 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.memory import Memory, in_rows_of, joined_rows, no_rows
+from clinit.headtrain.model.memory import Memory, in_rows_of
 from clinit.headtrain.stream.seeds import Draw, generator
 
 OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
@@ -81,7 +80,7 @@ def old_rows(
     names = head.class_names
     assert names is not None
     if choice == "none":
-        return FeatureSet(new.features[:0], new.labels[:0], names), "none"
+        return new.nothing(names), "none"
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -116,7 +115,7 @@ def old_rows(
             remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
             " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
         )
-    return joined_rows(taken, names), ", ".join(kinds)
+    return FeatureSet.joined(taken, names), ", ".join(kinds)
 
 
 def _per_class(memory: Memory) -> int:
@@ -202,7 +201,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     even = np.trace(covariance) / head.dim * np.eye(head.dim)
     widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    empty = replace(no_rows(new), class_names=head.class_names)
+    empty = new.nothing(head.class_names)
     return Memory(
         class_names=head.class_names,
         counts=np.ones(head.num_classes, dtype=np.int64),
