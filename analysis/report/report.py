@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clinit.analysis.metrics.efficiency import Reading, gain
+from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.seeds import mean_lines, means, numbered
@@ -35,27 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
-TextFormat = Literal["json", "csv", "markdown", "latex"]
 Render = Callable[[Sequence[RunSummary]], RenderableType]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What is shown of a report."""
-
-    reading: Reading = "equal-level"
-    """What the gain is compared by; JSON and CSV hold both readings."""
-    by_seed: bool = False
-    """Whether each run has a line below the means over seeds."""
-    means: bool = False
-    """Whether there are means over seeds, even of one, instead of runs."""
-    metrics: bool = False
-    """Whether there is a table of further metrics; in Markdown and LaTeX it is the only one."""
-    matrix: bool = False
-    per_task: bool = False
-    curves: bool = True
-    said: Collection[str] = ()
-    """Notes that are left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +50,7 @@ class Report:
     def __repr__(self) -> str:
         return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
 
-    def parts(self, view: View = View(), *, width: int = 80) -> Iterator[RenderableType]:
+    def parts(self, view: View, *, width: int = 80) -> Iterator[RenderableType]:
         """Yield what a terminal shows, from top to bottom.
 
         Args:
@@ -79,15 +60,15 @@ class Report:
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
         if ranked:
-            yield self._each(lambda runs: ranking(runs, view.reading))
+            yield self._each(lambda runs: ranking(runs, view.gain))
         if view.by_seed or not ranked:
-            yield self._each(lambda runs: run_table(runs, view.reading))
+            yield self._each(lambda runs: run_table(runs, view.gain))
         if view.metrics:
             yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
         if view.matrix:
             yield from ("", self.matrix(width=width))
         if view.per_task:
-            yield self._each(lambda runs: task_table(runs, view.reading))
+            yield self._each(lambda runs: task_table(runs, view.gain))
         if measured := [run for run in self.runs if run.is_diagnosed]:
             yield from ("", self._each(partial(diagnosis_table, per_task=view.per_task), measured))
         yield Text("Columns: clinit report --help", style="dim")
@@ -100,20 +81,18 @@ class Report:
             yield from ("", self.curves(width=width))
         yield from (Text(visible(sentence)) for sentence in conclusions(self.runs))
 
-    def as_text(self, form: TextFormat, view: View = View()) -> str:
-        """Return the runs for programs, or means over seeds as tables for a paper.
-
-        JSON and CSV have an entry for each run, Markdown and LaTeX a table for each data.
-        """
-        if form == "json":
+    def as_text(self, view: View) -> str:
+        """Return the runs for programs, or means over seeds as tables for a paper."""
+        if view.format == "json":
             rows = means(self.runs) if view.means else self.rows()
             return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
-        if form == "csv":
+        if view.format == "csv":
             lines = mean_lines(self.runs) if view.means else self._lines(per_task=view.per_task)
             return frame_of(lines).write_csv()
         parts = by_data(self.runs).values()
-        tables = [text_table(part, view.reading, metrics=view.metrics) for part in parts]
-        return "\n".join(each.latex() if form == "latex" else each.markdown() for each in tables)
+        tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
+        texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
+        return "\n".join(texts)
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""

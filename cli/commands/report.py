@@ -3,118 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clinit.analysis.figures import FigureName
+from clinit.analysis.report import Format, GainReading, View
 from clinit.cli.frame.console import note, out, print_csv, print_json, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import AsJson
+from clinit.cli.frame.options import AsJson, fills, option
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.analysis.report.report import Report, View
+    from clinit.analysis.report.report import Report
 
 WIDEST_PLOT = 120
 """Most columns of a plot: a wider one shows nothing more."""
 
 
-Format = Literal["table", "json", "csv", "markdown", "latex"]
-GainReading = Literal["equal-level", "random-best"]
-"""The accuracy that the random run has to reach for the efficiency gain."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(View):
+    """What the options of `clinit report` say."""
+
+    as_json: bool = False
+    figure: Sequence[FigureName] | None = None
+    plot: Path | None = None
+    html: Path | None = None
+    skip_start: bool = False
+
+
+_OPTIONS = {
+    "format": option(
+        Format,
+        "Table; plain JSON or CSV for programs; means over seeds as a table for a text in Markdown"
+        " or LaTeX (booktabs).",
+        None,
+        *("--format", "-f"),
+    ),
+    "as_json": AsJson,
+    "per_task": option(
+        bool, "Show each task too (CSV: one line per run and task).", None, "--per-task"
+    ),
+    "by_seed": option(
+        bool,
+        "Show each run where there are several seeds, not only their mean and deviation.",
+        *(None, "--by-seed"),
+    ),
+    "means": option(
+        bool, "Mean and deviation over seeds instead of runs, in JSON and CSV too.", None, "--means"
+    ),
+    "metrics": option(
+        bool,
+        "Show a second table: backward transfer, accuracy within tasks, loss spike, cost of the"
+        " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
+        *(None, "--metrics"),
+    ),
+    "matrix": option(
+        bool,
+        "Show the accuracy on the classes of each task after each task; JSON holds it.",
+        *(None, "--matrix"),
+    ),
+    "figure": option(
+        list[FigureName] | None,
+        "Draw this figure into --plot; repeatable. One that the records lack the facts of is left"
+        " out of several, with a note.",
+        show_default="curves",
+    ),
+    "plot": option(
+        Path | None,
+        "Draw the figure into this .png, .pdf or .svg file. Several figures: each gets -NAME before"
+        " the ending.",
+        metavar="FILE",
+        dir_okay=False,
+    ),
+    "html": option(
+        Path | None,
+        "Write the whole report into this .html file: tables, curves to zoom into, settings,"
+        " commands. It loads nothing.",
+        metavar="FILE",
+        dir_okay=False,
+    ),
+    "curves": option(bool, "Draw the curves in the terminal."),
+    "gain": option(
+        GainReading,
+        "Efficiency gain: iterations of random over those of the run, both to 95 % of random's best"
+        " new-task accuracy (equal-level), or random's to its best (random-best). JSON and CSV hold"
+        " both.",
+    ),
+    "skip_start": option(
+        bool, "Leave the point before the first step out of averages.", None, "--skip-start"
+    ),
+}
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
+@fills("asked", Asked, _OPTIONS)
 def report(
     runs: Annotated[
         list[Path],
         typer.Argument(help="Run records, or folders that hold some.", metavar="RUN..."),
     ],
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            "-f",
-            help="Table; plain JSON or CSV for programs; means over seeds as a table for a text in"
-            " Markdown or LaTeX (booktabs).",
-        ),
-    ] = "table",
-    as_json: AsJson = False,
-    per_task: Annotated[
-        bool,
-        typer.Option("--per-task", help="Show each task too (CSV: one line per run and task)."),
-    ] = False,
-    by_seed: Annotated[
-        bool,
-        typer.Option(
-            "--by-seed",
-            help="Show each run where there are several seeds, not only their mean and deviation.",
-        ),
-    ] = False,
-    means: Annotated[
-        bool,
-        typer.Option(
-            "--means",
-            help="Mean and deviation over seeds instead of runs, in JSON and CSV too.",
-        ),
-    ] = False,
-    metrics: Annotated[
-        bool,
-        typer.Option(
-            "--metrics",
-            help="Show a second table: backward transfer, accuracy within tasks, loss spike, cost"
-            " of the start. Markdown and LaTeX have it instead of the first; JSON and CSV hold"
-            " both.",
-        ),
-    ] = False,
-    matrix: Annotated[
-        bool,
-        typer.Option(
-            "--matrix",
-            help="Show the accuracy on the classes of each task after each task; JSON holds it.",
-        ),
-    ] = False,
-    figure: Annotated[
-        list[FigureName] | None,
-        typer.Option(
-            help="Draw this figure into --plot; repeatable. One that the records lack the facts"
-            " of is left out of several, with a note.",
-            show_default="curves",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw the figure into this .png, .pdf or .svg file. Several figures: each gets"
-            " -NAME before the ending.",
-            metavar="FILE",
-            dir_okay=False,
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the whole report into this .html file: tables, curves to zoom into,"
-            " settings, commands. It loads nothing.",
-            metavar="FILE",
-            dir_okay=False,
-        ),
-    ] = None,
-    curves: Annotated[bool, typer.Option(help="Draw the curves in the terminal.")] = True,
-    gain: Annotated[
-        GainReading,
-        typer.Option(
-            help="Efficiency gain: iterations of random over those of the run, both to 95 % of"
-            " random's best new-task accuracy (equal-level), or random's to its best"
-            " (random-best). JSON and CSV hold both."
-        ),
-    ] = "equal-level",
-    skip_start: Annotated[
-        bool,
-        typer.Option("--skip-start", help="Leave the point before the first step out of averages."),
-    ] = False,
+    asked: Asked,
 ) -> None:
     """Print accuracies, loss and efficiency gain of runs, from their records alone.
 
@@ -137,32 +128,37 @@ def report(
 
     docs/metrics.md has the formulas.
     """
-    from clinit.analysis.report.report import View, load_report
+    view = _checked(asked)
+    from clinit.analysis.report.report import load_report
 
-    if as_json and format not in ("table", "json"):
-        raise typer.BadParameter(f"--json does not go with --format {format}")
-    format = "json" if as_json else format
-    if per_task and format != "table" and (means or format in ("markdown", "latex")):
+    loaded = load_report(runs, skip_start=asked.skip_start)
+    if asked.plot is not None:
+        for told in loaded.save_figures(asked.plot, asked.figure or [FigureName.CURVES]):
+            note(told)
+    if asked.html is not None:
+        loaded.save_html(asked.html, reading=asked.gain)
+        note(f"the page is {asked.html}")
+    if view.format == "table":
+        show(loaded, view)
+    else:
+        (print_json if view.format == "json" else print_csv)(loaded.as_text(view))
+
+
+def _checked(asked: Asked) -> View:
+    """Return what is shown; refuse options that exclude each other."""
+    if asked.as_json and asked.format not in ("table", "json"):
+        raise typer.BadParameter(f"--json does not go with --format {asked.format}")
+    form: Format = "json" if asked.as_json else asked.format
+    if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
         raise typer.BadParameter("means over seeds are not told by task: leave out --per-task")
-    drawn = curves and format == "table" and (figure is None or FigureName.CURVES in figure)
-    if plot is None and not {*(figure or ())} <= ({FigureName.CURVES} if drawn else set()):
+    figures = {*(asked.figure or ())}
+    drawn = asked.curves and form == "table" and (not figures or FigureName.CURVES in figures)
+    if asked.plot is None and not figures <= ({FigureName.CURVES} if drawn else set()):
         raise typer.BadParameter(
             "figures are files, the terminal draws the curves alone: add --plot FILE",
             param_hint="--figure",
         )
-    loaded = load_report(runs, skip_start=skip_start)
-    view = View(gain, by_seed, means, metrics, matrix, per_task, drawn)
-    if plot is not None:
-        for told in loaded.save_figures(plot, figure or [FigureName.CURVES]):
-            note(told)
-    if html is not None:
-        loaded.save_html(html, reading=gain)
-        note(f"the page is {html}")
-    if format == "table":
-        show(loaded, view)
-    else:
-        text = loaded.as_text(format, view)
-        (print_json if format == "json" else print_csv)(text)
+    return replace(asked, format=form, curves=drawn)
 
 
 def show(report: Report, view: View) -> None:
@@ -173,7 +169,7 @@ def show(report: Report, view: View) -> None:
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records; notes of those just trained were printed before."""
-    from clinit.analysis.report.report import View, load_report
+    from clinit.analysis.report.report import load_report
 
     report = load_report([*places])
     new = {place.resolve() for place in trained}
@@ -189,7 +185,7 @@ def show_ranking(records: Sequence[Path]) -> None:
 
     Notes of the records are left out: there may be some of every run.
     """
-    from clinit.analysis.report.report import View, load_report
+    from clinit.analysis.report.report import load_report
 
     report = load_report(records)
     said = {note for run in report.runs for note in run.record.info["notes"]}

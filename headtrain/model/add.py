@@ -277,7 +277,7 @@ def _grown_head(
     )
     on_gpu = left.backbone.config.device.startswith("cuda")
     study = Study(
-        Stream(
+        stream=Stream(
             method="rehearsal" if len(rows.labels) else "naive",
             tasks=1,
             iterations=config.iterations,
@@ -286,8 +286,8 @@ def _grown_head(
             seed=config.seed,
             class_order=images.class_names,
         ),
-        Start(init=config.init),
-        Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
+        start=Start(init=config.init),
+        training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
     plain = replace(left.head, fingerprint="")
     old, new = Source(rows, tested), Source(images.train, images.val)

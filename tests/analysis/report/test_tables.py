@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from clinit.analysis.figures.line import starts_of
+from clinit.analysis.report import View
 from clinit.analysis.report.measures import FURTHER_MEASURES
-from clinit.analysis.report.report import Report, View, load_report, report_of
+from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.analysis.report.seeds import Spread, seed_groups
 from clinit.analysis.report.settings import by_data, labels
 from clinit.analysis.report.tables import (
@@ -207,8 +208,8 @@ def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) ->
         *("least-square", "3", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6", "-")
     ]
     assert printed(diagnosis_table(report.runs, per_task=True)).count("4.01e6") == 9
-    assert "full collapse" in "".join(map(printed, report.parts()))
-    assert "full collapse" not in "".join(map(printed, report_of([make_run()]).parts()))
+    assert "full collapse" in "".join(map(printed, report.parts(View())))
+    assert "full collapse" not in "".join(map(printed, report_of([make_run()]).parts(View())))
 
 
 TRIAL = "on held-out training images (10 %)"
@@ -239,14 +240,13 @@ def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
         assert tested.startswith("Data 1 of 2: imagenet_mini → places50, on test images")
         assert TRIAL in trials.splitlines()[0]
         assert TRIAL not in tested
-    assert searched.as_text("latex").count(r"\begin{tabular}") == 2
-    first, second = searched.as_text("markdown").replace("\\", "").split("\n\n**")
+    assert searched.as_text(View(format="latex")).count(r"\begin{tabular}") == 2
+    first, second = searched.as_text(View(format="markdown")).replace("\\", "").split("\n\n**")
     assert (TRIAL in first, TRIAL in second) == (False, True)
     measured = [row["measured_on"] for row in searched.rows()]
     assert sorted(measured) == [*2 * [TRIAL.removeprefix("on ")], "test images"]
-    means = View(means=True)
-    texts = [searched.as_text("csv"), *(searched.as_text(form, means) for form in ("csv", "json"))]
-    for text in texts:
+    asked = [View(format="csv"), View(format="csv", means=True), View(format="json", means=True)]
+    for text in map(searched.as_text, asked):
         assert text.count(TRIAL.removeprefix("on ")) == 2
 
 
