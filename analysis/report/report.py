@@ -28,8 +28,7 @@ from clinit.analysis.report.tables import (
     task_table,
     text_table,
 )
-from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
+from clinit.headtrain.record.format import RunRecord, finite, read_records
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
@@ -187,20 +186,7 @@ def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     Raises:
         RecordError: If there is no record at one of the paths, or one that cannot be read.
     """
-    found: dict[Path, None] = {}
-    for path in paths:
-        folders = find_records(path) if path.exists() else []
-        if not folders:
-            looked = (
-                "looked for folders that hold run.json" if path.exists() else "nothing is there"
-            )
-            raise RecordError(
-                f"no run record at or below {path}: {looked}",
-                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
-                " then `clinit report runs`.",
-            )
-        found |= dict.fromkeys(folder.resolve() for folder in folders)
-    return report_of([read_record(folder) for folder in found], skip_start=skip_start)
+    return report_of(read_records(paths), skip_start=skip_start)
 
 
 def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Report:
