@@ -13,7 +13,7 @@ from matplotlib.font_manager import fontManager
 
 from clinit.analysis.figures import FigureName, accuracy_matrix, bars, curves, efficiency, tasks
 from clinit.analysis.report.run import RunSummary
-from clinit.analysis.report.settings import by_data
+from clinit.analysis.report.settings import ByData
 from clinit.errors import RecordError
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
@@ -78,7 +78,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
         commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
 
 
-def save_figures(runs: Sequence[RunSummary], path: Path, names: Sequence[str]) -> list[str]:
+def save_figures(data: ByData, path: Path, names: Sequence[str]) -> list[str]:
     """Write figures, each of each data, to files named after `path`.
 
     Returns:
@@ -90,7 +90,7 @@ def save_figures(runs: Sequence[RunSummary], path: Path, names: Sequence[str]) -
     told: list[str] = []
     errors: list[RecordError] = []
     for name in dict.fromkeys(names):
-        for number, (heading, part) in enumerate(by_data(runs).items(), start=1):
+        for number, (heading, part) in enumerate(data.items(), start=1):
             of_figure = f"-{name}" if len(set(names)) > 1 else ""
             of_data = f"-data{number}" if heading else ""
             file = path.with_name(f"{path.stem}{of_figure}{of_data}{path.suffix}")

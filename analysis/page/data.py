@@ -105,7 +105,7 @@ def page_data(
         reading: What the gain is compared by.
     """
     facts = facts_of(runs)
-    facts["data"] += [["result", sentence] for sentence in conclusions(runs)]
+    facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
     counts = "does not count" if runs[0].skip_start else "counts too"
     counts = f"A point of a curve; the one before the first step of a task {counts}."
     choices, starts = switches(runs), starts_of(runs)

@@ -10,7 +10,7 @@ import polars as pl
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import Names, by_data, labels, phrase
+from clinit.analysis.report.settings import ByData, Names, labels, phrase
 from clinit.words import listed, number_of
 
 FAR = 5.0
@@ -19,8 +19,8 @@ MOST_STARTS = 3
 """Starts beside random that a conclusion names, the best A_all first."""
 
 
-def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
-    """Return the notes of the runs, each once."""
+def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
+    """Return the notes of the runs, each once; `data`: the same runs by data."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
     notes += _gain_notes(runs)
     for run, name in zip(runs, labels(runs), strict=True):
@@ -29,9 +29,9 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f"{name}: the loss on the new task is not a finite number at {count} of"
                 f" {len(run.points)} evaluation points."
             )
-    for heading, part in by_data(runs).items():
-        data = f"{heading.split(':')[0]}: " if heading else ""
-        notes += [f"{data}{note}" for note in rises(part)]
+    for heading, part in data.items():
+        where = f"{heading.split(':')[0]}: " if heading else ""
+        notes += [f"{where}{note}" for note in rises(part)]
     return tuple(dict.fromkeys(notes))
 
 
@@ -83,10 +83,10 @@ def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
         )
 
 
-def conclusions(runs: Sequence[RunSummary]) -> list[str]:
+def conclusions(data: ByData) -> list[str]:
     """Return a sentence for each data on which random rows and other ones were tried."""
-    found = {heading: conclusion(part) for heading, part in by_data(runs).items()}
-    return [f"{data}: {words}" if data else words for data, words in found.items() if words]
+    found = {heading: conclusion(part) for heading, part in data.items()}
+    return [f"{where}: {words}" if where else words for where, words in found.items() if words]
 
 
 def conclusion(runs: Sequence[RunSummary]) -> str:

@@ -19,7 +19,7 @@ from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.seeds import mean_lines, means, numbered
-from clinit.analysis.report.settings import by_data
+from clinit.analysis.report.settings import ByData, by_data
 from clinit.analysis.report.tables import (
     diagnosis_table,
     metrics_table,
@@ -43,6 +43,8 @@ class Report:
     """Runs side by side: comparable runs together, the random run of each group first."""
 
     runs: tuple[RunSummary, ...]
+    data: ByData
+    """The same runs by the data that they saw, each part with its heading."""
     notes: tuple[str, ...]
     """What the records and the comparison want said, each once."""
 
@@ -69,7 +71,10 @@ class Report:
         if view.per_task:
             yield self._each(lambda runs: task_table(runs, view.gain))
         if measured := [run for run in self.runs if run.is_diagnosed]:
-            yield from ("", self._each(partial(diagnosis_table, per_task=view.per_task), measured))
+            yield from (
+                "",
+                self._each(partial(diagnosis_table, per_task=view.per_task), by_data(measured)),
+            )
         yield Text("Columns: clinit report --help", style="dim")
         for line in self.legend:
             yield Text(line, style="dim", no_wrap=True, overflow="ignore")
@@ -78,17 +83,21 @@ class Report:
                 yield Text.assemble(("Note: ", "bold cyan"), visible(note))
         if view.curves:
             yield from ("", self.curves(width=width))
-        yield from (Text(visible(sentence)) for sentence in conclusions(self.runs))
+        yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
 
     def as_text(self, view: View) -> str:
         """Return the runs for programs, or means over seeds as tables for a paper."""
         if view.format == "json":
-            rows = means(self.runs) if view.means else self.rows()
+            rows = means(self.data) if view.means else self.rows()
             return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
         if view.format == "csv":
-            lines = mean_lines(self.runs) if view.means else self._lines(per_task=view.per_task)
+            lines = (
+                mean_lines(self.runs, self.data)
+                if view.means
+                else self._lines(per_task=view.per_task)
+            )
             return frame_of(lines).write_csv()
-        parts = by_data(self.runs).values()
+        parts = self.data.values()
         tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
         texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
         return "\n".join(texts)
@@ -119,10 +128,10 @@ class Report:
                 lines.append(identity | own)
         return lines
 
-    def _each(self, render: Render, runs: Sequence[RunSummary] = ()) -> RenderableType:
+    def _each(self, render: Render, data: ByData | None = None) -> RenderableType:
         """Return what `render` makes of the runs of each data, one below the other."""
         pieces: list[RenderableType] = []
-        for heading, part in by_data(runs or self.runs).items():
+        for heading, part in (data or self.data).items():
             if heading:
                 above = f"\n{heading}" if pieces else heading
                 pieces.append(Text(above, style="bold underline"))
@@ -162,7 +171,7 @@ class Report:
         """Write figures to files named after `path`; return which, and what could not be drawn."""
         from clinit.analysis.figures.gallery import save_figures
 
-        return save_figures(self.runs, path, names)
+        return save_figures(self.data, path, names)
 
     def html(self, *, reading: Reading = "equal-level") -> str:
         """Return the report as one HTML page that loads nothing: tables, curves, settings."""
@@ -200,8 +209,9 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
             run = dataclasses.replace(run, gain=gain(run.joined, random.joined))
         compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    ordered = numbered(compared)
-    return Report(tuple(ordered), notes_of(ordered))
+    ordered = tuple(numbered(compared))
+    data = by_data(ordered)
+    return Report(ordered, data, notes_of(ordered, data))
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:

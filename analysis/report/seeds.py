@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary
-from clinit.analysis.report.settings import Names, by_data, identity, settings, values
+from clinit.analysis.report.settings import ByData, Names, identity, settings, values
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
 
@@ -155,14 +155,14 @@ def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     return [dataclasses.replace(run, number=numbers.get(id(run))) for run in runs]
 
 
-def means(runs: Sequence[RunSummary]) -> list[Row]:
+def means(data: ByData) -> list[Row]:
     """Return one entry per group of seeds, by data, the best A_all first.
 
     `values` holds mean, deviation (of a sample; None of one value) and count of each number, None
     if no run has it.
     """
     rows = []
-    for group in _groups(runs):
+    for group in _groups(data):
         found = {name: group.spread(name) for name in MEANS}
         rows.append(
             {
@@ -177,14 +177,14 @@ def means(runs: Sequence[RunSummary]) -> list[Row]:
     return rows
 
 
-def mean_lines(runs: Sequence[RunSummary]) -> list[Row]:
+def mean_lines(runs: Sequence[RunSummary], data: ByData) -> list[Row]:
     """Return the same as lines of CSV: a mean under each name, then `_deviation` and `_count`.
 
     The settings in which the runs differ are columns.
     """
     names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
     lines: list[Row] = []
-    for group in _groups(runs):
+    for group in _groups(data):
         own = settings(group.runs[0])
         line = _identity(group) | {name: plain(own.get(name)) for name in names}
         line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
@@ -203,9 +203,9 @@ def _identity(group: SeedGroup) -> Row:
     return {name: group.rows[0][name] for name in names}
 
 
-def _groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
+def _groups(data: ByData) -> list[SeedGroup]:
     """Return the groups of each data, the best A_all first."""
-    return [group for part in by_data(runs).values() for group in seed_groups(part)]
+    return [group for part in data.values() for group in seed_groups(part)]
 
 
 def plain(value: object) -> object:

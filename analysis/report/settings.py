@@ -265,7 +265,10 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     return "; ".join(filter(None, [", ".join(filter(None, of_all)), *some]))
 
 
-def by_data(runs: Sequence[RunSummary]) -> dict[str, tuple[RunSummary, ...]]:
+ByData = Mapping[str, Sequence[RunSummary]]
+
+
+def by_data(runs: Sequence[RunSummary]) -> ByData:
     """Return the runs of each data in their order, those measured on test images first.
 
     Data: base and new classes, features, and images measured on; not where a cache lies.
