@@ -135,6 +135,12 @@ class FeatureSet:
         there = labels >= 0
         return FeatureSet(self.features[there], labels[there], class_names)
 
+    def named(self, class_names: tuple[str, ...]) -> FeatureSet:
+        """Return the rows of classes among `class_names`, labelled by their places in these."""
+        row_of = {name: row for row, name in enumerate(class_names)}
+        place = np.array([row_of.get(name, -1) for name in self.class_names], dtype=np.int64)
+        return self.renumbered(place, class_names)
+
     @classmethod
     def joined(cls, parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
         """Return rows one behind the other, whose labels are numbers of the same classes."""

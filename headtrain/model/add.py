@@ -17,14 +17,14 @@ import numpy as np
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import grown_head
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured
-from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, open_model
 from clinit.headtrain.model.model_file import Change, ModelFacts
 from clinit.headtrain.model.old_rows import old_rows
@@ -257,7 +257,7 @@ def add(
     return Addition(
         model=grown.after(change),
         replaced=len(places),
-        old_before=accuracy(model.head, in_rows_of(model.head, tested)),
+        old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
     )
@@ -343,7 +343,7 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
     if old is None:
         nothing = images.train.nothing(left.facts.class_names)
         return Source(nothing, nothing)
-    train, held_out = (in_rows_of(left.head, each) for each in (old.train, old.val))
+    train, held_out = (each.named(left.facts.class_names) for each in (old.train, old.val))
     if not len(train.labels):
         raise ModelError(
             f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"

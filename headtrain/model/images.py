@@ -16,6 +16,7 @@ import numpy as np
 
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import scan_splits
@@ -24,7 +25,7 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
-from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.model_file import Change
 from clinit.headtrain.model.settings import RememberConfig
@@ -259,7 +260,7 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
             )
 
     source = image_features(model, job, config.hold_out, check_own)
-    train, held_out = (in_rows_of(model.head, each) for each in (source.train, source.val))
+    train, held_out = (each.named(model.facts.class_names) for each in (source.train, source.val))
     memory = Memory.of(
         train,
         model.depends_on,

@@ -28,7 +28,6 @@ from safetensors.numpy import save
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1, head_rows, top1
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable
@@ -240,17 +239,6 @@ def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
     if memory.variances is not None:
         return memory.variances
     return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)
-
-
-def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
-    """Return the rows of classes that the head knows by name, with the labels of its rows."""
-    assert head.class_names is not None
-    return rows.renumbered(head_rows(head, rows.class_names), head.class_names)
-
-
-def accuracy(head: Head, rows: FeatureSet) -> Top1:
-    """Return the accuracy of a head on rows whose labels are numbers of its rows."""
-    return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))
 
 
 MEMORY_FILE = "memory.safetensors"

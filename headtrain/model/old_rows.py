@@ -42,7 +42,7 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.memory import Memory, in_rows_of
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.stream.seeds import Draw, generator
 
 OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
@@ -99,7 +99,7 @@ def old_rows(
             take(pseudo_features(known, _per_class(known), seed), f"rows drawn from {what}")
 
     if choice in ("auto", "kept") and given is not None:
-        take(in_rows_of(head, given), "real rows of the cache")
+        take(given.named(names), "real rows of the cache")
     if choice in ("auto", "kept") and memory is not None:
         least = 1 if choice == "kept" else _per_class(memory)
         enough = (memory.kept.counts() >= least)[memory.kept.labels]
