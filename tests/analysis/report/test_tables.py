@@ -245,8 +245,8 @@ def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
     assert (TRIAL in first, TRIAL in second) == (False, True)
     measured = [row["measured_on"] for row in searched.rows()]
     assert sorted(measured) == [*2 * [TRIAL.removeprefix("on ")], "test images"]
-    asked = [View(format="csv"), View(format="csv", means=True), View(format="json", means=True)]
-    for text in map(searched.as_text, asked):
+    forms = [View(format="csv"), View(format="csv", means=True), View(format="json", means=True)]
+    for text in map(searched.as_text, forms):
         assert text.count(TRIAL.removeprefix("on ")) == 2
 
 
