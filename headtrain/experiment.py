@@ -217,7 +217,9 @@ def records_of(
             "tasks": [entry.description(index) for entry in entries],
         }
         if 1 < len(bank) <= MOST_IN_BANK:
-            info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
+            unsaid = set.intersection(*(each.unsaid for each in bank))
+            named = [name for name in PER_HEAD if name not in unsaid]
+            info["bank"] = [{name: each.value(name) for name in named} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
         counts = zip(entries, seen, strict=True)

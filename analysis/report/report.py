@@ -18,7 +18,7 @@ from clinit.analysis.metrics.efficiency import Reading, gain
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import mean_lines, means, numbered
+from clinit.analysis.report.seeds import means, means_table, numbered
 from clinit.analysis.report.settings import ByData, by_data
 from clinit.analysis.report.tables import (
     diagnosis_table,
@@ -91,12 +91,9 @@ class Report:
             rows = means(self.data) if view.means else self.rows()
             return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
         if view.format == "csv":
-            lines = (
-                mean_lines(self.runs, self.data)
-                if view.means
-                else self._lines(per_task=view.per_task)
-            )
-            return frame_of(lines).write_csv()
+            if view.means:
+                return means_table(self.runs, self.data).write_csv()
+            return frame_of(self._lines(per_task=view.per_task)).write_csv()
         parts = self.data.values()
         tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
         texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
@@ -261,6 +258,14 @@ class Runs:
         first = [name for name in _FIRST if name in table.columns]
         index = pl.int_range(pl.len(), dtype=pl.Int32).alias("run")
         return table.select(index, *first, *(name for name in table.columns if name not in first))
+
+    def means(self) -> pl.DataFrame:
+        """Return one row per group of runs that differ only in their seed, the best A_all first.
+
+        Each value stands under its name, next to it its deviation over seeds (of a sample; null of
+        one value) as `_deviation` and the number of values as `_count`.
+        """
+        return means_table(self.report.runs, self.report.data)
 
     @property
     def steps(self) -> pl.DataFrame:

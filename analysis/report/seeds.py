@@ -14,9 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
-from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.settings import ByData, Names, identity, settings, values
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
@@ -177,8 +179,8 @@ def means(data: ByData) -> list[Row]:
     return rows
 
 
-def mean_lines(runs: Sequence[RunSummary], data: ByData) -> list[Row]:
-    """Return the same as lines of CSV: a mean under each name, then `_deviation` and `_count`.
+def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
+    """Return one row per group: its mean under each name, then `_deviation` and `_count`.
 
     The settings in which the runs differ are columns.
     """
@@ -195,7 +197,7 @@ def mean_lines(runs: Sequence[RunSummary], data: ByData) -> list[Row]:
             line[f"{name}_deviation"] = found and found.deviation
             line[f"{name}_count"] = found.count if found else 0
         lines.append(finite(line))
-    return lines
+    return frame_of(lines)
 
 
 def _identity(group: SeedGroup) -> Row:

@@ -411,7 +411,7 @@ def study_toml(study: Study) -> str:
     """
     top = study.top is not None
     command = "train-top" if top else "train-head"
-    idle, order = study.idle("method"), study.stream.class_order
+    idle, order = study.idle("method").keys() | study.unsaid, study.stream.class_order
     lines = [
         "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
         f"# `clinit {command} --config` with this file trains the same on other caches.",

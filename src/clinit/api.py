@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,7 @@ def train_heads(
     new: Caches,
     study: Studies | None = None,
     *,
+    seeds: Iterable[int] | None = None,
     out: str | Path | None = None,
     head: Head | str | Path | None = None,
     memory: int | str | None = None,
@@ -305,6 +307,7 @@ def train_heads(
             nothing, whose first task makes the head.
         new: Features of the classes that arrive.
         study: What to train; default: random, class-mean and least-square rows.
+        seeds: Train it with each of these seeds, as `--seed` does: `range(5)`. Default: its own.
         out: Folder to record each run in; default: nothing is written.
         head: The pretrained head, or its file; default: the one in the base cache.
         memory: Most memory for the features of caches that are given by their folders, in bytes or
@@ -317,6 +320,9 @@ def train_heads(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     studies = _studies(study, top=False)
+    if seeds is not None:
+        studies = [each.changed({"seed": index(seed)}) for seed in seeds for each in studies]
+        studies = _studies(studies, top=False)
     data = runs.RunData.of(*_opened(base, new, memory), {"": _head(head)})
     if out is None:
         records = runs.train_heads(data, studies, observer=observer)
