@@ -161,8 +161,9 @@ def grown_head(
     Raises:
         ClinitError: As in `run_experiment`.
     """
+    study = study.resolved()
     scenario = build_scenario(old, new, head, study.stream)
-    grown = _learnt(scenario, head, [study.resolved()], observer).head(0)
+    grown = _learnt(scenario, head, [study], observer).head(0)
     assert grown is not None
     return grown
 
