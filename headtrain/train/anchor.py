@@ -65,8 +65,9 @@ class Hold:
         """D and, in the last column, d."""
         self._moments = None
         if old is not None:
-            z = torch.from_numpy(np.block([[old.second, old.mean[:, None]], [old.mean, 1.0]]))
-            self._moments = z.to(weight)
+            mean = old.means.mean(axis=0)
+            of_z = np.block([[old.second, mean[:, None]], [mean, 1.0]])
+            self._moments = torch.from_numpy(of_z).to(weight)
 
     def pull(self) -> None:
         """Add the gradient of the penalty; nothing waits for the device."""

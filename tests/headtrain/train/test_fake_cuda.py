@@ -67,7 +67,7 @@ def test_rows_are_written_and_a_step_is_done_on_the_device(precision: str) -> No
     bank.write(1, CLASSES - 2, Rows(np.ones((2, DIM)), np.ones(2)))
     there = torch.ones(2, DIM, dtype=torch.float64, device=CUDA)
     bank.write(2, CLASSES - 2, Rows(there, there[:, 0]))
-    known = OldClasses(np.arange(1), np.ones((1, DIM)), np.eye(DIM), np.ones(DIM), np.eye(DIM))
+    known = OldClasses(np.arange(1), np.ones((1, DIM)), np.eye(DIM), np.eye(DIM))
     training = Updates(bank, BATCH, [None, Anchor(0.1), Anchor(0.1, known)])
     rows = make_rows()
     losses = training.step(rows.features[:BATCH], rows.labels[:BATCH])
