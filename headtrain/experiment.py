@@ -35,7 +35,7 @@ from clinit.headtrain.record.info import (
 from clinit.headtrain.record.task_log import class_table
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.scenario import build_scenario
+from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, head_digest
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.rules import PER_HEAD
@@ -123,16 +123,49 @@ def run_experiment(
             f"--diagnose measures linear heads on the features, and {method_name} is none",
             remedy="Leave --diagnose out.",
         )
-    plan = TaskPlan(scenario, studies[0])
-    method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
-    learner = Learner(scenario, plan, studies, method, observer, diagnose)
-    with torch.no_grad():
-        learner.learn()
+    learner = _learnt(scenario, head, studies, observer, diagnose)
     watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
     phases = {name: watch.seconds[name] for name in PHASES}
     timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
     return records_of(learner, origin, notes, timings, optimizer)
+
+
+def _learnt(
+    scenario: Scenario,
+    head: Head,
+    studies: Sequence[Study],
+    observer: Observer,
+    diagnose: Diagnose | None = None,
+) -> Learner:
+    plan = TaskPlan(scenario, studies[0])
+    method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
+    learner = Learner(scenario, plan, studies, method, observer, diagnose)
+    with torch.no_grad():
+        learner.learn()
+    return learner
+
+
+def grown_head(
+    head: Head, old: Source, new: Source, study: Study, *, observer: Observer = ignore
+) -> Head:
+    """Return a head with rows for the classes of `new` too; nothing is recorded.
+
+    Args:
+        head: The head of the old classes.
+        old: Rows that stand for their images; it may have none.
+        new: Features of the classes that arrive.
+        study: How the rows start and what trains them, by gradients.
+        observer: Called with each event as it happens.
+
+    Raises:
+        ClinitError: As in `run_experiment`.
+    """
+    study = study.resolved()
+    scenario = build_scenario(old, new, head, study.stream)
+    grown = _learnt(scenario, head, [study], observer).head(0)
+    assert grown is not None
+    return grown
 
 
 def records_of(
@@ -185,7 +218,9 @@ def records_of(
             "tasks": [entry.description(index) for entry in entries],
         }
         if 1 < len(bank) <= MOST_IN_BANK:
-            info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
+            unsaid = set.intersection(*(each.unsaid for each in bank))
+            named = [name for name in PER_HEAD if name not in unsaid]
+            info["bank"] = [{name: each.value(name) for name in named} for each in bank]
         if head is not None and head.feature_map is not None:
             info["feature_map"] = dict(head.feature_map)
         counts = zip(entries, seen, strict=True)

@@ -7,7 +7,7 @@ classes, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.closed.interface import Arrival, Solution, mean_loss
 from clinit.headtrain.closed.interface import evaluate as evaluate_form
 from clinit.headtrain.closed.methods import closed_form
-from clinit.headtrain.correction import bias_corrected, weight_aligned
+from clinit.headtrain.correction import bias_corrected, class_weights, weight_aligned
 from clinit.headtrain.events import Progressed, Stepped
 from clinit.headtrain.learner import Diagnose, Method, TaskRun
 from clinit.headtrain.rows import Rows
@@ -28,12 +28,18 @@ from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.statistics.old_classes import OldClasses
+from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.study import Study
+from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
+from clinit.headtrain.train.past import Past
+from clinit.headtrain.train.strength import STRENGTHS, judges, set_aside, without
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
@@ -67,7 +73,8 @@ class _OnFeatures(Method):
 
     def _read(self, run: TaskRun) -> None:
         with run.watch.phase("prepare"):
-            run.data = self._training_rows(run.rows.rows)
+            rows = run.rows.rows
+            run.data = self._training_rows(rows[rows >= 0])
 
 
 class GradientHeads(_OnFeatures):
@@ -79,6 +86,10 @@ class GradientHeads(_OnFeatures):
         trainings = [study.training for study in self._studies]
         self._bank = Bank(Rows.of_head(head), trainings, self.device)
         self._statistics = RunningStatistics()
+        seed = self._shared.stream.seed
+        self._past = Past(self._scenario, self._plan, self.device, seed=seed)
+        self._unstarted: dict[int, Rows] = {}
+        """Heads whose anchor is chosen, as they were before the task."""
         if self._shared.start.head_width == "full":
             for task in self._scenario.tasks:
                 self._grow(task)
@@ -102,21 +113,12 @@ class GradientHeads(_OnFeatures):
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows of each head, or all of its rows if it is solved."""
-        task, seen = run.task, run.seen
-        shared = TaskStart(
-            task,
-            self._scenario.num_base or self._scenario.tasks[0].stop,
-            seen,
-            lambda: (run.data or self._training_rows(seen.rows)).arrays(),
-            lambda: self._scenario.train.groups_of(seen.rows),
-            SOLVED.get(self._shared.stream.method),
-            self.device,
-            run.chosen,
-            self._statistics,
-            heads_alike=task.number == 1,
-        )
+        task, shared = run.task, self._task_start(run, run.seen, run.chosen)
         for index, study in enumerate(self._studies):
-            start, seconds = shared.start(study, self._bank.rows(index))
+            head = self._bank.rows(index)
+            if study.training.anchor != "none" and study.training.anchor_strength == "auto":
+                self._unstarted[index] = head
+            start, seconds = shared.start(study, head)
             self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
             self._own_seconds[index] += sum(seconds.values())
             yield start, seconds
@@ -126,6 +128,7 @@ class GradientHeads(_OnFeatures):
         if run.data is None:  # not sooner: next to the rows that heads start from
             self._read(run)
         assert run.data is not None
+        anchors, drawn = self._anchors(run), self._drawn_from(run)
         run.entry.losses = train_task(
             self._bank,
             run.data,
@@ -135,16 +138,97 @@ class GradientHeads(_OnFeatures):
             evaluate=lambda iteration, sample: self._evaluate(run, iteration, sample),
             stepped=lambda steps: run.learner.observe(Stepped(steps)),
             watch=run.watch,
+            anchors=anchors,
+            drawn=drawn,
         )
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
         """Measure each head as it is, over the rows that the task was learnt from."""
         assert run.data is not None
         stop = run.task.stop
-        groups = self._scenario.train.groups_of(run.rows.rows)
-        statistics = self._statistics.of(run.rows, run.data.arrays(), stop, "class", groups)
+        if self._shared.draws_old_rows:
+            statistics = self._past.statistics(run.task.number)
+        else:
+            groups = self._past.groups(run.rows)
+            statistics = self._statistics.of(run.rows, run.data.arrays(), stop, "class", groups)
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         return [diagnose(statistics, head.between(0, stop)) for head in heads]
+
+    def _task_start(
+        self, run: TaskRun, seen: TaskRows, chosen: Callable[[LambdaCurve], None]
+    ) -> TaskStart:
+        """Return how heads start that look at some rows."""
+        is_whole = seen is run.seen and not self._shared.draws_old_rows
+        data = run.data if seen is run.rows else None
+        return TaskStart(
+            run.task,
+            self._scenario.num_base or self._scenario.tasks[0].stop,
+            seen,
+            lambda: (data or self._past.rows(seen)).arrays(),
+            lambda: self._past.groups(seen),
+            SOLVED.get(self._shared.stream.method),
+            self.device,
+            chosen,
+            self._statistics if is_whole else RunningStatistics(),
+            heads_alike=run.task.number == 1,
+        )
+
+    def _old_classes(self, run: TaskRun) -> OldClasses | None:
+        """Return what is kept of earlier classes; None if they have had no row."""
+        with run.watch.phase("train"), torch_stream(self.device):
+            return self._past.before(run.task.number)
+
+    def _anchors(self, run: TaskRun) -> list[Anchor | None]:
+        """Return what holds each head while it learns the task, and write it down."""
+        found: list[Anchor | None] = []
+        for index, training in enumerate(self._bank.heads):
+            old = self._old_classes(run) if training.anchor == "moments" else None
+            facts: dict[str, Any] = {"strength": training.anchor_strength}
+            is_held = training.anchor == "l2" or old is not None
+            if is_held and training.anchor_strength == "auto":
+                facts = self._chosen(run, index, old)
+            found.append(Anchor(facts["strength"], old) if is_held else None)
+            facts |= {} if old is None else {"numbers": old.numbers}
+            run.entry.anchors.append(facts if is_held else None)
+        return found
+
+    def _chosen(self, run: TaskRun, index: int, old: OldClasses | None) -> dict[str, Any]:
+        """Choose the strength of what holds a head; return it with the losses of all tried."""
+        assert run.data is not None
+        study, data, watch = self._studies[index], run.rows, Stopwatch(self.device)
+        drawn = self._drawn_from(run)
+        with run.watch.phase("initialise"), watch.phase("anchor"):
+            aside = set_aside(data, self._past, study.stream.seed)
+            judging = judges(data, run.data, aside, self._past, study.stream.seed)
+            unit = 1.0 if old else float(judging.features.float().square().mean())
+            anchors = [Anchor(unit * each, old) for each in STRENGTHS]
+            others = run.seen.part(~np.isin(run.seen.rows, data.rows[aside]))
+            before, stop = self._unstarted.pop(index), run.task.stop
+            with torch_stream(self.device):
+                start, _ = self._task_start(run, others, lambda curve: None).start(study, before)
+            bank = Bank(before, [study.training] * len(anchors), self.device)
+            for head in range(bank.num_heads):
+                bank.write(head, stop - start.rows.bias.shape[0], start.rows)
+            train_task(
+                bank, run.data, data, without(data, aside, self._plan.schedule), study.stream,
+                evaluate=lambda iteration, sample: None, stepped=lambda steps: None,
+                watch=Stopwatch(), anchors=anchors, drawn=drawn,
+            )  # fmt: skip
+            weights = class_weights(judging.labels.cpu().numpy(), run.task.start, stop)
+            losses = mean_losses(bank, judging, torch.from_numpy(weights).to(self.device))
+        self._own_seconds[index] += watch.seconds["anchor"]
+        tried = [anchor.strength for anchor in anchors]
+        best = tried[int(np.nan_to_num(losses, nan=np.inf).argmin())]
+        return {"strength": best, "tried": tried, "losses": losses.tolist()}
+
+    def _drawn_from(self, run: TaskRun) -> OldClasses | None:
+        """Return what the old rows of batches are drawn from; None if they are stored."""
+        if not self._shared.draws_old_rows or not run.rows.num_old:
+            return None
+        old = self._old_classes(run)
+        assert old is not None
+        run.entry.facts["statistics_numbers"] = old.numbers
+        return old
 
     def _grow(self, task: Task) -> None:
         self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))

@@ -75,8 +75,10 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     places = [f"--base={caches[0]}", f"--new={caches[1]}", f"--out={tmp_path / 'runs'}"]
     command = ["train-head", *places, *words, "--init=random", "--seed=0:2"]
     assert CliRunner().invoke(app, command).exit_code == 0
-    seeds = [{**STUDY, "init": "random", "seed": seed} for seed in (0, 1)]
-    fresh = clinit.train_heads(*caches, seeds)
+    study = {**STUDY, "init": "random"}
+    seeds = [{**study, "seed": seed} for seed in (0, 1)]
+    fresh = clinit.train_heads(*caches, study, seeds=range(2))
+    assert clinit.train_heads(*caches, seeds).evaluations.equals(fresh.evaluations)
     monkeypatch.setattr(runs_module, "train_bank", lambda *_, **__: pytest.fail("trained"))
     recorded = clinit.train_heads(*caches, seeds, out=tmp_path / "runs")
     assert recorded.evaluations.equals(fresh.evaluations)
@@ -84,6 +86,11 @@ def test_runs_that_the_command_has_recorded_are_not_trained_again(
     assert len(clinit.train_heads(*caches, seeds[0], out=tmp_path / "runs")) == 1
     names = sorted(path.name for path in (tmp_path / "runs").glob("r*"))
     assert names == ["random-seed=0", "random-seed=1"]
+    means, table = fresh.means(), fresh.table()
+    assert means["seeds"].to_list() == ["0 1"]
+    assert means["acc_all"].item() == pytest.approx(table["acc_all"].mean())
+    assert means["acc_all_deviation"].item() == pytest.approx(table["acc_all"].std())
+    assert means["acc_all_count"].item() == 2
 
 
 def test_top_blocks_resume_what_a_killed_call_left(

@@ -12,7 +12,7 @@ from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import Memory, Overwrite
+from clinit.cli.frame.options import Memory, Overwrite, described
 from clinit.cli.frame.progress import doing, progress
 from clinit.cli.frame.run_data import check_caches
 from clinit.cli.frame.study_options import takes
@@ -23,27 +23,18 @@ from clinit.words import number_of
 @keeps("No half of a file is left: it is written whole or not at all.")
 @takes("config", AlignConfig)
 def align(
-    cache: Annotated[
-        Path,
-        typer.Argument(help="Feature cache of the base classes."),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(help="Head file to write, .safetensors.", metavar="FILE"),
-    ],
+    cache: Annotated[Path, typer.Argument(help="Feature cache of the base classes.")],
+    out: Annotated[Path, described("Head file to write, .safetensors.", "FILE")],
     config: AlignConfig,
     head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head file to start from.", metavar="FILE", show_default="the head in the cache"
-        ),
+        Path | None, described("Head file to start from.", "FILE", "the head in the cache")
     ] = None,
     views: Annotated[
         int | None,
-        typer.Option(
+        described(
+            "Views (`clinit extract --views`) to train on in turn; 0: plain features.",
+            default="all in the cache",
             min=0,
-            help="Views (`clinit extract --views`) to train on in turn; 0: plain features.",
-            show_default="all in the cache",
         ),
     ] = None,
     memory: Memory = None,

@@ -11,7 +11,7 @@ from clinit.cli.commands.cache_arrays import export, import_
 from clinit.cli.commands.extract import size_megabytes
 from clinit.cli.frame.console import out, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, DeviceOption, Workers
+from clinit.cli.frame.options import CacheArgument, DeviceOption, Workers, described
 from clinit.cli.frame.progress import counting
 from clinit.words import number_of, visible
 
@@ -29,14 +29,11 @@ def group(
         Path,
         typer.Argument(
             help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
-            " column of the groups. Without `path`: a row per imported feature, in their order.",
+            " column of the groups. Without `path`: a row per imported feature, in their order."
         ),
     ],
     column: Annotated[
-        str,
-        typer.Option(
-            help="Column whose equal values belong together: video, patient, burst.",
-        ),
+        str, described("Column whose equal values belong together: video, patient, burst.")
     ],
 ) -> None:
     """Record which training images of a class belong together.
@@ -124,26 +121,18 @@ def verify(
     cache: CacheArgument,
     deep: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Also extract this many rows of every split and view again, drawn at random, and"
+        described(
+            "Also extract this many rows of every split and view again, drawn at random, and"
             " compare the features.",
+            min=1,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draw.")] = 0,
+    seed: Annotated[int, described("Seed of the draw.", min=0, max=2**32 - 1)] = 0,
     root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the images, for --deep.",
-            metavar="FOLDER",
-            show_default="where they were",
-        ),
+        Path | None, described("Folder of the images, for --deep.", "FOLDER", "where they were")
     ] = None,
     weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of the weights, for --deep.", metavar="FILE", show_default="where they were"
-        ),
+        Path | None, described("File of the weights, for --deep.", "FILE", "where they were")
     ] = None,
     device: DeviceOption = "auto",
     workers: Workers = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,13 +12,9 @@ from clinit.cli.commands.head import HeadFit, fitted
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split
+from clinit.cli.frame.options import READ_AS_VAL, CacheArgument, ReadSplit, Split, described
 from clinit.cli.frame.progress import counting
 from clinit.words import number_of
-
-
-def _option(help: str, metavar: str | None = None, default: bool | str = True, **more: Any) -> Any:
-    return typer.Option(help=help, metavar=metavar, show_default=default, **more)
 
 
 def _name_of_an_extractor(name: str) -> str:
@@ -41,10 +37,10 @@ def import_(
         ),
     ] = None,
     *,
-    out: Annotated[Path, _option("Folder of the cache.", "FOLDER", default=False)],
+    out: Annotated[Path, described("Folder of the cache.", "FOLDER", default=False)],
     backbone: Annotated[
         str,
-        _option(
+        described(
             "Name of what computed the features, such as clip-vit-b-32. Caches of the same"
             " name can be used together, so name the weights too.",
             default=False,
@@ -52,24 +48,24 @@ def import_(
         ),
     ],
     split: Annotated[
-        ReadSplit, _option("Split that the rows belong to." + READ_AS_VAL)
+        ReadSplit, described("Split that the rows belong to." + READ_AS_VAL)
     ] = ReadSplit.train,
     classes: Annotated[
         Path | None,
-        _option(
+        described(
             "Class names, one per line.", "FILE", "those in the file, or the labels themselves"
         ),
     ] = None,
     features_name: Annotated[
         str | None,
-        _option("Which array, tensor or column holds the features.", default="features"),
+        described("Which array, tensor or column holds the features.", default="features"),
     ] = None,
     labels_name: Annotated[
-        str | None, _option("Which one holds the labels.", default="labels, label")
+        str | None, described("Which one holds the labels.", default="labels, label")
     ] = None,
     head: Annotated[
         Path | None,
-        _option(
+        described(
             "Head file to store as the pretrained one: `weight`, `bias` and `class_names` in a"
             " .safetensors or .npz file.",
             "FILE",
@@ -78,13 +74,13 @@ def import_(
     ] = None,
     fit_head: Annotated[
         HeadFit | None,
-        _option(
+        described(
             "Fit a head to the training rows: logistic regression with a penalty chosen on"
             " held-out rows, or in one pass least squares or linear discriminants.",
             default="none",
         ),
     ] = None,
-    dataset: Annotated[str, _option("Name of the data set.")] = "imported",
+    dataset: Annotated[str, described("Name of the data set.")] = "imported",
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
@@ -157,10 +153,10 @@ def export(
     ],
     format: Annotated[
         Literal["npy", "safetensors", "parquet"] | None,
-        _option("How to write.", default="by the suffix; npy for a folder"),
+        described("How to write.", default="by the suffix; npy for a folder"),
     ] = None,
     split: Annotated[
-        Split | None, _option("Export only this split.", default="all there are")
+        Split | None, described("Export only this split.", default="all there are")
     ] = None,
     keep_invalid: Annotated[
         bool,

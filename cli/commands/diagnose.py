@@ -18,6 +18,7 @@ from clinit.cli.frame.options import (
     Output,
     OutputFormat,
     Split,
+    described,
 )
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_caches
@@ -29,11 +30,9 @@ STORED = "pretrained"
 
 def diagnose(
     cache: CacheArgument,
-    split: Annotated[
-        Split | None, typer.Option(help="Which rows.", show_default="train, or else val")
-    ] = None,
+    split: Annotated[Split | None, described("Which rows.", default="train, or else val")] = None,
     head: Annotated[
-        str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
+        str, described("A head file, or the pretrained head stored with the cache.")
     ] = STORED,
     per_class: Annotated[
         bool,

@@ -13,7 +13,7 @@ from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.model_source import FILE_SUFFIXES, check_onnx_out
-from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew
+from clinit.cli.frame.options import Overwrite, RecordedBase, RecordedNew, described
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_run
 from clinit.files.paths import check_writable
@@ -26,24 +26,17 @@ if TYPE_CHECKING:
 @keeps("No half of a model is left: it is written whole or not at all.")
 def export(
     context: Context,
-    run: Annotated[
-        Path,
-        typer.Argument(help="Run record of train-head or train-top."),
-    ],
+    run: Annotated[Path, typer.Argument(help="Run record of train-head or train-top.")],
     out: Annotated[
         Path,
-        typer.Option(
-            help="Model to write: a folder, or one file that ends in .safetensors. A file that"
-            " ends in .npz is the head alone.",
+        described(
+            "Model to write: a folder, or one file that ends in .safetensors. A file that"
+            " ends in .npz is the head alone."
         ),
     ],
     weights: Annotated[
         Path | None,
-        typer.Option(
-            help="Weights of the backbone.",
-            metavar="FILE",
-            show_default="where they were when it was extracted",
-        ),
+        described("Weights of the backbone.", "FILE", "where they were when it was extracted"),
     ] = None,
     base: RecordedBase = None,
     new: RecordedNew = None,
@@ -76,10 +69,8 @@ def export(
     ] = False,
     check_images: Annotated[
         Path | None,
-        typer.Option(
-            help="Images, to compare the ONNX form on.",
-            show_default="test images of the run",
-            exists=True,
+        described(
+            "Images, to compare the ONNX form on.", default="test images of the run", exists=True
         ),
     ] = None,
     overwrite: Overwrite = False,

@@ -10,7 +10,7 @@ import typer
 from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, Overwrite
+from clinit.cli.frame.options import CacheArgument, Overwrite, described
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.run_data import check_caches
 
@@ -32,14 +32,11 @@ def head() -> None:
 @keeps("No half of a file is left: it is written whole or not at all.")
 def fit(
     cache: CacheArgument,
-    out: Annotated[
-        Path,
-        typer.Option(help="Head file to write, .safetensors or .npz.", metavar="FILE"),
-    ],
+    out: Annotated[Path, described("Head file to write, .safetensors or .npz.", "FILE")],
     method: Annotated[
         HeadFit,
-        typer.Option(
-            help="Logistic regression with a penalty chosen on held-out rows; or in one pass least"
+        described(
+            "Logistic regression with a penalty chosen on held-out rows; or in one pass least"
             " squares or linear discriminants."
         ),
     ] = "logistic",

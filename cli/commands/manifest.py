@@ -10,7 +10,7 @@ import typer
 from clinit.cli.frame.completion import datasets, described_datasets
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import READ_AS_VAL, ReadSplit
+from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
 from clinit.cli.frame.progress import doing
 from clinit.words import number_of, size_text, visible
 
@@ -40,15 +40,9 @@ def build(
             autocompletion=datasets,
         ),
     ],
-    root: Annotated[
-        Path,
-        typer.Option(help="Folder that holds the data set.", metavar="FOLDER"),
-    ],
-    split: Annotated[ReadSplit, typer.Option(help="Split to list." + READ_AS_VAL)],
-    out: Annotated[
-        Path,
-        typer.Option(help="Parquet file to write.", metavar="FILE", dir_okay=False),
-    ],
+    root: Annotated[Path, described("Folder that holds the data set.", "FOLDER")],
+    split: Annotated[ReadSplit, described("Split to list." + READ_AS_VAL)],
+    out: Annotated[Path, described("Parquet file to write.", "FILE", dir_okay=False)],
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
     ] = False,
@@ -80,8 +74,7 @@ def show(
     manifest: Annotated[
         str,
         typer.Argument(
-            help="Manifest file, or name of a known data set.",
-            autocompletion=described_datasets,
+            help="Manifest file, or name of a known data set.", autocompletion=described_datasets
         ),
     ],
     classes: Annotated[

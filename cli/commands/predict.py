@@ -23,6 +23,7 @@ from clinit.cli.frame.options import (
     MaxPixels,
     Output,
     OutputFormat,
+    described,
 )
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.run_data import check_model
@@ -48,7 +49,7 @@ def predict(
         Path,
         typer.Argument(
             help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
-            " alone, .npz or .safetensors, names rows of features.",
+            " alone, .npz or .safetensors, names rows of features."
         ),
     ],
     images: Annotated[
@@ -59,7 +60,7 @@ def predict(
             metavar="IMAGE...",
         ),
     ],
-    top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 5,
+    top: Annotated[int, described("Classes per image.", min=1)] = 5,
     csv_file: Annotated[
         Path | None,
         typer.Option(
@@ -79,33 +80,29 @@ def predict(
     as_json: AsJson = False,
     reject: Annotated[
         RejectRule | None,
-        typer.Option(
-            help="Call an image unknown if this score of its logits is too low.",
-            show_default="no image is unknown",
+        described(
+            "Call an image unknown if this score of its logits is too low.",
+            default="no image is unknown",
         ),
     ] = None,
     reject_rate: Annotated[
         float,
-        typer.Option(
+        described(
+            "Share of images of known classes that may be turned away, measured on images"
+            " that the model has held out.",
             min=0,
             max=0.99,
-            help="Share of images of known classes that may be turned away, measured on images"
-            " that the model has held out.",
         ),
     ] = 0.05,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Lowest score of a known image, instead of a share."),
+        float | None, described("Lowest score of a known image, instead of a share.")
     ] = None,
     features_name: Annotated[
         str | None,
-        typer.Option(
-            help="Which array, tensor or column holds features, for a head.",
-            show_default="features",
-        ),
+        described("Which array, tensor or column holds features, for a head.", default="features"),
     ] = None,
     device: DeviceOption = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
+    batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
     compile: CompileOption = "auto",
     max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:

@@ -14,6 +14,7 @@ from clinit.cli.frame.completion import tables
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, print_command, runner
 from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.options import described
 from clinit.cli.frame.run_data import check_caches
 from clinit.files.paths import check_writable
 
@@ -50,40 +51,31 @@ def reproduce(
         ),
     ] = Path("reproduction"),
     imagenet: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the images of ImageNet-1K.", metavar="FOLDER"),
+        Path | None, described("Folder of the images of ImageNet-1K.", "FOLDER")
     ] = None,
     places: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the images of Places365-Standard.", metavar="FOLDER"),
+        Path | None, described("Folder of the images of Places365-Standard.", "FOLDER")
     ] = None,
     base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Any feature cache of base classes instead, with a head.",
-            metavar="FOLDER",
-        ),
+        Path | None, described("Any feature cache of base classes instead, with a head.", "FOLDER")
     ] = None,
     new: Annotated[
-        Path | None,
-        typer.Option(
-            help="Any feature cache of new classes, of the same backbone.", metavar="FOLDER"
-        ),
+        Path | None, described("Any feature cache of new classes, of the same backbone.", "FOLDER")
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(
-            help="Weights of ConvNeXtV2-Femto, or of the backbone of the given caches.",
-            metavar="FILE",
-            show_default="timm's download",
+        described(
+            "Weights of ConvNeXtV2-Femto, or of the backbone of the given caches.",
+            "FILE",
+            "timm's download",
         ),
     ] = None,
     views: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="Random crops of each training image for the alignment with squared error; each"
+        described(
+            "Random crops of each training image for the alignment with squared error; each"
             " is a pass of the backbone over ImageNet-1K. The paper draws one an epoch.",
+            min=0,
         ),
     ] = 50,
     scale_down: Annotated[
@@ -96,8 +88,7 @@ def reproduce(
         ),
     ] = False,
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of seeds.", show_default="the recipe's"),
+        int | None, described("Number of seeds.", default="the recipe's", min=1)
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -109,8 +100,7 @@ def reproduce(
         ),
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the commands; run nothing."),
+        bool, typer.Option("--dry-run", help="Print the commands; run nothing.")
     ] = False,
 ) -> None:
     """Make tables of the paper and show them beside its numbers, with what differs and why.

@@ -19,7 +19,14 @@ from clinit.cli.frame.image_options import (
     Workers,
 )
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
+from clinit.cli.frame.options import (
+    MaxPixels,
+    Overwrite,
+    RecordedBase,
+    RecordedHead,
+    RecordedNew,
+    described,
+)
 from clinit.cli.frame.run_data import check_run, read_data, read_images
 from clinit.cli.frame.work_progress import training_progress
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -38,16 +45,10 @@ _REMEDY = "Give what the run read: --base, --new and --head."
 @keeps("The recorded run is as it was; the new one is lost.")
 def rerun(
     run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a run, as train-head, train-top and sweep write it.",
-        ),
+        Path, typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to record the new run in.", metavar="FOLDER", show_default="not recorded"
-        ),
+        Path | None, described("Folder to record the new run in.", "FOLDER", "not recorded")
     ] = None,
     base: RecordedBase = None,
     new: RecordedNew = None,

@@ -17,7 +17,14 @@ from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.image_options import CheckpointEvery, takes_images
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
+from clinit.cli.frame.options import (
+    BaseCaches,
+    HeadsByLoss,
+    Memory,
+    NewCaches,
+    RunsFolder,
+    described,
+)
 from clinit.cli.frame.run_data import (
     check_base,
     check_caches,
@@ -64,26 +71,26 @@ def sweep(
     head: HeadsByLoss = None,
     bank_size: Annotated[
         int | None,
-        typer.Option(
+        described(
+            "Most runs that are trained together. A kill loses at most the bank in training.",
+            default="what fits into half of the free memory; 12 on a CPU",
             min=1,
-            help="Most runs that are trained together. A kill loses at most the bank in training.",
-            show_default="what fits into half of the free memory; 12 on a CPU",
             rich_help_panel="Computation",
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            help="Train the banks as tasks of the Ray cluster at this address, one GPU each where"
+        described(
+            "Train the banks as tasks of the Ray cluster at this address, one GPU each where"
             " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
-            metavar="ADDRESS",
+            "ADDRESS",
             rich_help_panel="Computation",
         ),
     ] = None,
     search: Annotated[
         Literal["optuna"] | None,
-        typer.Option(
-            help="Let Optuna propose the settings instead of training all combinations: lists"
+        described(
+            "Let Optuna propose the settings instead of training all combinations: lists"
             " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
             " seed. Judged on held-out training rows, never on the test rows.",
             rich_help_panel="Search",

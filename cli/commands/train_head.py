@@ -18,7 +18,6 @@ from clinit.cli.frame.options import (
     NewCaches,
     Overwrite,
     RunsFolder,
-    VerboseStarts,
 )
 from clinit.cli.frame.run_data import check_base, check_caches, read_data, tell_left
 from clinit.cli.frame.study_options import takes_studies
@@ -62,7 +61,6 @@ def train_head(
     memory: Memory = None,
     config_file: ConfigOption = None,
     overwrite: Overwrite = False,
-    verbose: VerboseStarts = False,
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
@@ -87,7 +85,7 @@ def train_head(
         data = read_data(base, new, {"": head}, memory)
         left = runs.left_of(places, data, diagnosed=diagnose, overwrite=overwrite)
         tell_left(places.values(), left.values(), overwrite=overwrite)
-        with training_progress(verbose=verbose) as observer:
+        with training_progress() as observer:
             runs.train_heads(
                 data,
                 studies,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from clinit.cli.commands.report import show_runs
 from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.config import ConfigOption
@@ -16,7 +14,6 @@ from clinit.cli.frame.options import (
     NewCache,
     Overwrite,
     RunsFolder,
-    VerboseStarts,
 )
 from clinit.cli.frame.run_data import check_caches, read_images, tell_left
 from clinit.cli.frame.study_options import takes_studies
@@ -41,7 +38,6 @@ def train_top(
     checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
     overwrite: Overwrite = False,
-    verbose: VerboseStarts = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
@@ -63,7 +59,7 @@ def train_top(
         runs.train_top(
             data,
             left,
-            watch=partial(training_progress, verbose=verbose),
+            watch=training_progress,
             checkpoint_every=checkpoint_every,
             overwrite=overwrite,
         )

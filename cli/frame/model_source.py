@@ -20,7 +20,7 @@ import typer
 from clinit.cli.frame import completion
 from clinit.cli.frame.claim import tell_replaced
 from clinit.cli.frame.console import note, warn
-from clinit.cli.frame.options import COMPUTATION, NETWORK, fills, in_panel, option
+from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.run_data import check_model
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
@@ -48,15 +48,11 @@ ModelAndImages = Annotated[
         metavar="[MODEL] IMAGES",
     ),
 ]
-ModelArgument = Annotated[
-    Path,
-    typer.Argument(help="Folder or file of a model."),
-]
+ModelArgument = Annotated[Path, typer.Argument(help="Folder or file of a model.")]
 ModelOut = Annotated[
     Path,
-    typer.Option(
-        help="Model to write: a folder, or one file that ends in .safetensors, which remembers"
-        " nothing.",
+    described(
+        "Model to write: a folder, or one file that ends in .safetensors, which remembers nothing."
     ),
 ]
 

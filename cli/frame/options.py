@@ -41,22 +41,26 @@ def memory_size(text: str) -> int:
     return size
 
 
+def described(
+    help: str, metavar: str | None = None, default: bool | str = True, **more: Any
+) -> Any:
+    """Return what Typer is told of an option, without names of its own."""
+    return typer.Option(help=help, metavar=metavar, show_default=default, **more)
+
+
 Memory = Annotated[
     int | None,
-    typer.Option(
-        parser=memory_size,
-        metavar="SIZE",
-        rich_help_panel="Data",
-        help="Most memory for features, such as 8GB; rows of features that take more are read from"
+    described(
+        "Most memory for features, such as 8GB; rows of features that take more are read from"
         " disk when they are needed, with the same results.",
-        show_default="what is free",
+        "SIZE",
+        "what is free",
+        parser=memory_size,
+        rich_help_panel="Data",
     ),
 ]
-DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].help)]
-CacheArgument = Annotated[
-    Path,
-    typer.Argument(help="Folder written by `clinit extract --out`."),
-]
+DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
+CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 
 def _place(
@@ -103,12 +107,6 @@ HeadsByLoss = Annotated[
 RunsFolder = Annotated[
     Path, _place("Folder of the records, one sub-folder per run.", panel="Output")
 ]
-VerboseStarts = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", help="Show what each initialisation chose.", rich_help_panel="Output"
-    ),
-]
 Overwrite = Annotated[
     bool,
     typer.Option(
@@ -119,9 +117,9 @@ Overwrite = Annotated[
 ]
 MaxPixels = Annotated[
     int,
-    typer.Option(
+    described(
+        "Largest image that is decoded, width x height; a larger one is a bad image.",
         min=1,
-        help="Largest image that is decoded, width x height; a larger one is a bad image.",
         rich_help_panel="Data",
     ),
 ]
@@ -171,19 +169,16 @@ Autocast = Literal["off", "bfloat16", "float16"]
 """Arithmetic of the forward pass."""
 CompileOption = Annotated[
     Literal["auto", "on", "off"],
-    typer.Option(
-        help="Compute the network as one program: two to four times the speed of a convolutional"
+    described(
+        "Compute the network as one program: two to four times the speed of a convolutional"
         " network, after some seconds; auto: if it pays, or as the cache was begun.",
         rich_help_panel="Computation",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Threads that read and decode.",
-        show_default="usable CPUs",
-        rich_help_panel="Computation",
+    described(
+        "Threads that read and decode.", default="usable CPUs", min=1, rich_help_panel="Computation"
     ),
 ]
 
@@ -277,7 +272,7 @@ def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Comma
             key: value.value if isinstance(value := values[key], StrEnum) else value
             for key in options
         }
-        for moment in ("mean", "std"):
+        for moment in {"mean", "std"} & found.keys():
             found[moment] = numbers(f"--{moment}", found[moment])
         return owner(**found)
 

@@ -27,7 +27,7 @@ from clinit.cli.frame.context import Context, given, overridden
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Setting, fields_of
 from clinit.headtrain.study.parts import HEAD_METHODS, PAPER_INITS, TOP_METHODS
-from clinit.headtrain.study.rules import RIVALS, refusals, settings_of
+from clinit.headtrain.study.rules import DECIDING, RIVALS, refusals, settings_of
 from clinit.headtrain.study.study import Study
 
 SEVERAL: Mapping[str, tuple[str, ...]] = {
@@ -36,8 +36,6 @@ SEVERAL: Mapping[str, tuple[str, ...]] = {
     "scale": ("calibrated",),
 }
 """Settings of which one command takes several values, one run for each; and their defaults."""
-_GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
-"""Settings that, given on the command line, may make settings of a file idle."""
 
 
 def takes_studies(*, top: bool) -> Callable[[Command], Command]:
@@ -52,7 +50,7 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
         return _studies(values["context"], {name: values[name] for name in every}, top=top)
 
     words = {"method": TOP_METHODS if top else HEAD_METHODS}
-    words |= {"precision": ("float32", "bf16")} if top else {}
+    words |= {"precision": ("float32", "bf16"), "anchor": ("none", "l2")} if top else {}
     options = {
         name: _option(each, words.get(name, each.words), SEVERAL.get(name, ()))
         for name, each in every.items()
@@ -186,7 +184,7 @@ def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Set
     """Refuse settings that no study reads; those of a file give way to the command line."""
     typed = [name for name in every if given(context, name) == "commandline"]
     in_file = [name for name in every if given(context, name) == "default_map"]
-    leading = [every[name].option for name in _GIVES_WAY_TO if name in typed]
+    leading = [every[name].option for name in DECIDING if name in typed]  # a file gives way
     asked = typed if leading else [name for name in every if name in (*typed, *in_file)]
     for text in refusals(asked, studies):
         raise typer.BadParameter(text)

@@ -14,18 +14,13 @@ from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.work.split_run import Progress
-    from clinit.headtrain.events import Event, Initialised, Observer
+    from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.sweep.plan import SweepEvent, SweepObserver
 
 
 @contextmanager
-def training_progress(place: Path | None = None, *, verbose: bool = False) -> Iterator[Observer]:
-    """Show the events of training, each note once.
-
-    Args:
-        place: Where the run is recorded, to be named first.
-        verbose: Whether to show what each initialisation chose too.
-    """
+def training_progress(place: Path | None = None) -> Iterator[Observer]:
+    """Show the events of training, each note once; `place` is where the run is recorded."""
     from clinit.headtrain import events
 
     if place is not None:
@@ -47,11 +42,6 @@ def training_progress(place: Path | None = None, *, verbose: bool = False) -> It
                         say("All heads are trained once more, so that the others get the same bits")
                 case events.Noted(text):
                     note_once(text)
-                case events.LambdaChosen(task, curve):
-                    if verbose:
-                        low, high = min(curve.errors), max(curve.errors)
-                        errors = f"{curve.measure} {low:.4g} (at most {high:.4g})"
-                        say(f"Task {task}, lambda {curve.best:g}: {errors}")
                 case events.TaskStarted(task, tasks, iterations):
                     line.title, line.unit = f"Task {task}/{tasks}", "steps"
                     total = tasks * iterations
@@ -70,22 +60,8 @@ def training_progress(place: Path | None = None, *, verbose: bool = False) -> It
                     losses = event.loss_new.values()
                     told = [f"{loss:.3g}" for loss in sorted({min(losses), max(losses)})]
                     line.more = f"new-task loss {' to '.join(told)}"
-                case events.Initialised():
-                    if verbose:
-                        say(_initialised(event))
 
         yield observe
-
-
-def _initialised(event: Initialised) -> str:
-    start = event.start
-    line = f"Task {event.task}, {event.head_id}: factor {start.factor:.4g}, shift {start.shift:.4g}"
-    if start.loss_before is not None and start.loss_after is not None:
-        line += (
-            f", class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
-            f" in {start.steps} steps"
-        )
-    return line
 
 
 @contextmanager

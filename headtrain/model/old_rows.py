@@ -1,18 +1,8 @@
 """What stands for the images of old classes when classes are added.
 
-Drawn from what a model remembers. For each class whose mean is known, pairs mu_c + e, mu_c - e with
-
-    e = A z,    A A^T = Sigma / freedom,    z ~ N(0, I),
-
-so that the mean of the drawn rows of a class is mu_c exactly. Where there are at least as many
-pairs as features are wide, the z of all classes are whitened together: the within-class covariance
-of the drawn rows is then that of the population exactly, and least squares, LDA and D_LS of the
-drawn rows are those of the statistics, whatever the seed. Where variances of the classes are known,
-e is scaled to that of its class, as far as the number of its images allows.
-
-Sources: G. Zhang, L. Wang, G. Kang, L. Chen, Y. Wei, "SLCA: slow learner with classifier alignment
-for continual learning on a pre-trained model", ICCV 2023 (rows from N(mu_c, Sigma_c)); the pairs
-are antithetic variates (J. M. Hammersley, K. W. Morton, 1956).
+Drawn from what a model remembers, in pairs around the known class means
+(`clinit.headtrain.statistics.old_classes`). If variances of the classes are known, the deviations
+are scaled to those of the class, as far as the number of its images allows.
 
 Drawn from what a head alone says of its classes. With v_c the row of a class less the mean of all
 rows, and b_c its bias less the mean of all:
@@ -32,7 +22,6 @@ more ways than a few new ones.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -43,11 +32,12 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.memory import Memory, in_rows_of, joined_rows, no_rows
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.statistics.old_classes import paired_rows, root
+from clinit.headtrain.stream.buffer import drawn_per_class
 from clinit.headtrain.stream.seeds import Draw, generator
 
 OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
-MOST_PSEUDO_ROWS = 60_000
 
 
 def old_rows(
@@ -81,7 +71,7 @@ def old_rows(
     names = head.class_names
     assert names is not None
     if choice == "none":
-        return FeatureSet(new.features[:0], new.labels[:0], names), "none"
+        return new.nothing(names), "none"
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -100,7 +90,7 @@ def old_rows(
             take(pseudo_features(known, _per_class(known), seed), f"rows drawn from {what}")
 
     if choice in ("auto", "kept") and given is not None:
-        take(in_rows_of(head, given), "real rows of the cache")
+        take(given.named(names), "real rows of the cache")
     if choice in ("auto", "kept") and memory is not None:
         least = 1 if choice == "kept" else _per_class(memory)
         enough = (memory.kept.counts() >= least)[memory.kept.labels]
@@ -116,14 +106,12 @@ def old_rows(
             remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
             " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
         )
-    return joined_rows(taken, names), ", ".join(kinds)
+    return FeatureSet.joined(taken, names), ", ".join(kinds)
 
 
 def _per_class(memory: Memory) -> int:
     """Return how many rows to draw: enough for the covariance, and a few of each class."""
-    classes = int(memory.known.sum())
-    wanted = max(8 * memory.dim, 8 * classes)
-    return max(2, min(wanted, MOST_PSEUDO_ROWS) // max(1, classes))
+    return drawn_per_class(int(memory.known.sum()), memory.dim)
 
 
 TRUST = 10.0
@@ -139,34 +127,16 @@ def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSe
         seed: Equal seeds give equal rows.
     """
     classes = np.flatnonzero(memory.known)
-    pairs = -(-rows_per_class // 2)
-    rng = generator(seed, Draw.PSEUDO_ROWS)
-    noise = whitened(rng.standard_normal((len(classes) * pairs, memory.dim)))
-    offsets = (noise @ root(memory.population_covariance)).reshape(len(classes), pairs, -1)
-    if memory.variances is not None:
-        offsets *= _spreads(memory, memory.variances)[classes, None, :]
-    means = memory.means[classes].astype(np.float64)[:, None, :]
-    rows = np.concatenate([means + offsets, means - offsets], axis=1)
-    return FeatureSet(
-        rows.reshape(-1, memory.dim).astype(np.float32),
-        np.repeat(classes, 2 * pairs),
-        memory.class_names,
+    spreads = None if memory.variances is None else _spreads(memory, memory.variances)[classes]
+    rows = paired_rows(
+        memory.means[classes],
+        root(memory.population_covariance),
+        rows_per_class,
+        generator(seed, Draw.PSEUDO_ROWS),
+        spreads,
     )
-
-
-def whitened(noise: Float[np.ndarray, "pairs dim"]) -> Float[np.ndarray, "pairs dim"]:
-    """Return the rows with second moment I, where there are as many as they are wide."""
-    pairs, dim = noise.shape
-    if pairs < dim:
-        return noise
-    factor = scipy.linalg.cholesky(noise.T @ noise / pairs, lower=True)
-    return np.asarray(scipy.linalg.solve_triangular(factor, noise.T, lower=True).T)
-
-
-def root(covariance: Float[np.ndarray, "dim dim"]) -> Float[np.ndarray, "dim dim"]:
-    """Return the symmetric root of a covariance; what rounding made negative counts as zero."""
-    values, vectors = scipy.linalg.eigh(covariance)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
+    labels = np.repeat(classes, rows.shape[1])
+    return FeatureSet(rows.reshape(-1, memory.dim), labels, memory.class_names)
 
 
 def _spreads(
@@ -202,7 +172,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     even = np.trace(covariance) / head.dim * np.eye(head.dim)
     widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    empty = replace(no_rows(new), class_names=head.class_names)
+    empty = new.nothing(head.class_names)
     return Memory(
         class_names=head.class_names,
         counts=np.ones(head.num_classes, dtype=np.int64),

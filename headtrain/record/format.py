@@ -352,6 +352,26 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
         raise damaged(path, f"it does not hold parameters ({error})") from error
 
 
+def read_records(paths: Sequence[Path]) -> list[RunRecord]:
+    """Read all records at or below `paths`, each once.
+
+    Raises:
+        RecordError: If there is none at one of the paths, or one that cannot be read.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        folders = find_records(path) if path.exists() else []
+        if not folders:
+            looked = f"looked for folders that hold {INFO}" if path.exists() else "nothing is there"
+            raise RecordError(
+                f"no run record at or below {path}: {looked}",
+                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
+                " then `clinit report runs`.",
+            )
+        found |= dict.fromkeys(folder.resolve() for folder in folders)
+    return [read_record(folder) for folder in found]
+
+
 def find_records(path: Path) -> list[Path]:
     """Return the records at or below `path`, sorted.
 
@@ -391,7 +411,7 @@ def study_toml(study: Study) -> str:
     """
     top = study.top is not None
     command = "train-top" if top else "train-head"
-    idle, order = study.idle("method"), study.stream.class_order
+    idle, order = study.idle("method").keys() | study.unsaid, study.stream.class_order
     lines = [
         "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
         f"# `clinit {command} --config` with this file trains the same on other caches.",

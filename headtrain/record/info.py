@@ -16,6 +16,8 @@ from typing import Any, Required, TypedDict
 
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
+from clinit.headtrain.study.rules import LATER
+from clinit.headtrain.study.rules import settings_of as all_settings
 from clinit.headtrain.study.study import Study, as_of_today
 
 MOST_IN_BANK = 100
@@ -84,6 +86,10 @@ class TaskInfo(TypedDict, total=False):
     buffer_rows: Count | None
     buffer_classes: Count | None
     init_old_rows: Count | None
+    statistics_numbers: Count | None
+    """Numbers from which old rows are drawn: C d + d^2; absent if old rows are stored."""
+    anchor: dict[str, Any]
+    """Strength of what held the head, the numbers that it keeps, the losses it was chosen by."""
     initialisation: StartInfo | None
     lambda_curve: dict[str, Any] | None
     """What each lambda that was tried was judged by."""
@@ -150,7 +156,9 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
 def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run, those that were not recorded in its day included."""
     settings = dict(info["config"])
+    every = all_settings(top="top_blocks" in settings)
     later = {
+        **{name: each.default for name, each in every.items() if name in LATER},
         "precision": "float32",
         "weighting": "class",
         "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",

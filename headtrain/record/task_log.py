@@ -50,6 +50,8 @@ class TaskEntry:
     """What was done to each head after the last update; empty where they stay as trained."""
     uncorrected: Int[np.ndarray, "heads origins"] | None = None
     """Test images that each head labels right before that, of the base and of each task so far."""
+    anchors: list[dict[str, Any] | None] = field(default_factory=list)
+    """What held each head during training, None if nothing did; empty if no head was held."""
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
     mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
@@ -67,8 +69,8 @@ class TaskEntry:
                 "classes": len(task.classes),
                 "train_rows": rows.num_new,
                 "val_rows": int(scenario.val_counts[task.rows].sum()),
-                "buffer_rows": rows.num_old,
-                "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
+                "buffer_rows": len(rows.stored_old),
+                "buffer_classes": len(np.unique(rows.stored_old)),
                 "init_old_rows": seen.num_old,
             },
             new_share=schedule.new_share,
@@ -103,6 +105,8 @@ class TaskEntry:
                     "held_out_accuracy": list(start.curve.accuracies),
                     "lam_by_accuracy": start.curve.best_by_accuracy,
                 }
+        if self.anchors and (anchor := self.anchors[head]):
+            description["anchor"] = anchor
         if self.uncorrected is not None:
             before = {"correct_before": self.uncorrected[head].tolist()}
             description["correction"] = {**self.corrections[head], **before}

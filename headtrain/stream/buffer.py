@@ -58,7 +58,7 @@ class Pool:
                 another.
         """
         self._find_groups = groups
-        self._room = room
+        self.room = room
         self._dtype = np.result_type(*(features.dtype for features, _ in parts))
         self._features = [features for features, _ in parts]
         self._ends = np.cumsum([len(features) for features in self._features])
@@ -85,13 +85,18 @@ class Pool:
         return np.bincount(self.labels[self.labels >= 0], minlength=num_classes)
 
     @property
+    def dim(self) -> int:
+        """Width of the features."""
+        return int(self._features[0].shape[1])
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of the features of a row."""
-        return int(self._features[0].shape[1]) * self._dtype.itemsize
+        return self.dim * self._dtype.itemsize
 
     def holds(self, rows: int) -> bool:
         """Return whether so many rows are copied into memory to work with them."""
-        return self._room is None or rows * self.row_bytes <= self._room
+        return self.room is None or rows * self.row_bytes <= self.room
 
     def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
         """Return the features of `rows`: copied, or read on demand where they take too much."""
@@ -99,11 +104,11 @@ class Pool:
 
     def stored(self, rows: Int[np.ndarray, " rows"]) -> StoredRows:
         """Return the features of `rows`, read on demand."""
-        return StoredRows(self.take, rows, self._features[0].shape[1], self._dtype)
+        return StoredRows(self.take, rows, self.dim, self._dtype)
 
     def take(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows dim"]:
         """Copy the features of `rows`, in their order and in their stored type."""
-        taken = np.empty((len(rows), self._features[0].shape[1]), dtype=self._dtype)
+        taken = np.empty((len(rows), self.dim), dtype=self._dtype)
         part = np.searchsorted(self._ends, rows, side="right")
         for index, features in enumerate(self._features):
             here = np.flatnonzero(part == index)
@@ -126,7 +131,7 @@ class TaskRows:
     number: int
     """Number of the task."""
     rows: Int[np.ndarray, " rows"]
-    """Rows of the pool of training data."""
+    """Rows of the pool of training data; -1 for one that is drawn from statistics."""
     labels: Int[np.ndarray, " rows"]
     """Their head rows."""
     num_base: int
@@ -138,6 +143,16 @@ class TaskRows:
     def num_new(self) -> int:
         """Rows of the new classes."""
         return len(self.labels) - self.num_old
+
+    @property
+    def stored_old(self) -> Int[np.ndarray, " stored"]:
+        """Labels of the old rows that are stored."""
+        return self.labels[: self.num_old][self.rows[: self.num_old] >= 0]
+
+    def part(self, kept: Bool[np.ndarray, " rows"]) -> TaskRows:
+        """Return some of the rows."""
+        num_base, num_old = (int(kept[:stop].sum()) for stop in (self.num_base, self.num_old))
+        return TaskRows(self.number, self.rows[kept], self.labels[kept], num_base, num_old)
 
     def loss_sample(self, seed: int) -> Int[np.ndarray, " sample"]:
         """Choose the new rows on which the new-task loss is measured, sorted."""
@@ -206,6 +221,18 @@ def quotas_of(stream: Stream, num_base: int) -> Quotas:
         return per_class(stream.buffer_per_class)
     size = stream.buffer or 0
     return sgm(size, num_base) if stream.buffer_split == "sgm" and num_base else balanced(size)
+
+
+MOST_DRAWN = 60_000
+
+
+def drawn_per_class(classes: int, dim: int) -> int:
+    """Return how many rows to draw from statistics where none is stored.
+
+    Enough for the covariance, and a few of each class.
+    """
+    wanted = max(8 * dim, 8 * classes)
+    return max(2, min(wanted, MOST_DRAWN) // max(1, classes))
 
 
 class Buffer:

@@ -40,6 +40,14 @@ def data_notes(
     """
     _check_room(scenario, base.memory or new.memory, studies[0])
     notes = [*base.notes, *new.notes, *_class_gaps(scenario, new, studies[0])]
+    if any(study.keeps_statistics for study in studies):
+        dim, last = scenario.train.dim, scenario.learnt[-1]
+        classes = int(np.count_nonzero(scenario.train_counts[: last.start]))
+        numbers = (classes + dim) * dim
+        notes.append(
+            f"statistics of earlier classes are kept: C d + d^2 = {numbers:,} numbers for the"
+            f" {classes:,} classes before the last task, {size_text(8 * numbers)}"
+        )
     losses = {study.training.loss for study in studies}
     aligned = ((head_facts or {}).get("alignment") or {}).get("loss")
     if aligned and losses != {aligned}:

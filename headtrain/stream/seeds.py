@@ -24,6 +24,9 @@ the class order, the buffer and the random rows as they were.
     PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
     ASIDE         index = name       new images kept aside to measure an added class
     EPISODES      index 0            old classes that play new ones, and the order of their rows
+    OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches;
+                                     for the start of new rows those of PSEUDO_ROWS, same index
+    ANCHOR        index = task       training rows by which the strength of an anchor is chosen
 """
 
 import enum
@@ -56,6 +59,8 @@ class Draw(enum.IntEnum):
     PSEUDO_ROWS = 20
     ASIDE = 21
     EPISODES = 22
+    OLD_ROWS = 23
+    ANCHOR = 24
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

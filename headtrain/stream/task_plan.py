@@ -8,8 +8,9 @@ A batch of rehearsal is made of, by name of its mix:
     text    half new rows (rounded down), the rest from the buffer: the paper's text
     sgm     the first task as `text`; later 3/8 new, 1/2 base, 1/8 earlier new classes: of 256 rows
             96, 128 and 32, as in the authors' related code (SGM)
+    uniform each class seen so far that has a row is equally likely at each place of a batch
 
-A batch is all new where the buffer is empty. `sgm` is `text` as long as the buffer lacks base
+A batch is all new if the buffer is empty. `sgm` is `text` as long as the buffer lacks base
 rows or rows of earlier new classes.
 """
 
@@ -30,6 +31,7 @@ from clinit.headtrain.stream.buffer import (
     TaskRows,
     balanced,
     correction_rows,
+    drawn_per_class,
     quotas_of,
 )
 from clinit.headtrain.stream.scenario import Scenario, Task
@@ -90,7 +92,42 @@ def draw_schedule(
             drawn += [random.permutation(rows) for _ in range(-(-total // rows))]
         return np.concatenate(drawn)[:total].reshape(iterations, share.count) + share.start
 
-    batches = np.hstack([passes(share) for share in shares])
+    return _new_first(np.hstack([passes(share) for share in shares]), first_new)
+
+
+def draw_uniform(
+    random: np.random.Generator,
+    labels: Int[np.ndarray, " rows"],
+    *,
+    first_new: int,
+    iterations: int,
+    batch_size: int,
+) -> Schedule:
+    """Draw batches in which every class that has a row is equally likely at every place.
+
+    The classes are passed over in shuffled order, again and again, and so are the rows of each: a
+    class comes again only after all others have come, and a row after all others of its class.
+    """
+    places = iterations * batch_size
+    classes, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    passes = -(-places // len(classes))
+    of_pass = np.tile(np.arange(len(classes)), (passes, 1))
+    drawn = random.permuted(of_pass, axis=1).ravel()[:places]
+    rounds = -(-passes // sizes)  # of each class over its rows
+    by_class = np.argsort(numbers, kind="stable")
+    rows = np.repeat(by_class, rounds[numbers[by_class]])
+    of_row = numbers[rows]
+    starts = np.cumsum(sizes * rounds) - sizes * rounds
+    turns = (np.arange(len(rows)) - starts[of_row]) % rounds[of_row]
+    shuffled = rows[np.lexsort((random.random(len(rows)), turns, of_row))]
+    counts = np.bincount(drawn, minlength=len(classes))
+    times = np.arange(places) - np.repeat(np.cumsum(counts) - counts, counts)
+    batches = np.empty(places, dtype=np.int64)
+    batches[np.argsort(drawn, kind="stable")] = shuffled[np.repeat(starts, counts) + times]
+    return _new_first(batches.reshape(iterations, batch_size), first_new)
+
+
+def _new_first(batches: Int[np.ndarray, "iterations batch"], first_new: int) -> Schedule:
     is_old = batches < first_new
     new_first = np.argsort(is_old, axis=1, kind="stable")
     return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
@@ -106,7 +143,7 @@ def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Sh
         return (Share(0, total, batch_size),)
     if not start or OLD_ROWS[method] == "none":
         return (Share(start, total, batch_size),)
-    if mix == "text" or rows.num_base in (0, start):
+    if mix != "sgm" or rows.num_base in (0, start):
         return (Share(start, total, half), Share(0, start, batch_size - half))
     earlier = batch_size // 8
     return (
@@ -127,8 +164,31 @@ class TaskPlan:
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def rows(self, task: Task) -> TaskRows:
-        """Choose the rows that the task may look at; none that is held out."""
-        return self._task_rows(task, self._old_rows(task))
+        """Choose the rows that the task may look at; none that is held out.
+
+        If old rows are drawn from statistics, one row of each old class stands for those.
+        """
+        rows = self._task_rows(task, self._old_rows(task))
+        if not self._study.draws_old_rows:
+            return rows
+        return self.with_drawn(rows, np.flatnonzero(self._scenario.train_counts[: task.start]))
+
+    def with_drawn(self, rows: TaskRows, labels: Int[np.ndarray, " drawn"]) -> TaskRows:
+        """Return rows with drawn ones of earlier classes, with ascending labels, before them."""
+        return TaskRows(
+            rows.number,
+            np.concatenate([np.full(len(labels), -1), rows.rows]),
+            np.concatenate([labels, rows.labels]),
+            int((labels < self._scenario.num_base).sum()),
+            len(labels),
+        )
+
+    def past(self, tasks: int) -> TaskRows:
+        """Return all rows of the base and of so many tasks, those of the last one as new."""
+        scenario = self._scenario
+        base = Task(0, np.arange(scenario.num_base), 0)
+        last = scenario.tasks[tasks - 1] if tasks else base
+        return self._task_rows(last, scenario.train.rows_between(0, last.start))
 
     def correction_rows(self, task: Task) -> TaskRows:
         """Choose the rows that are held out of the task, to correct the head by."""
@@ -155,6 +215,8 @@ class TaskPlan:
 
     def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:
         kind = OLD_ROWS[self._stream.method]
+        if self._study.draws_old_rows:
+            return np.empty(0, dtype=np.int64)
         if kind == "buffer":
             return self._buffer.rows(task.start)
         return self._scenario.train.rows_between(0, task.start if kind == "all" else 0)
@@ -186,16 +248,21 @@ class TaskPlan:
         are enough.
         """
         seen, train = rows, self._scenario.train
+        drawn = np.empty(0, dtype=np.int64)
         if self._study.start.init_rows == "new":
             if rows.num_old:
                 seen = self._task_rows(task, np.empty(0, dtype=np.int64))
         elif self._study.keeps_buffer and not self._study.rehearses:
             seen = self._task_rows(task, self._buffer.rows(task.start))
+        elif self._study.draws_old_rows and rows.num_old:
+            seen, drawn = self._task_rows(task, drawn), rows.labels[: rows.num_old]
         groups = train.groups_of(seen.rows)
-        if groups is None or (kept := thinned(seen.labels, groups)).all():
-            return seen
-        num_base, num_old = (int(kept[:stop].sum()) for stop in (seen.num_base, seen.num_old))
-        return TaskRows(task.number, seen.rows[kept], seen.labels[kept], num_base, num_old)
+        if groups is not None and not (kept := thinned(seen.labels, groups)).all():
+            seen = seen.part(kept)
+        if len(drawn):
+            pairs = -(-drawn_per_class(len(drawn), train.dim) // 2)
+            seen = self.with_drawn(seen, np.repeat(drawn, 2 * pairs))
+        return seen
 
     def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
         """Return the rows of the task's classes that the buffer holds once they are seen."""
@@ -209,10 +276,12 @@ class TaskPlan:
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
-        """Draw the batches of a task."""
-        return draw_schedule(
-            generator(self._stream.seed, draw, rows.number),
-            mixed(self._stream.method, self._stream.mix, rows, self._stream.rows_per_batch),
-            first_new=rows.num_old,
-            iterations=self._stream.iterations,
-        )
+        """Draw the batches of a task; of a second draw the old rows are used alone."""
+        stream, random = self._stream, generator(self._stream.seed, draw, rows.number)
+        first_new, iterations, size = rows.num_old, stream.iterations, stream.rows_per_batch
+        if stream.mix == "uniform" and draw is Draw.BATCHES:
+            return draw_uniform(
+                random, rows.labels, first_new=first_new, iterations=iterations, batch_size=size
+            )
+        shares = mixed(stream.method, stream.mix, rows, size)
+        return draw_schedule(random, shares, first_new=first_new, iterations=iterations)

@@ -19,6 +19,7 @@ Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
 Correct = Literal["none", "wa", "bic"]
+AnchorKind = Literal["none", "l2", "moments"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
@@ -77,10 +78,17 @@ class Stream(Part):
         "Share the buffer equally among all classes seen, or keep 22.5 % (20 % from 192,000"
         " rows on) for the classes after the base, as SGM does.",
     )
-    mix: Literal["text", "sgm"] = setting(
+    old_rows: Literal["stored", "statistics"] = setting(
+        "stored",
+        "Old rows of rehearsal: those stored in the buffer; or drawn anew for each batch from the"
+        " class means and one covariance of all rows of earlier classes, of which none is stored.",
+        of_heads=True,
+    )
+    mix: Literal["text", "sgm", "uniform"] = setting(
         "text",
-        "Batches: half new, half old rows, as in the paper's text; or sgm: the same in task 1,"
-        " then 3/8 new, 1/2 base, 1/8 earlier new classes.",
+        "Batches: half new, half old rows, as in the paper's text; sgm: the same in task 1, then"
+        " 3/8 new, 1/2 base, 1/8 earlier new classes; uniform: each class seen so far equally"
+        " likely.",
     )
     batch_size: int | None = setting(
         None,
@@ -269,6 +277,21 @@ class Training(Part):
         " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
         of_heads=True,
     )
+    anchor: AnchorKind = setting(
+        "none",
+        "What holds a head near its start while it learns a task: nothing; l2: the squared change"
+        " of its weights (L2-SP); moments: the mean squared change of all logits on features of"
+        " earlier classes, whose second moment is kept.",
+        top_help="What holds blocks and head near their start while they learn a task: nothing, or"
+        " the squared change of all that is trained (l2: L2-SP).",
+    )
+    anchor_strength: float | Literal["auto"] = setting(
+        "auto",
+        "Weight of the anchor in the loss; auto: the one of five that leaves the least loss on a"
+        " fifth of the rows of the task, which takes five more heads to train.",
+        above=0,
+        top_help="Weight of the anchor in the loss, a number.",
+    )
     precision: Precision = setting(
         "float32",
         PRECISION,
@@ -305,15 +328,27 @@ class Parts:
 
     @property
     def rehearses(self) -> bool:
-        """Whether batches hold rows of a buffer."""
+        """Whether batches hold rows of earlier classes, as many as `mix` says."""
         return self.stream.method in ("rehearsal", "derpp")
+
+    @property
+    def draws_old_rows(self) -> bool:
+        """Whether these rows are drawn from statistics."""
+        return self.rehearses and self.stream.old_rows == "statistics"
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether training looks at statistics of all rows of earlier classes."""
+        return self.draws_old_rows or self.training.anchor == "moments"
 
     @property
     def keeps_buffer(self) -> bool:
         """Whether old rows are kept in a buffer: for rehearsal, or for initialisation alone."""
         method = self.stream.method
         rows = self.start.init_rows or default_init_rows(method)
-        return self.rehearses or (method in ("naive", "ewc") and rows == "buffer")
+        if self.rehearses:
+            return not self.draws_old_rows
+        return method in ("naive", "ewc") and rows == "buffer"
 
 
 def default_init_rows(method: str) -> str:

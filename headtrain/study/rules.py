@@ -30,13 +30,18 @@ PARTS: Mapping[str, type] = {
 }
 PER_HEAD = (
     *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
-    *("loss", "lr", "weight_decay"),
+    *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
 """Settings in which the heads of one bank may differ; they share all others."""
+LATER = ("old_rows", "anchor", "anchor_strength")
+"""Settings that records and identities name if they are not at their default: earlier versions had
+none of them."""
 PLACES = ("device",)
 """Settings that say where a run is computed; they are no part of its identity."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 """Settings that exclude each other: the one that wins leaves the other unset."""
+DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")
+"""Settings that decide which others are read."""
 BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
@@ -62,6 +67,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
+    *("anchor", "anchor_strength"),
 )
 
 By = Literal["method", "start"]
@@ -88,17 +94,25 @@ def _idle_by_method(study: Parts) -> Rules:
         yield BUFFER, f"{named}: it keeps statistics, not rows"
     if study.is_solved:
         yield _OF_TRAINED_HEADS, f"{named}: its head is solved, not trained"
+    if not study.rehearses:
+        yield ("old_rows",), f"{named}: its batches hold no rows of a buffer"
+    if study.draws_old_rows:
+        yield BUFFER, "--old-rows statistics: no row is stored"
+        if study.training.correct == "bic":
+            yield ("correct",), "--old-rows statistics: no old row is kept aside to correct by"
     if method in ("naive", "ewc") and not study.keeps_buffer:
         new_alone = "it trains on new rows alone; with --init-rows buffer, one is kept for"
         yield BUFFER, f"{named}: {new_alone} initialisation"
     if method in ("joint", *SOLVED_METHODS):
         yield BUFFER, f"{named}: it reads all rows of all classes seen"
-    if not study.rehearses:
+    if not study.rehearses and (method, study.stream.mix) != ("joint", "uniform"):
         yield ("mix",), f"{named}: its batches hold no rows of a buffer"
     if method == "naive" and study.training.correct == "bic":
         yield ("correct",), f"{named}: it keeps no old rows aside to correct by"
     if study.stream.iterations == 0:
         yield ("correct",), "--iterations 0: there is no training to correct"
+    if study.training.anchor == "none":
+        yield ("anchor_strength",), "--anchor none: nothing is held"
     if method == "ewc":
         yield LOW_RANK, f"{named}: it trains the blocks themselves"
     if top is not None and top.full_rank:
@@ -131,7 +145,8 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class means are means of features"
     if study.stream.iterations == 0:
-        yield ("lr", "weight_decay", "precision"), "--iterations 0: nothing is trained"
+        trained = ("lr", "weight_decay", "precision", "anchor", "anchor_strength")
+        yield trained, "--iterations 0: nothing is trained"
 
 
 def idle(study: Parts, *by: By) -> dict[str, str]:
@@ -204,8 +219,16 @@ def check(study: Parts) -> None:
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
     if study.top is not None and training.correct != "none":
         raise ValueError(f"correct must be none for top blocks, got {training.correct!r}")
+    if study.top is not None and training.anchor == "moments":
+        raise ValueError("anchor must be none or l2 for top blocks, got 'moments'")
+    is_auto = (training.anchor, training.anchor_strength) == ("l2", "auto")
+    if study.top is not None and is_auto:
+        raise ValueError("anchor_strength must be a number for top blocks, got 'auto'")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
-    if training.correct == "bic" and study.rehearses and none_kept:
+    if training.correct == "bic" and study.keeps_buffer and none_kept:
         raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
+    is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
+    if is_auto and not is_judged:
+        raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")
     if study.top is not None and training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

@@ -17,6 +17,7 @@ from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
     EWC,
+    LATER,
     LOW_RANK,
     PER_HEAD,
     PLACES,
@@ -141,8 +142,15 @@ class Study(Parts):
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
             absent -= {*EWC}  # gamma is told beside the mode that does not read it
-        left_out = absent | {"probe"}
+        left_out = absent | {"probe"} | self.unsaid
         return {name: value for name, value in self.values().items() if name not in left_out}
+
+    @property
+    def unsaid(self) -> set[str]:
+        """The settings that earlier versions had not, and that are at their default."""
+        every = settings_of(top=self.top is not None)
+        named = every.keys() & {*LATER}
+        return {name for name in named if self.value(name) == every[name].default}
 
     @property
     def identity(self) -> str:
@@ -160,13 +168,14 @@ def _replaced(owner: Any, path: Sequence[str], changes: Mapping[str, Any]) -> An
 
 @cache
 def _identity(study: Study) -> str:
-    """Return the text; settings of closed forms are in it where they are read.
+    """Return the text; settings of closed forms are in it if they are read, later ones if given.
 
-    So it is for other methods what it was before there were closed forms.
+    So it is for all other runs what it was before there were these.
     """
-    unread = {*CLOSED} & study.idle("method").keys()
-    values = study.reduced().values()
-    return identity_text({name: value for name, value in values.items() if name not in unread})
+    reduced = study.reduced()
+    unread = ({*CLOSED} & study.idle("method").keys()) | reduced.unsaid
+    values = reduced.values().items()
+    return identity_text({name: value for name, value in values if name not in unread})
 
 
 def identity_text(values: Mapping[str, Any]) -> str:
@@ -190,7 +199,7 @@ def names_of(studies: Sequence[Study]) -> list[str]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
     varied = [
         name
-        for name in every[0]
+        for name in dict.fromkeys(name for each in every for name in each)
         if name not in ("method", "init", "scale")
         and len({str(each.get(name)) for each in every}) > 1
     ]

@@ -23,7 +23,7 @@ import numpy as np
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Setting
-from clinit.headtrain.study.rules import RIVALS, refusals, settings_of
+from clinit.headtrain.study.rules import DECIDING, RIVALS, refusals, settings_of
 from clinit.headtrain.study.study import Study
 from clinit.words import did_you_mean, nearest
 
@@ -356,7 +356,7 @@ def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = Fals
     """Check that some run of some grid reads each of the fields.
 
     Args:
-        grids: With the fields that decide what is read: method, init_rows, full_rank.
+        grids: With the fields that decide what is read.
         asked: Names of the fields to check.
         top: Whether the runs are of top blocks.
 
@@ -367,9 +367,7 @@ def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = Fals
     try:
         for grid in grids:
             deciding = {
-                name: values
-                for name in ("method", "init_rows", "full_rank", "ewc_mode")
-                if (values := values_in(grid, name)) is not None
+                name: values for name in DECIDING if (values := values_in(grid, name)) is not None
             }
             studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
         found = refusals(asked, studies)

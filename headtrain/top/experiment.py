@@ -26,7 +26,7 @@ from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import TopInputs
-from clinit.headtrain.top.training import Rehearsal, TopMethod
+from clinit.headtrain.top.training import Held, Rehearsal, TopMethod
 
 
 def run_top(
@@ -95,6 +95,13 @@ def run_top(
 
 def top_method(study: Study) -> TopMethod:
     """Return a fresh method of a resolved study; only its own settings are read."""
+    strength, method = study.training.anchor_strength, _method(study)
+    if study.training.anchor == "none" or strength == "auto":
+        return method
+    return Held(method, strength)
+
+
+def _method(study: Study) -> TopMethod:
     name, loss = study.stream.method, study.training.loss
     top = study.top or Top()
     if name in ("rehearsal", "naive", "joint"):

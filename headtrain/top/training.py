@@ -67,8 +67,8 @@ class TopMethod:
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return what to minimise, and the detached loss of each row of `batch` for the record.
 
-        `second` holds as many old rows as `batch`, drawn apart from them, if `draws` is 2 and
-        there are old rows; otherwise it is None.
+        `second` holds old rows drawn apart from those of `batch`, as many unless batches are
+        uniform, if `draws` is 2 and there are old rows; otherwise it is None.
         """
         raise NotImplementedError
 
@@ -98,6 +98,47 @@ class Rehearsal(TopMethod):
         logits = model.logits(model.features(batch.activations))
         losses = sample_losses(self.loss_name, logits, batch.labels)
         return losses.mean(), losses.detach()
+
+
+class Held(TopMethod):
+    """Another method, with all that is trained held near its start in the task (L2-SP).
+
+    Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
+    convolutional networks", ICML 2018.
+    """
+
+    def __init__(self, method: TopMethod, strength: float) -> None:
+        self.draws, self.base_sample = method.draws, method.base_sample
+        self._method, self._strength = method, strength
+        self._start: dict[str, Tensor] = {}
+
+    def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
+        """Remember where the parameters start."""
+        self._method.begin(model, task, rows)
+        self._start = {name: each.detach().clone() for name, each in model.trainable().items()}
+
+    def loss(
+        self, model: PlasticModel, batch: Batch, second: Batch | None
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
+        """Add half the strength times the squared change of all parameters."""
+        loss, losses = self._method.loss(model, batch, second)
+        changes = ((each - self._start[name]) for name, each in model.trainable().items())
+        return loss + self._strength / 2 * sum(each.square().sum() for each in changes), losses
+
+    def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
+        """End the task of the method."""
+        self._method.end(model, task, rows)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state of the method, and the start."""
+        start = {f"start.{name}": each for name, each in self._start.items()}
+        return {**self._method.state(), **start}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take both over."""
+        start = {name for name in state if name.startswith("start.")}
+        self._start = {name.removeprefix("start."): state[name] for name in start}
+        self._method.restore({name: state[name] for name in state.keys() - start})
 
 
 def sample_losses(

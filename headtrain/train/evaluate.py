@@ -66,8 +66,13 @@ def count_correct(bank: Bank, test: LabelledRows) -> Int[np.ndarray, "heads clas
     return _counts(_judge(bank, test)[0], test.labels, bank.num_classes)
 
 
-def mean_losses(bank: Bank, sample: LabelledRows) -> Float[np.ndarray, " heads"]:
-    """Return the mean loss of each head over `sample`, each with its own training loss."""
+def mean_losses(
+    bank: Bank, sample: LabelledRows, weights: Float[Tensor, " rows"] | None = None
+) -> Float[np.ndarray, " heads"]:
+    """Return the mean loss of each head over `sample`, each with its own training loss.
+
+    `weights`, which add up to one, are what each row counts; default: all the same.
+    """
     totals = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
     losses = [loss_named(head.loss) for head in bank.heads]
     for part, blocks in blocks_of(bank, len(sample)):
@@ -75,8 +80,9 @@ def mean_losses(bank: Bank, sample: LabelledRows) -> Float[np.ndarray, " heads"]
         for heads in blocks:
             logits = logits_of(bank, features, heads)
             for column, head in enumerate(range(heads.start, heads.stop)):
-                totals[head] += losses[head].value(logits[:, column], labels).double().sum()
-    means: np.ndarray = (totals / len(sample)).cpu().numpy()
+                each = losses[head].value(logits[:, column], labels).double()
+                totals[head] += each.sum() if weights is None else each @ weights[part]
+    means: np.ndarray = (totals / (len(sample) if weights is None else 1)).cpu().numpy()
     return means
 
 

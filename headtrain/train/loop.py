@@ -4,9 +4,7 @@ Each update is the same calls on the same tensors, and its number is a tensor on
 well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
 once and replayed for all others, one launch instead of some thirty.
 
-A step gathers `features[batches[i]]` and `labels[batches[i]]`, both of which stay where they are.
-If the rows of the task are on the device, that is all. If they are in host memory or on disk, these
-tensors hold the rows of the next few steps, gathered by the CPU, and `batches` counts through them.
+A step gathers `features[batches[i]]` and `labels[batches[i]]`: a feed says what these are.
 
 `train_epochs` passes over rows in shuffled batches, with a cosine that takes each learning rate to
 zero.
@@ -20,14 +18,17 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.ram import STEPS_AT_ONCE
+from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study.parts import Stream
+from clinit.headtrain.train.anchor import Anchor
+from clinit.headtrain.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.step import Updates
 from clinit.stopwatch import Stopwatch
@@ -100,54 +101,6 @@ REPORT_STEPS = STEPS_AT_ONCE
 """Most steps between two signs of progress."""
 
 
-class ResidentFeed:
-    """All rows of the task, on the device."""
-
-    def __init__(self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"]) -> None:
-        self.features, self.labels = rows.features, rows.labels
-        self.batches = schedule.to(rows.labels.device)
-
-    def prepare(self, start: int, stop: int) -> None:
-        """Do nothing: all steps are readable."""
-
-
-class StreamedFeed:
-    """The rows of as many steps as are announced at a time; all others are on host or disk."""
-
-    def __init__(
-        self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int
-    ) -> None:
-        device, dim = rows.labels.device, rows.features.shape[1]
-        stored = most_steps * schedule.shape[1]
-        self._rows = rows
-        self._schedule = schedule.cpu()
-        dtype = rows.gathered(torch.empty(0, dtype=torch.int64)).dtype
-        # From pinned memory a copy to the device needs no copy on the host before it.
-        self._gathered = torch.empty(stored, dim, dtype=dtype, pin_memory=device.type == "cuda")
-        self.features = torch.empty_like(self._gathered, device=device, pin_memory=False)
-        self.labels = torch.empty(stored, dtype=torch.int64, device=device)
-        self.batches = torch.zeros_like(schedule, device=device)
-
-    def prepare(self, start: int, stop: int) -> None:
-        """Gather the rows of these steps and copy them to the device."""
-        wanted = self._schedule[start:stop]
-        rows = wanted.reshape(-1)
-        gathered = self._gathered[: len(rows)]
-        if self._rows.is_stored:
-            gathered.copy_(self._rows.gathered(rows))
-        else:
-            torch.index_select(self._rows.features, 0, rows, out=gathered)
-        device = self.labels.device
-        # Without waiting, the next block could overwrite what is still being copied.
-        self.features[: len(rows)].copy_(gathered, non_blocking=False)
-        self.labels[: len(rows)] = self._rows.labels[rows.to(device)]
-        self.batches[start:stop] = torch.arange(len(rows), device=device).view(wanted.shape)
-
-
-Feed = ResidentFeed | StreamedFeed
-"""`features[batches[i]]` and `labels[batches[i]]` are what step i reads, once it is prepared."""
-
-
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
@@ -208,12 +161,14 @@ def train_task(
     evaluate: Callable[[int, LabelledRows], None],
     stepped: Callable[[int], None],
     watch: Stopwatch,
+    anchors: Sequence[Anchor | None] | None = None,
+    drawn: OldClasses | None = None,
 ) -> Float[np.ndarray, "iterations heads 2"]:
     """Train `bank` on a task; return the mean losses of new and old rows before each update.
 
     Args:
         bank: Heads with the rows of the new classes initialised.
-        rows: Features and labels of the old and new rows.
+        rows: Features and labels of the old and new rows; of the new ones if old ones are drawn.
         data: Which rows these are.
         schedule: The batches.
         stream: Evaluation points, batch size and seed.
@@ -221,16 +176,22 @@ def train_task(
             sample for the new-task loss; before the first step too.
         stepped: Called with the number of updates done since the last call.
         watch: Adds up the time of training.
+        anchors: What holds each head where it is now; None: none is held.
+        drawn: What old rows are drawn from; None: they are stored.
     """
     with watch.phase("prepare"):
-        sample = rows.take(torch.from_numpy(data.loss_sample(stream.seed)))
+        chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)
+        sample = rows.take(torch.from_numpy(chosen))
         batches = torch.from_numpy(schedule.batches)
-        feed = (
-            ResidentFeed(rows, batches)
-            if rows.is_resident
-            else StreamedFeed(rows, batches, REPORT_STEPS)
-        )
-        steps = TaskSteps(Updates(bank, stream.rows_per_batch), feed, schedule)
+        feed: Feed
+        if drawn is not None:
+            seed = int(generator(stream.seed, Draw.OLD_ROWS, data.number).integers(2**63))
+            feed = DrawnFeed(rows, batches, REPORT_STEPS, drawn, seed)
+        elif rows.is_resident:
+            feed = ResidentFeed(rows, batches)
+        else:
+            feed = StreamedFeed(rows, batches, REPORT_STEPS)
+        steps = TaskSteps(Updates(bank, stream.rows_per_batch, anchors), feed, schedule)
     for start, stop in pairwise((0, *stream.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):
             last = min(first + REPORT_STEPS, stop)

@@ -29,6 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from clinit.headtrain.train.anchor import Anchor, Hold
 from clinit.headtrain.train.heads import Bank, check_precision, products_in
 from clinit.headtrain.train.losses import loss_named
 
@@ -153,8 +154,18 @@ class Updates:
     losses: Float[Tensor, "batch heads"]
     """Losses of the last update, from before it."""
 
-    def __init__(self, bank: Bank, batch_size: int) -> None:
+    def __init__(
+        self, bank: Bank, batch_size: int, anchors: Sequence[Anchor | None] | None = None
+    ) -> None:
+        """Begin at the heads as they are.
+
+        Args:
+            bank: The heads.
+            batch_size: Rows of a batch.
+            anchors: What holds each head where it is now; None: none is held.
+        """
         check_precision(bank.precision, bank.device)
+        self.anchors = anchors or [None] * bank.num_heads
         self._precision = bank.precision
         self.features = bank.weight.new_empty(batch_size, bank.dim)
         self.labels = torch.zeros(batch_size, dtype=torch.int64, device=bank.device)
@@ -226,6 +237,12 @@ class _HeadGroup:
             AdamW([weight[p], bias[p]], [of_weight[p], of_bias[p]], lr=lr, weight_decay=decay)
             for p, (lr, decay) in spans(settings)
         ]
+        self._holds = [
+            Hold(anchor, (weight[p].flatten(0, 1), bias[p].flatten()),
+                 (of_weight[p].flatten(0, 1), of_bias[p].flatten()))
+            for p, anchor in spans(updates.anchors[heads])
+            if anchor is not None
+        ]  # fmt: skip
 
     def update(self, products: Products, share: float) -> None:
         """Do one update on the batch that `products` has read, with a share of the rates."""
@@ -239,6 +256,8 @@ class _HeadGroup:
         products.weight_gradient(self._gradient, scale, out=self._weight_gradient)
         # A product with ones is twice as fast as the sum over rows on a CPU.
         torch.addmm(out, self._ones, self._gradient, beta=0, alpha=scale, out=out)
+        for hold in self._holds:
+            hold.pull()
         for optimizer in self.optimizers:
             optimizer.step(share)
 

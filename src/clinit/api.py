@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.known import is_text
-from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_folder
@@ -79,8 +80,7 @@ def extract_features(
             other images or weights.
     """
     root, folder = Path(images), Path(out)
-    found = splits or available_splits(dataset, root) or ("train",)
-    read = [scan(dataset, root, split).manifest for split in found]
+    read = [found.manifest for found in scan_splits(dataset, root, splits or ())]
     config = ExtractConfig(
         backbone=BackboneConfig(
             name=backbone,
@@ -289,6 +289,7 @@ def train_heads(
     new: Caches,
     study: Studies | None = None,
     *,
+    seeds: Iterable[int] | None = None,
     out: str | Path | None = None,
     head: Head | str | Path | None = None,
     memory: int | str | None = None,
@@ -306,6 +307,7 @@ def train_heads(
             nothing, whose first task makes the head.
         new: Features of the classes that arrive.
         study: What to train; default: random, class-mean and least-square rows.
+        seeds: Train it with each of these seeds, as `--seed` does: `range(5)`. Default: its own.
         out: Folder to record each run in; default: nothing is written.
         head: The pretrained head, or its file; default: the one in the base cache.
         memory: Most memory for the features of caches that are given by their folders, in bytes or
@@ -318,6 +320,9 @@ def train_heads(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     studies = _studies(study, top=False)
+    if seeds is not None:
+        studies = [each.changed({"seed": index(seed)}) for seed in seeds for each in studies]
+        studies = _studies(studies, top=False)
     data = runs.RunData.of(*_opened(base, new, memory), {"": _head(head)})
     if out is None:
         records = runs.train_heads(data, studies, observer=observer)

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw
-from clinit.headtrain.stream.task_plan import Schedule, Share, TaskPlan, draw_schedule, mixed
+from clinit.headtrain.stream.task_plan import (
+    Schedule,
+    Share,
+    TaskPlan,
+    draw_schedule,
+    draw_uniform,
+    mixed,
+)
 from clinit.headtrain.study.study import Study
 
 TRAIN = [12, 3, 9, 20, 1, 15, 6, 9, 11]
@@ -131,6 +138,84 @@ def test_new_rows_come_first_in_a_batch_of_one_range() -> None:
     assert schedule.new_share.tolist() == (schedule.num_new / 10).tolist()
     assert sorted(schedule.batches[:3].ravel()) == sorted(schedule.batches[3:].ravel())
     assert schedule.batches[:3].tolist() != schedule.batches[3:].tolist()
+
+
+def uniform(labels: np.ndarray, first_new: int, iterations: int, batch: int = 8) -> Schedule:
+    return draw_uniform(
+        np.random.default_rng(0), labels, first_new=first_new, iterations=iterations,
+        batch_size=batch,
+    )  # fmt: skip
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    iterations=st.integers(0, 40),
+    batch=st.integers(1, 11),
+    seed=st.integers(0, 9),
+)
+def test_classes_come_equally_often_in_uniform_batches_and_so_do_their_rows(
+    sizes: list[int], iterations: int, batch: int, seed: int
+) -> None:
+    # Labels of any order, with classes between them that have no row.
+    labels = np.random.default_rng(seed).permutation(np.repeat(3 * np.arange(len(sizes)), sizes))
+    schedule = uniform(labels, len(labels) // 2, iterations, batch)
+    assert schedule.batches.shape == (iterations, batch)
+    flat = schedule.batches.ravel()
+    of_class = np.bincount(labels[flat], minlength=3 * len(sizes))[::3]
+    assert of_class.sum() == iterations * batch
+    assert of_class.max() - of_class.min() <= 1
+    of_row = np.bincount(flat, minlength=len(labels))
+    for label in np.unique(labels):
+        own = of_row[labels == label]
+        assert own.max() - own.min() <= 1
+    is_new = schedule.batches >= len(labels) // 2
+    assert (is_new.sum(1) == schedule.num_new).all()
+    assert (is_new == (np.arange(batch) < schedule.num_new[:, None])).all()
+
+
+def test_every_class_is_equally_likely_at_every_place_of_uniform_batches() -> None:
+    labels = np.repeat([0, 1, 2], [1, 30, 2])
+    draws = 3000
+    seen = np.zeros((4, 3))
+    for seed in range(draws):
+        schedule = draw_uniform(
+            np.random.default_rng(seed), labels, first_new=33, iterations=2, batch_size=2
+        )
+        np.add.at(seen, (np.arange(4), labels[schedule.batches.ravel()]), 1)
+    # Each place is a draw of one of three: five deviations of a binomial.
+    assert abs(seen / draws - 1 / 3).max() < 5 * np.sqrt(2 / 9 / draws)
+
+
+def test_uniform_batches_look_at_the_rows_of_their_method() -> None:
+    for settings, counts in (({"buffer": 15}, None), ({"method": "joint"}, TRAIN)):
+        task_plan = plan(mix="uniform", iterations=90, batch_size=9, **settings)
+        rows = task_plan.rows(TASKS[1])
+        found = rows.labels[task_plan.schedule(rows).batches]
+        assert np.bincount(found.ravel()).tolist() == [90] * 9
+        if counts:
+            assert np.bincount(rows.labels).tolist() == counts
+
+
+def test_one_row_stands_for_each_old_class_that_is_drawn() -> None:
+    task_plan = plan(old_rows="statistics")
+    rows = task_plan.rows(TASKS[1])
+    assert rows.labels[: rows.num_old].tolist() == [*range(7)]
+    assert (rows.rows[: rows.num_old] == -1).all()
+    assert (rows.num_base, len(rows.stored_old), rows.num_new) == (5, 0, 20)
+    schedule = task_plan.schedule(rows)
+    assert (schedule.num_new == 4).all()
+    seen = task_plan.start_rows(TASKS[1], rows)
+    drawn = np.bincount(seen.labels[: seen.num_old])
+    assert len({*drawn}) == 1
+    assert drawn.sum() >= 2 * 8, "as many pairs as features are wide"
+    assert (seen.rows[seen.num_old :] == rows.rows[rows.num_old :]).all()
+
+
+def test_the_past_is_all_rows_of_the_classes_before_the_last_ones_new() -> None:
+    for tasks, (start, stop) in enumerate([(0, 5), (5, 7), (7, 9)]):
+        past = plan().past(tasks)
+        assert np.bincount(past.labels).tolist() == TRAIN[:stop]
+        assert np.unique(past.labels[past.num_old :]).tolist() == [*range(start, stop)]
 
 
 def shares_of(mix: str, base: int, earlier: int, new: int, method: str = "rehearsal") -> list[Any]:

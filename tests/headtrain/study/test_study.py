@@ -13,6 +13,7 @@ from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
     EWC,
+    LATER,
     LOW_RANK,
     PARTS,
     PER_HEAD,
@@ -106,6 +107,10 @@ EXCLUSIVE = [
     (False, {"stop_after": 6}, "at most the number of tasks, 5, got 6"),
     (False, {"correct": "bic", "buffer": 0}, "keep a buffer"),
     (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
+    (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
+    (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
+    (True, {"anchor": "moments"}, "anchor must be none or l2 for top blocks, got 'moments'"),
+    (True, {"anchor": "l2"}, "anchor_strength must be a number for top blocks, got 'auto'"),
     (True, {"precision": "tf32"}, "got 'tf32'"),
 ]
 
@@ -180,12 +185,13 @@ def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> No
 def test_a_record_names_what_its_method_reads() -> None:
     every = settings_of(top=True).keys() - {"probe"}
     low_rank = study(True).resolved().settings()
+    every = every - {*LATER}
     assert low_rank.keys() == every - {*EWC, *DERPP}
     assert study(True, method="ewc").resolved().settings().keys() == every - {*LOW_RANK, *DERPP}
     full = study(True, full_rank=True, method="derpp").resolved().settings()
     assert full.keys() == every - {*LOW_RANK, *EWC}
     ridge = study(method="ridge").resolved().settings()
-    absent = {*PER_HEAD, *CLOSED} - {"lam", "weighting", "loss"}
+    absent = {*PER_HEAD, *CLOSED, *LATER} - {"lam", "weighting", "loss"}
     assert settings_of().keys() - ridge.keys() == absent
     klda = study(method="klda").resolved().settings()
     assert klda.keys() & {*CLOSED} == {f"klda_{name}" for name in fields_of(KldaConfig)}
@@ -195,6 +201,26 @@ def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> 
     some = study(init="zero", lr=0.1, loss="mse", seed=2).resolved()
     assert some.shared == study(seed=2).resolved().shared
     assert some.shared != study(seed=3).resolved().shared
+
+
+def test_later_settings_are_named_by_records_and_identities_that_give_them() -> None:
+    plain = study().resolved()
+    assert not plain.settings().keys() & {*LATER}
+    assert not any(name in plain.identity for name in LATER)
+    for given in (
+        {"old_rows": "statistics"},
+        {"anchor": "l2", "anchor_strength": 0.1},
+        {"anchor": "moments"},
+    ):
+        asked = study(**given).resolved()
+        assert asked.settings().keys() & {*LATER} == given.keys()
+        assert asked.identity != plain.identity
+        assert identity_of(asked.settings()) == asked.identity
+    held = study(anchor="moments").resolved()
+    assert names_of([plain, held])[1] == "least-square-calibrated-anchor=moments"
+    assert names_of([held, plain])[0] == "least-square-calibrated-anchor=moments"
+    # What holds nothing has no strength.
+    assert study(iterations=0, anchor="moments").identity == study(iterations=0).identity
 
 
 REFUSED = [
@@ -210,6 +236,12 @@ REFUSED = [
     (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
     (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
     (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
+    (False, {"anchor_strength": 0.1}, "--anchor-strength does not go with --anchor none"),
+    (False, {"method": "slda", "anchor": "l2"}, "--anchor does not go with --method slda"),
+    (False, {"method": "naive", "old_rows": "statistics"}, "--old-rows does not go with --method"),
+    (False, {"old_rows": "statistics", "buffer": 5}, "--buffer does not go with --old-rows stat"),
+    (False, {"old_rows": "statistics", "correct": "bic"}, "--correct does not go with --old-rows"),
+    (False, {"method": "joint", "mix": "sgm"}, "--mix does not go with --method joint"),
     (False, {"fecam_beta": 0.4}, "--fecam-beta does not go with --method rehearsal"),
     (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc"),
     (True, {"method": "ewc", "ewc_gamma": 0.5}, "--ewc-gamma does not go with --ewc-mode task"),
@@ -223,7 +255,7 @@ IDLE_BY_START = [
     ({"init": "fitted"}, {"scale"}),
     ({"scale": "norm"}, {"calibration"}),
     ({"init": "class-mean"}, {"lam", "weighting"}),
-    ({"iterations": 0}, {"lr", "weight_decay", "precision"}),
+    ({"iterations": 0}, {"lr", "weight_decay", "precision", "anchor"}),
 ]
 
 

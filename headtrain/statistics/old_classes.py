@@ -1,0 +1,111 @@
+"""What is kept of earlier classes, and rows that are drawn from it.
+
+With n_c rows of class c, their mean mu_c and, shared by all classes, the covariance within them,
+
+    Sigma = Ave_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T / Ave_c (1 - 1 / n_c),
+
+unbiased for a covariance that the populations of all classes share: C d + d^2 numbers. A row of
+class c is drawn as mu_c + A z with A A^T = Sigma, z ~ N(0, I).
+
+A set of rows is drawn in pairs mu_c + A z, mu_c - A z, so that the mean of the drawn rows of a
+class is mu_c exactly. If there are at least as many pairs as features are wide, the z of all
+classes are whitened together: the within-class covariance of the drawn rows is then Sigma exactly,
+and least squares, LDA and D_LS of the drawn rows are those of the statistics, whatever the seed.
+
+Sources: G. Zhang, L. Wang, G. Kang, L. Chen, Y. Wei, "SLCA: slow learner with classifier alignment
+for continual learning on a pre-trained model", ICCV 2023 (rows from N(mu_c, Sigma_c)); the pairs
+are antithetic variates (J. M. Hammersley, K. W. Morton, 1956).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import to_numpy
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.stream.buffer import drawn_per_class
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OldClasses:
+    """The earlier classes that have had rows, in float64 on the host."""
+
+    labels: Int[np.ndarray, " classes"]
+    """Their head rows, ascending."""
+    means: Float[np.ndarray, "classes dim"]
+    root: Float[np.ndarray, "dim dim"]
+    """A, symmetric."""
+    mean: Float[np.ndarray, " dim"]
+    """Ave h over all their rows, each class counting the same."""
+    second: Float[np.ndarray, "dim dim"]
+    """Ave h h^T."""
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics) -> OldClasses:
+        """Return what class-balanced statistics of all rows of these classes hold."""
+        labels = np.flatnonzero(statistics.totals)
+        freedom = float((1 - 1 / statistics.totals[labels]).mean())
+        within, mean = to_numpy(statistics.within_covariance), to_numpy(statistics.mean)
+        return cls(
+            labels=labels,
+            means=to_numpy(statistics.class_means)[labels],
+            root=root(within / freedom if freedom else 0 * within),
+            mean=mean,
+            second=to_numpy(statistics.total_covariance) + np.outer(mean, mean),
+        )
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are kept: C d + d^2."""
+        return self.means.size + self.root.size
+
+    def draw(self, random: np.random.Generator) -> tuple[np.ndarray, Int[np.ndarray, " rows"]]:
+        """Draw equally many rows (rows, dim) of each class, in float32, and return their labels."""
+        classes, dim = self.means.shape
+        rows = paired_rows(self.means, self.root, drawn_per_class(classes, dim), random)
+        return rows.reshape(-1, dim), np.repeat(self.labels, rows.shape[1])
+
+
+def paired_rows(
+    means: Float[np.ndarray, "classes dim"],
+    root: Float[np.ndarray, "dim dim"],
+    rows_per_class: int,
+    random: np.random.Generator,
+    spreads: Float[np.ndarray, "classes dim"] | None = None,
+) -> Float[np.ndarray, "classes rows dim"]:
+    """Draw rows of all classes.
+
+    Args:
+        means: Means of the classes.
+        root: Symmetric root of the shared covariance.
+        rows_per_class: Rounded up to an even number.
+        random: What is drawn with.
+        spreads: Factors of the deviations of each class.
+    """
+    classes, dim = means.shape
+    pairs = -(-rows_per_class // 2)
+    noise = whitened(random.standard_normal((classes * pairs, dim)))
+    offsets = (noise @ root).reshape(classes, pairs, dim)
+    if spreads is not None:
+        offsets *= spreads[:, None, :]
+    centres = means.astype(np.float64)[:, None, :]
+    return np.concatenate([centres + offsets, centres - offsets], axis=1).astype(np.float32)
+
+
+def whitened(noise: Float[np.ndarray, "pairs dim"]) -> Float[np.ndarray, "pairs dim"]:
+    """Return the rows with second moment I, if there are as many as they are wide."""
+    pairs, dim = noise.shape
+    if pairs < dim:
+        return noise
+    factor = scipy.linalg.cholesky(noise.T @ noise / pairs, lower=True)
+    return np.asarray(scipy.linalg.solve_triangular(factor, noise.T, lower=True).T)
+
+
+def root(covariance: Float[np.ndarray, "dim dim"]) -> Float[np.ndarray, "dim dim"]:
+    """Return the symmetric root of a covariance; eigenvalues that rounding made negative are 0."""
+    values, vectors = scipy.linalg.eigh(covariance)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)

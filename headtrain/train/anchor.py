@@ -1,0 +1,82 @@
+"""Anchors: penalties that hold a head near its start while it learns a task.
+
+With W_0, b_0 the head when the training of the task begins, all rows included, and s the strength,
+the loss of a batch is joined by
+
+    l2         s/2 (|W - W_0|^2 + |b - b_0|^2)
+    moments    s/2 Ave |(W - W_0) h + b - b_0|^2
+
+with the average of `moments` over features h of earlier classes: the mean squared change of all
+logits. With z = (h, 1) and the change (D, d) = (W - W_0, b - b_0) its gradient is
+
+    s (D, d) Ave z z^T,
+
+one product per step, whatever the number of rows behind the average.
+
+Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
+convolutional networks", ICML 2018 (L2-SP; there new rows are held at 0, here at their start).
+`moments` is the penalty of a Kronecker-factored Laplace approximation (H. Ritter, A. Botev,
+D. Barber, "Online structured Laplace approximations for overcoming catastrophic forgetting",
+NeurIPS 2018) for one layer, with the identity for the factor of its outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.statistics.old_classes import OldClasses
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What holds one head, and how strongly."""
+
+    strength: float
+    """s, >= 0."""
+    old: OldClasses | None = None
+    """Whose features `moments` averages over; None: `l2`."""
+
+
+class Hold:
+    """Adds the gradient of an anchor to the gradients of heads that share it."""
+
+    def __init__(
+        self,
+        anchor: Anchor,
+        head: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
+        gradient: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
+    ) -> None:
+        """Hold heads where they are now.
+
+        Args:
+            anchor: What holds them.
+            head: Weight and bias, rows of one head after rows of the other.
+            gradient: Theirs, which is added to.
+        """
+        (weight, bias), old = head, anchor.old
+        self._strength, self._head, self._gradient = anchor.strength, head, gradient
+        self._start = weight.clone(), bias.clone()
+        self._change = weight.new_empty(len(bias), weight.shape[1] + 1)
+        """D and, in the last column, d."""
+        self._moments = None
+        if old is not None:
+            z = torch.from_numpy(np.block([[old.second, old.mean[:, None]], [old.mean, 1.0]]))
+            self._moments = z.to(weight)
+
+    def pull(self) -> None:
+        """Add the gradient of the penalty; nothing waits for the device."""
+        weight, bias = self._change[:, :-1], self._change[:, -1]
+        of_weight, of_bias = self._gradient
+        torch.sub(self._head[0], self._start[0], out=weight)
+        torch.sub(self._head[1], self._start[1], out=bias)
+        if self._moments is None:
+            of_weight.add_(weight, alpha=self._strength)
+            of_bias.add_(bias, alpha=self._strength)
+            return
+        of_weight.addmm_(self._change, self._moments[:, :-1], alpha=self._strength)
+        of_bias.addmv_(self._change, self._moments[:, -1], alpha=self._strength)

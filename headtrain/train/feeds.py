@@ -1,0 +1,120 @@
+"""What the steps of a task read: rows on the device, rows gathered for them, rows drawn for them.
+
+Step i reads `features[batches[i]]` and `labels[batches[i]]`, which stay where they are. If the rows
+of the task are on the device, that is all. If they are in host memory or on disk, or if old rows
+are drawn from statistics, these tensors hold the rows of the next few steps, and `batches` counts
+through them.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.headtrain.statistics.old_classes import OldClasses
+from clinit.headtrain.train.heads import LabelledRows
+
+
+class ResidentFeed:
+    """All rows of the task, on the device."""
+
+    def __init__(self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"]) -> None:
+        self.features, self.labels = rows.features, rows.labels
+        self.batches = schedule.to(rows.labels.device)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Do nothing: all steps are readable."""
+
+
+class StreamedFeed:
+    """The rows of as many steps as are announced at a time; all others are on host or disk."""
+
+    def __init__(
+        self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int
+    ) -> None:
+        device, dim = rows.labels.device, rows.features.shape[1]
+        stored = most_steps * schedule.shape[1]
+        self._rows = rows
+        self._schedule = schedule.cpu()
+        dtype = rows.gathered(torch.empty(0, dtype=torch.int64)).dtype
+        # From pinned memory a copy to the device needs no copy on the host before it.
+        self._gathered = torch.empty(stored, dim, dtype=dtype, pin_memory=device.type == "cuda")
+        self.features = torch.empty_like(self._gathered, device=device, pin_memory=False)
+        self.labels = torch.empty(stored, dtype=torch.int64, device=device)
+        self.batches = torch.zeros_like(schedule, device=device)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Gather the rows of these steps and copy them to the device."""
+        wanted = self._schedule[start:stop]
+        rows = wanted.reshape(-1)
+        gathered = self._gathered[: len(rows)]
+        if self._rows.is_stored:
+            gathered.copy_(self._rows.gathered(rows))
+        else:
+            torch.index_select(self._rows.features, 0, rows, out=gathered)
+        device = self.labels.device
+        # Without waiting, the next block could overwrite what is still being copied.
+        self.features[: len(rows)].copy_(gathered, non_blocking=False)
+        self.labels[: len(rows)] = self._rows.labels[rows.to(device)]
+        self.batches[start:stop] = torch.arange(len(rows), device=device).view(wanted.shape)
+
+
+class DrawnFeed:
+    """Stored new rows, and old ones that are drawn when their steps are announced.
+
+    A row number below the number of old classes stands for a row of that class, mu + A z with new
+    z for each place of a batch. Each step draws for itself, so that no result depends on how many
+    are announced at a time.
+    """
+
+    def __init__(
+        self,
+        rows: LabelledRows,
+        schedule: Int[Tensor, "iterations batch"],
+        most_steps: int,
+        old: OldClasses,
+        seed: int,
+    ) -> None:
+        """Take the new rows, and what old ones are drawn from.
+
+        Args:
+            rows: Features and labels of the new rows.
+            schedule: Row numbers; those of new rows come after the old classes.
+            most_steps: Most steps that are announced at a time.
+            old: The old classes.
+            seed: Seed of the draw; numbers depend on the kind of device as well.
+        """
+        device, places = rows.labels.device, most_steps * schedule.shape[1]
+        self._rows, self._schedule = rows, schedule.cpu()
+        self._labels = torch.from_numpy(old.labels).to(device)
+        self._means, self._root = (
+            torch.from_numpy(each).to(device, torch.float32) for each in (old.means, old.root)
+        )
+        self._random = torch.Generator(device).manual_seed(seed)
+        self.features = self._means.new_empty(places, self._means.shape[1])
+        self.labels = torch.empty(places, dtype=torch.int64, device=device)
+        self.batches = torch.zeros_like(schedule, device=device)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Gather the new rows of these steps, and draw the old ones."""
+        wanted, classes = self._schedule[start:stop], len(self._means)
+        flat, device = wanted.reshape(-1), self.labels.device
+        is_old = flat < classes
+        old, new = (which.nonzero()[:, 0].to(device) for which in (is_old, ~is_old))
+        stored = self._rows.take(flat[~is_old] - classes)
+        self.features[new], self.labels[new] = stored.features.float(), stored.labels
+        chosen = flat[is_old].to(device)
+        self.labels[old] = self._labels[chosen]
+        self.features[old] = self._means[chosen] + torch.cat(
+            [self._offsets(count) for count in (wanted < classes).sum(1).tolist()]
+        )
+        self.batches[start:stop] = torch.arange(len(flat), device=device).view(wanted.shape)
+
+    def _offsets(self, rows: int) -> Float[Tensor, "rows dim"]:
+        noise = torch.empty(rows, len(self._root), device=self._root.device)
+        return noise.normal_(generator=self._random) @ self._root
+
+
+Feed = ResidentFeed | StreamedFeed | DrawnFeed
+"""`features[batches[i]]` and `labels[batches[i]]` are what step i reads, once it is prepared."""

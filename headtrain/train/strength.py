@@ -1,0 +1,71 @@
+"""The strength of an anchor, chosen by rows that are set aside.
+
+A fifth of the rows of each new class (never its last one) and a fifth of the stored old rows are
+set aside, by whole groups of rows that repeat each other. The head starts anew from the other rows
+and is trained on them, as often as there are `STRENGTHS`, all on the same batches. The strength of
+the least training loss on the rows aside is chosen, and the task is learnt with it from all rows.
+In that loss each class seen counts the same; old classes of which no row is aside are stood for by
+the others. If no old row is stored, rows drawn from the statistics of the old classes judge in
+their place. No test row is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.task_plan import Schedule
+from clinit.headtrain.train.heads import LabelledRows
+from clinit.headtrain.train.past import Past
+
+STRENGTHS = (0.0, 0.01, 0.1, 1.0, 10.0)
+"""Those of `l2` are multiples of the mean square of a feature: weights are as large as features are
+small."""
+ASIDE = 0.2
+
+
+def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"]:
+    """Mark the stored rows of a task to judge by."""
+    num_drawn, is_old = int((data.rows < 0).sum()), np.arange(len(data.labels)) < data.num_old
+    groups = past.groups(data)
+    groups = np.arange(len(is_old)) if groups is None else groups
+    classes, random = np.where(is_old, -1, data.labels), generator(seed, Draw.ANCHOR, data.number)
+    aside = held_out_rows(classes[num_drawn:], groups[num_drawn:], ASIDE, random)
+    return np.concatenate([np.zeros(num_drawn, dtype=bool), aside])
+
+
+def without(
+    data: TaskRows, aside: Bool[np.ndarray, " rows"], draw: Callable[[TaskRows], Schedule]
+) -> Schedule:
+    """Return batches of the rows that are not aside, as numbers of all rows."""
+    schedule = draw(data.part(~aside))
+    return Schedule(np.flatnonzero(~aside)[schedule.batches], schedule.num_new)
+
+
+def judges(
+    data: TaskRows, rows: LabelledRows, aside: Bool[np.ndarray, " rows"], past: Past, seed: int
+) -> LabelledRows:
+    """Return the rows that judge, the old ones first.
+
+    Args:
+        data: The rows of a task.
+        rows: Features and labels of those that are stored.
+        aside: Those that are set aside.
+        past: Draws old rows if none is aside.
+        seed: Seed of the stream.
+    """
+    num_drawn = len(aside) - len(rows)
+    stored = rows.take(torch.from_numpy(np.flatnonzero(aside[num_drawn:])))
+    old = None if aside[: data.num_old].any() else past.before(data.number)
+    if old is None:
+        return stored
+    (random,) = generator(seed, Draw.ANCHOR, data.number).spawn(1)
+    drawn = LabelledRows.on(stored.labels.device, *old.draw(random))
+    features = torch.cat([drawn.features.to(stored.features.device), stored.features.float()])
+    return LabelledRows(features, torch.cat([drawn.labels, stored.labels]))

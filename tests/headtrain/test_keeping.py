@@ -1,0 +1,195 @@
+"""Runs that keep what the start knew: anchors, batches of all classes, rows from statistics."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.source import Source, no_base
+from clinit.headtrain.study.study import Study
+from tests.headtrain.test_experiment import (
+    BASE,
+    CONFIG,
+    DIM,
+    blobs,
+    make_base,
+    make_head,
+    make_new,
+    tables,
+)
+
+HELD: list[dict[str, Any]] = [
+    {"init": "least-square"},
+    {"init": "random", "anchor": "l2", "anchor_strength": 0.02},
+    {"init": "least-square", "anchor": "moments", "anchor_strength": 0.5},
+    {"init": "class-mean", "anchor": "moments"},
+    {"init": "random", "anchor": "moments", "loss": "mse"},
+    {"init": "least-square", "anchor": "l2"},
+]
+SMALL = {**CONFIG, "tasks": 2, "iterations": 12, "eval_every": 6}
+DRAWN = {name: value for name, value in SMALL.items() if name != "buffer"} | {
+    "old_rows": "statistics"
+}
+
+
+def train(*heads: Mapping[str, Any], base: Source | None = None, **config: Any) -> list[RunRecord]:
+    studies = [Study.of({**SMALL, **config, **head}) for head in heads]
+    return run_experiment(base or make_base(), make_new(), make_head(), studies)
+
+
+def train_drawn(*heads: Mapping[str, Any], **config: Any) -> list[RunRecord]:
+    studies = [Study.of({**DRAWN, **config, **head}) for head in heads]
+    return run_experiment(make_base(), make_new(), make_head(), studies)
+
+
+def same(one: RunRecord, other: RunRecord) -> bool:
+    pairs = zip(tables(one), tables(other), strict=True)
+    return all(mine.equals(theirs) for mine, theirs in pairs)
+
+
+@pytest.mark.parametrize("old_rows", ["stored", "statistics"])
+@pytest.mark.parametrize("mix", ["text", "uniform"])
+def test_a_held_head_gives_in_a_bank_the_bits_that_it_gives_alone(mix: str, old_rows: str) -> None:
+    call = train if old_rows == "stored" else train_drawn
+    bank = call(*HELD, mix=mix)
+    for record, settings in zip(bank, HELD, strict=True):
+        (alone,) = call(settings, mix=mix)
+        assert record.head is not None
+        assert alone.head is not None
+        # Recorded means of losses are rounded by the number of heads, the heads are not.
+        np.testing.assert_array_equal(record.head.weight, alone.head.weight)
+        np.testing.assert_array_equal(record.head.bias, alone.head.bias)
+        kept = [
+            [(task.get("anchor"), task.get("statistics_numbers")) for task in each.info["tasks"]]
+            for each in (record, alone)
+        ]
+        assert kept[0] == kept[1]
+
+
+def test_a_record_names_what_held_the_head_and_what_is_kept() -> None:
+    plain, weak, strong = train(HELD[0], HELD[1], HELD[2])
+    assert not plain.info["config"].keys() & {"anchor", "anchor_strength", "old_rows"}
+    assert all("anchor" not in task for task in plain.info["tasks"])
+    assert [task["anchor"] for task in weak.info["tasks"]] == [{"strength": 0.02}] * 2
+    numbers = [(classes + DIM) * DIM for classes in (BASE, BASE + 4)]
+    assert [task["anchor"] for task in strong.info["tasks"]] == [
+        {"strength": 0.5, "numbers": each} for each in numbers
+    ]
+    (drawn,) = train_drawn(HELD[0])
+    assert drawn.info["config"]["old_rows"] == "statistics"
+    assert "buffer" not in drawn.info["config"] or drawn.info["config"]["buffer"] is None
+    told = [(task["buffer_rows"], task["statistics_numbers"]) for task in drawn.info["tasks"]]
+    assert told == [(0, each) for each in numbers]
+    assert any(f"{numbers[-1]:,} numbers" in note for note in drawn.info["notes"])
+
+
+def test_settings_at_their_default_change_no_bit_and_no_name() -> None:
+    (plain,) = train(HELD[0])
+    (told,) = train({**HELD[0], "old_rows": "stored", "anchor": "none"})
+    assert same(plain, told)
+    assert plain.info["config"] == told.info["config"]
+    assert plain.info["id"] == told.info["id"]
+
+
+@pytest.mark.parametrize("settings", HELD[3:], ids=["moments", "moments-mse", "l2"])
+def test_a_strength_is_chosen_by_the_least_loss_and_by_no_test_row(
+    settings: Mapping[str, Any],
+) -> None:
+    (record,) = train(settings)
+    base = replace(make_base(), val=blobs("base", (6,) * BASE, 9, place=7))
+    new = replace(make_new(), val=blobs("new", (6,) * 7, 9, place=7))
+    (other,) = run_experiment(base, new, make_head(), [Study.of({**SMALL, **settings})])
+    for task, again in zip(record.info["tasks"], other.info["tasks"], strict=True):
+        chosen = task["anchor"]
+        assert len(chosen["tried"]) == len(chosen["losses"]) == 5
+        assert chosen["strength"] == chosen["tried"][int(np.argmin(chosen["losses"]))]
+        assert chosen == again["anchor"]
+
+
+def test_a_run_with_the_chosen_strengths_is_the_run_that_chose_them() -> None:
+    (chosen,) = train(HELD[3], tasks=1)
+    strength = chosen.info["tasks"][0]["anchor"]["strength"] or 1e-30
+    (given,) = train({**HELD[3], "anchor_strength": strength}, tasks=1)
+    columns = ["loss", "loss_new", "loss_old"]
+    np.testing.assert_allclose(chosen.steps[columns], given.steps[columns], rtol=1e-5, atol=1e-6)
+
+
+def accuracy_of_old(record: RunRecord) -> float:
+    last = record.evaluations.filter(pl.col("task") == 2)
+    old = last.filter((pl.col("iteration") == pl.col("iteration").max()) & (pl.col("row") < BASE))
+    return float(old["correct"].sum() / old["total"].sum())
+
+
+def test_an_anchor_keeps_old_classes_of_which_no_row_is_trained_on() -> None:
+    naive = {"method": "naive", "lr": 0.3, "init": "least-square", "iterations": 60}
+    config = {name: value for name, value in DRAWN.items() if name != "old_rows"}
+    free, held = run_experiment(
+        make_base(), make_new(), make_head(),
+        [Study.of({**config, **naive}), Study.of({**config, **naive, "anchor": "moments",
+                                                  "anchor_strength": 10.0})],
+    )  # fmt: skip
+    assert accuracy_of_old(held) > accuracy_of_old(free) + 0.2
+
+
+def test_rows_drawn_from_statistics_keep_old_classes_as_stored_rows_do() -> None:
+    settings = {"init": "least-square", "lr": 0.1}
+    (stored,) = train(settings, buffer=10**4)
+    (drawn,) = train_drawn(settings)
+    (none,) = train(settings, buffer=0)
+    assert accuracy_of_old(drawn) > accuracy_of_old(none) + 0.2
+    assert abs(accuracy_of_old(drawn) - accuracy_of_old(stored)) < 0.1
+    new = [[task["initialisation"] for task in each.info["tasks"]] for each in (drawn, stored)]
+    for one, other in zip(*new, strict=True):
+        assert one["loss_after"] == pytest.approx(other["loss_after"], abs=0.1)
+
+
+def test_a_diagnosis_of_drawn_rows_is_over_all_rows_seen() -> None:
+    seen: list[Any] = []
+
+    def diagnose(statistics: Any, head: Any) -> dict[str, Any]:
+        seen.append(statistics)
+        return {}
+
+    studies = [Study.of({**DRAWN, "init": "least-square"})]
+    run_experiment(make_base(), make_new(), make_head(), studies, diagnose=diagnose)
+    assert [each.totals.tolist() for each in seen] == [
+        [20] * BASE + [25] * 4, [20] * BASE + [25] * 7,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "statistics"])
+def test_a_stream_from_nothing_has_nothing_to_keep_before_its_second_task(method: str) -> None:
+    new = make_new()
+    source = no_base(new)
+    assert source.head is not None
+    config = {**(DRAWN if method == "statistics" else SMALL), "tasks": 3, "mix": "uniform"}
+    studies = [Study.of({**config, "init": "least-square", "anchor": "moments"})]
+    (record,) = run_experiment(source, new, source.head, studies)
+    held = ["anchor" in task for task in record.info["tasks"]]
+    assert held == [False, True, True]
+
+
+def test_base_classes_without_a_row_are_neither_drawn_nor_held() -> None:
+    base = make_base(train=(20, 0, 20, 0, 0, 0, 0, 1))
+    studies = [Study.of({**DRAWN, "init": "random", "anchor": "moments", "anchor_strength": 1.0})]
+    (record,) = run_experiment(base, make_new(), make_head(), studies)
+    assert record.info["tasks"][0]["statistics_numbers"] == (3 + DIM) * DIM
+    nothing = FeatureSet(base.train.features[:0], base.train.labels[:0], base.class_names)
+    (none,) = run_experiment(replace(base, train=nothing), make_new(), make_head(), studies)
+    assert ["anchor" in task for task in none.info["tasks"]] == [False, True]
+
+
+@pytest.mark.gpu
+def test_a_cuda_device_trains_held_heads_and_drawn_rows_as_the_cpu_does() -> None:
+    cpu, cuda = (train(*HELD[:3], device=device) for device in ("cpu", "cuda"))
+    for one, other in zip(cpu, cuda, strict=True):
+        np.testing.assert_allclose(one.steps["loss"], other.steps["loss"], rtol=1e-3, atol=1e-3)
+    cpu, cuda = (train_drawn(*HELD, device=device) for device in ("cpu", "cuda"))
+    for one, other in zip(cpu, cuda, strict=True):  # other draws of the same rows
+        np.testing.assert_allclose(one.steps["loss_new"], other.steps["loss_new"], rtol=0.2, atol=2)
