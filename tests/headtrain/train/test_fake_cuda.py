@@ -21,8 +21,9 @@ from clinit.headtrain.train import heads as heads_module
 from clinit.headtrain.train import loop as loop_module
 from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.evaluate import best_rivals, blocks_of, compared, logits_of, mean_losses
+from clinit.headtrain.train.feeds import ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
-from clinit.headtrain.train.loop import ResidentFeed, StreamedFeed, TaskSteps
+from clinit.headtrain.train.loop import TaskSteps
 from clinit.headtrain.train.step import Updates
 
 CUDA = torch.device("cuda")
