@@ -35,7 +35,7 @@ from clinit.headtrain.record.info import (
 from clinit.headtrain.record.task_log import class_table
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source, head_digest
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.rules import PER_HEAD
@@ -123,27 +123,16 @@ def run_experiment(
             f"--diagnose measures linear heads on the features, and {method_name} is none",
             remedy="Leave --diagnose out.",
         )
-    learner = _learnt(scenario, head, studies, observer, diagnose)
-    watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
-    phases = {name: watch.seconds[name] for name in PHASES}
-    timings = {"load": load_s, **phases, "total": load_s + watch.total}
-    optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
-    return records_of(learner, origin, notes, timings, optimizer)
-
-
-def _learnt(
-    scenario: Scenario,
-    head: Head,
-    studies: Sequence[Study],
-    observer: Observer,
-    diagnose: Diagnose | None = None,
-) -> Learner:
     plan = TaskPlan(scenario, studies[0])
     method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
     learner = Learner(scenario, plan, studies, method, observer, diagnose)
     with torch.no_grad():
         learner.learn()
-    return learner
+    watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
+    phases = {name: watch.seconds[name] for name in PHASES}
+    timings = {"load": load_s, **phases, "total": load_s + watch.total}
+    optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
+    return records_of(learner, origin, notes, timings, optimizer)
 
 
 def grown_head(
@@ -163,7 +152,12 @@ def grown_head(
     """
     study = study.resolved()
     scenario = build_scenario(old, new, head, study.stream)
-    grown = _learnt(scenario, head, [study], observer).head(0)
+    plan = TaskPlan(scenario, study)
+    method = GradientHeads(scenario, plan, head, [study])
+    learner = Learner(scenario, plan, [study], method, observer)
+    with torch.no_grad():
+        learner.learn()
+    grown = learner.head(0)
     assert grown is not None
     return grown
 
