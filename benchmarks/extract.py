@@ -20,7 +20,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,8 @@ from typing import Any
 from extract_contenders import CONTENDERS
 from extract_images import QUALITY, SIZES, write_images
 from harness import CONSOLE, Process, command, machine, markdown, show, versions, write
+
+from clinit.cli.frame.process import KEPT_BYTES, MAPPED_BYTES, SPIN_COUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +62,35 @@ CASES = {
     ),
     "decode": tuple(Case(**NARROW, size=size) for size in SIZES),
 }
+OF_THE_COMMAND = {
+    "GOMP_SPINCOUNT": str(SPIN_COUNT),
+    "MALLOC_MMAP_THRESHOLD_": str(MAPPED_BYTES),
+    "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
+    "MALLOC_ARENA_MAX": "1",
+}
+"""What the command `clinit` sets for itself; the loops run as they are."""
 HEADINGS = ("contender", "images/s", "CPU ms per image", "clinit / it", "CPU: it / clinit")
 NOTE = """\
 *images/s*: median of the passes. *clinit / it*: ratio of the rates, the median over the rounds and
 in brackets the smallest and the largest; *CPU: it / clinit*: ratio of the CPU seconds (user and
 system, with those of loader processes), in the same form. Both are above 1 where clinit is better.
 
-*clinit*: the call of the library, from files to a cache that is on the disk, with `--compile on`:
-each thread computes a batch of 32. *timm loop*: `timm.data.ImageDataset` and `create_loader`;
-*torchvision loop*: `ImageFolder` with Pillow and `DataLoader`; each with one loader process per
-core, batches of 32 and the network as timm builds it. *decoding alone*: reading, decoding and
-resizing without a network. *model alone*: pixels in memory. The *work bound* is 1 / (1 / decoding
-alone + 1 / model alone): what is left where both need all the cores. The *arithmetic limit* is the
-rate of a product of two 2,048 x 2,048 matrices on all cores, measured in the same run, over the
-operations of the network: what a network of matrix products alone could reach."""
+*clinit*: the call of the library, from files to a cache that is on the disk, with `--compile on`
+and what the command sets for threads and memory: each thread computes a batch of 32. *timm loop*:
+`timm.data.ImageDataset` and `create_loader`; *torchvision loop*: `ImageFolder` with Pillow and
+`DataLoader`; each with one loader process per core, batches of 32 and the network as timm builds
+it. *decoding alone*: reading, decoding and resizing without a network. *model alone*: pixels in
+memory. The *work bound* is 1 / (1 / decoding alone + 1 / model alone): what is left if both need
+all the cores. The *arithmetic limit*: products of two 2,048 x 2,048 matrices on all cores, in turn
+with the others, over the operations of the network: what a network of matrix products alone could
+reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A pass of a contender over the images."""
 
-    images: int
+    images: float
     wall_s: float
     cpu_s: float
 
@@ -103,8 +112,8 @@ def compete(
 
     def start(number: int, name: str) -> Process:
         text = json.dumps({**job, "out": str(folder / f"out-{number}")})
-        script = "extract_contenders.py"
-        return Process(name, sys.executable, script, name, text, threads=threads)
+        script, own = "extract_contenders.py", {} if "loop" in name else OF_THE_COMMAND
+        return Process(name, sys.executable, script, name, text, threads=threads, **own)
 
     processes = {name: start(number, name) for number, name in enumerate(chosen)}
     found: dict[str, list[Pass]] = {name: [] for name in chosen}
@@ -134,25 +143,6 @@ def rows_of(found: Found) -> list[list[str]]:
     if bound := work_bound(found):
         lines.append(["work bound", f"{bound:.1f}", "", "", ""])
     return lines
-
-
-def arithmetic_limit(case: Case) -> float:
-    """Return the images/s of a network that multiplied matrices all the time."""
-    import timm
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    dtype = torch.bfloat16 if case.autocast == "bfloat16" else torch.float32
-    one, other = torch.randn(2, 2048, 2048).to(dtype)
-    times = []
-    for _ in range(10):
-        began = time.perf_counter()
-        one @ other
-        times.append(time.perf_counter() - began)
-    network = timm.create_model(case.backbone, **case.model_args).eval()
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        network(torch.zeros(1, 3, case.input_size, case.input_size))
-    return 2 * 2048**3 / min(times) / counter.get_total_flops()
 
 
 def pays_from(found: Found, compile_s: float) -> str:
@@ -262,8 +252,7 @@ def main() -> None:
             CONSOLE.print(title)
             found, compile_s = compete(job, options.rounds, chosen, folder)
             told = f"{title}; compiled in {compile_s:.0f} s{pays_from(found, compile_s)}"
-            limit = ["arithmetic limit", f"{arithmetic_limit(case):.1f}", "", "", ""]
-            tables[told] = [*rows_of(found), limit]
+            tables[told] = rows_of(found)
             show(told, HEADINGS, tables[told])
         real = top1_cost(options.realdata, folder) if options.realdata else []
     for line in real:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import resource
 import shutil
 import sys
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from harness import divert_prints, say
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
@@ -220,7 +222,24 @@ def of_model(job: Job, *, compiled: bool) -> Callable[[], int]:
     return alone
 
 
-CONTENDERS: dict[str, Callable[[Job], Callable[[], int]]] = {
+def of_arithmetic(job: Job) -> Callable[[], float]:
+    """Return a pass of matrix products, in images of as many operations."""
+    contender, size = Contender(job), 2048
+    with FlopCounterMode(display=False) as counter:
+        contender.features(torch.zeros(1, 3, job.input_size, job.input_size))
+    dtype = torch.bfloat16 if job.autocast == "bfloat16" else torch.float32
+    one, other = torch.randn(2, size, size).to(dtype)
+    products = job.images * counter.get_total_flops() / (2 * size**3)
+
+    def multiply() -> float:
+        for _ in range(math.ceil(products)):
+            one @ other
+        return job.images * math.ceil(products) / products
+
+    return multiply
+
+
+CONTENDERS: dict[str, Callable[[Job], Callable[[], float]]] = {
     "clinit": lambda job: of_clinit(job, compiled=True),
     "clinit, not compiled": lambda job: of_clinit(job, compiled=False),
     "timm loop": lambda job: of_timm(job, 32),
@@ -228,6 +247,7 @@ CONTENDERS: dict[str, Callable[[Job], Callable[[], int]]] = {
     "decoding alone": of_decoding,
     "model alone": lambda job: of_model(job, compiled=True),
     "model alone, not compiled": lambda job: of_model(job, compiled=False),
+    "arithmetic limit": of_arithmetic,
 }
 
 

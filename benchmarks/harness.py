@@ -37,7 +37,9 @@ ANSWERS = os.dup(1)
 class Process:
     """A script of this folder that waits for its turns."""
 
-    def __init__(self, name: str, python: str, script: str, *arguments: str, threads: int) -> None:
+    def __init__(
+        self, name: str, python: str, script: str, *arguments: str, threads: int, **own: str
+    ) -> None:
         """Start it; its first answer comes when it is ready.
 
         Args:
@@ -46,6 +48,7 @@ class Process:
             script: Name of its file.
             arguments: Those of the script.
             threads: Threads of its products.
+            own: Variables of its environment.
         """
         self._name = name
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
@@ -54,7 +57,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment | {"PYTHONWARNINGS": "ignore"},
+            env=environment | {"PYTHONWARNINGS": "ignore"} | own,
         )
 
     def tell(self, line: str) -> dict[str, Any]:

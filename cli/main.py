@@ -17,7 +17,7 @@ from clinit.cli.frame.console import (
 from clinit.cli.frame.failure import fail
 from clinit.cli.frame.interruption import arrived, heed_signals, raise_no_more
 from clinit.cli.frame.lazy_group import QUIET, LazyGroup
-from clinit.cli.frame.threads import set_thread_defaults
+from clinit.cli.frame.process import keep_freed_memory, set_thread_defaults
 
 
 class Commands(LazyGroup):
@@ -94,6 +94,7 @@ def clinit(
 def main() -> None:
     """Run the command line; whatever ends it is reported in words, without a traceback."""
     set_thread_defaults(os.environ)  # before anything loads PyTorch
+    keep_freed_memory(os.environ)
     heed_signals()
     lose_notes_that_cannot_be_written()
     replace_what_cannot_be_printed()

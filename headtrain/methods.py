@@ -7,7 +7,8 @@ classes, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,6 @@ from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
-from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
@@ -39,7 +39,7 @@ from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
 from clinit.headtrain.train.past import Past
-from clinit.headtrain.train.strength import STRENGTHS, judges, set_aside, without
+from clinit.headtrain.train.strength import STRENGTHS, judges, set_aside
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
@@ -113,7 +113,7 @@ class GradientHeads(_OnFeatures):
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows of each head, or all of its rows if it is solved."""
-        task, shared = run.task, self._task_start(run, run.seen, run.chosen)
+        task, shared = run.task, self._task_start(run, run.seen)
         for index, study in enumerate(self._studies):
             head = self._bank.rows(index)
             if study.training.anchor != "none" and study.training.anchor_strength == "auto":
@@ -128,7 +128,13 @@ class GradientHeads(_OnFeatures):
         if run.data is None:  # not sooner: next to the rows that heads start from
             self._read(run)
         assert run.data is not None
-        anchors, drawn = self._anchors(run), self._drawn_from(run)
+        drawn, old = self._shared.draws_old_rows, None
+        if any(study.keeps_statistics for study in self._studies):
+            with run.watch.phase("train"), torch_stream(self.device):
+                old = self._past.before(run.task.number)
+        if drawn and old is not None:
+            run.entry.facts["statistics_numbers"] = old.numbers
+        anchors = self._anchors(run, old)
         run.entry.losses = train_task(
             self._bank,
             run.data,
@@ -139,7 +145,7 @@ class GradientHeads(_OnFeatures):
             stepped=lambda steps: run.learner.observe(Stepped(steps)),
             watch=run.watch,
             anchors=anchors,
-            drawn=drawn,
+            drawn=old if drawn else None,
         )
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
@@ -154,12 +160,9 @@ class GradientHeads(_OnFeatures):
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         return [diagnose(statistics, head.between(0, stop)) for head in heads]
 
-    def _task_start(
-        self, run: TaskRun, seen: TaskRows, chosen: Callable[[LambdaCurve], None]
-    ) -> TaskStart:
+    def _task_start(self, run: TaskRun, seen: TaskRows) -> TaskStart:
         """Return how heads start that look at some rows."""
-        is_whole = seen is run.seen and not self._shared.draws_old_rows
-        data = run.data if seen is run.rows else None
+        is_whole, data = seen is run.seen, run.data if seen is run.rows else None
         return TaskStart(
             run.task,
             self._scenario.num_base or self._scenario.tasks[0].stop,
@@ -168,27 +171,23 @@ class GradientHeads(_OnFeatures):
             lambda: self._past.groups(seen),
             SOLVED.get(self._shared.stream.method),
             self.device,
-            chosen,
-            self._statistics if is_whole else RunningStatistics(),
+            run.chosen if is_whole else lambda curve: None,
+            # Drawn rows are others in each task.
+            self._statistics if is_whole and (seen.rows >= 0).all() else RunningStatistics(),
             heads_alike=run.task.number == 1,
         )
 
-    def _old_classes(self, run: TaskRun) -> OldClasses | None:
-        """Return what is kept of earlier classes; None if they have had no row."""
-        with run.watch.phase("train"), torch_stream(self.device):
-            return self._past.before(run.task.number)
-
-    def _anchors(self, run: TaskRun) -> list[Anchor | None]:
+    def _anchors(self, run: TaskRun, old: OldClasses | None) -> list[Anchor | None]:
         """Return what holds each head while it learns the task, and write it down."""
         found: list[Anchor | None] = []
         for index, training in enumerate(self._bank.heads):
-            old = self._old_classes(run) if training.anchor == "moments" else None
+            of_head = old if training.anchor == "moments" else None
             facts: dict[str, Any] = {"strength": training.anchor_strength}
-            is_held = training.anchor == "l2" or old is not None
+            is_held = training.anchor == "l2" or of_head is not None
             if is_held and training.anchor_strength == "auto":
-                facts = self._chosen(run, index, old)
-            found.append(Anchor(facts["strength"], old) if is_held else None)
-            facts |= {} if old is None else {"numbers": old.numbers}
+                facts = self._chosen(run, index, of_head)
+            found.append(Anchor(facts["strength"], of_head) if is_held else None)
+            facts |= {} if of_head is None else {"numbers": of_head.numbers}
             run.entry.anchors.append(facts if is_held else None)
         return found
 
@@ -196,7 +195,7 @@ class GradientHeads(_OnFeatures):
         """Choose the strength of what holds a head; return it with the losses of all tried."""
         assert run.data is not None
         study, data, watch = self._studies[index], run.rows, Stopwatch(self.device)
-        drawn = self._drawn_from(run)
+        drawn = self._past.before(data.number) if self._shared.draws_old_rows else None
         with run.watch.phase("initialise"), watch.phase("anchor"):
             aside = set_aside(data, self._past, study.stream.seed)
             judging = judges(data, run.data, aside, self._past, study.stream.seed)
@@ -205,12 +204,14 @@ class GradientHeads(_OnFeatures):
             others = run.seen.part(~np.isin(run.seen.rows, data.rows[aside]))
             before, stop = self._unstarted.pop(index), run.task.stop
             with torch_stream(self.device):
-                start, _ = self._task_start(run, others, lambda curve: None).start(study, before)
+                start, _ = self._task_start(run, others).start(study, before)
             bank = Bank(before, [study.training] * len(anchors), self.device)
             for head in range(bank.num_heads):
                 bank.write(head, stop - start.rows.bias.shape[0], start.rows)
+            schedule = self._plan.schedule(data.part(~aside))
+            batches = np.flatnonzero(~aside)[schedule.batches]
             train_task(
-                bank, run.data, data, without(data, aside, self._plan.schedule), study.stream,
+                bank, run.data, data, replace(schedule, batches=batches), study.stream,
                 evaluate=lambda iteration, sample: None, stepped=lambda steps: None,
                 watch=Stopwatch(), anchors=anchors, drawn=drawn,
             )  # fmt: skip
@@ -220,15 +221,6 @@ class GradientHeads(_OnFeatures):
         tried = [anchor.strength for anchor in anchors]
         best = tried[int(np.nan_to_num(losses, nan=np.inf).argmin())]
         return {"strength": best, "tried": tried, "losses": losses.tolist()}
-
-    def _drawn_from(self, run: TaskRun) -> OldClasses | None:
-        """Return what the old rows of batches are drawn from; None if they are stored."""
-        if not self._shared.draws_old_rows or not run.rows.num_old:
-            return None
-        old = self._old_classes(run)
-        assert old is not None
-        run.entry.facts["statistics_numbers"] = old.numbers
-        return old
 
     def _grow(self, task: Task) -> None:
         self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))

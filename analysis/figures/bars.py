@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
+from clinit.analysis.figures import style
 from clinit.analysis.figures.line import Start, seed_of, shortened, starts_of
 from clinit.analysis.metrics.classes import class_gains, confusions, mistakes_of
 from clinit.analysis.metrics.cost import initialisation_seconds
 from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 from clinit.words import visible
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TOP = 10
 """How many confused pairs of each start are drawn."""
@@ -47,10 +47,6 @@ def worst_pairs(runs: Sequence[RunSummary]) -> dict[str, pl.DataFrame]:
 
 def confusions_figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a start, two side by side."""
-    from matplotlib.patches import Patch
-
-    from clinit.analysis.figures import style
-
     found = worst_pairs(runs)
     most = max(1, *(len(pairs) for pairs in found.values()))
     grid = style.Grid.of(len(found), 2, 0.62 + 0.15 * most, above=0.35, sharex=True)
@@ -117,8 +113,6 @@ def duel(runs: Sequence[RunSummary]) -> tuple[str, int, pl.DataFrame]:
 
 def class_gains_figure(runs: Sequence[RunSummary]) -> Figure:
     """Return the bars of the classes: lying with their names, or standing where there are many."""
-    from clinit.analysis.figures import style
-
     words, seeds, table = duel(runs)
     names, gains = [visible(name) for name in table["name"]], table["gain"].to_list()
     mean, count = sum(gains) / len(gains), len(gains)
@@ -156,10 +150,6 @@ def class_gains_figure(runs: Sequence[RunSummary]) -> Figure:
 
 def _write_gains(axes: Axes, gains: Sequence[float]) -> None:
     """Write the gains beside their bars, and leave room for them."""
-    from matplotlib.ticker import MaxNLocator
-
-    from clinit.analysis.figures import style
-
     room = max(map(abs, gains)) or 1.0
     blank = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
     for place, gain in enumerate(gains):
@@ -184,8 +174,6 @@ def cost_of(start: Start) -> tuple[float, float] | None:
 
 def cost_figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one bar a start, as wide as a column."""
-    from clinit.analysis.figures import style
-
     costs = {start.name: cost for start in starts_of(runs) if (cost := cost_of(start)) is not None}
     if not costs:
         raise RecordError(

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
+
+from clinit.analysis.figures import style
 from clinit.analysis.figures.line import Line, Start, lines_of, seed_of, shortened, starts_of
 from clinit.analysis.metrics.efficiency import SHARE, NoLevel, TaskGain
 from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from clinit.analysis.figures.style import Look
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,8 +101,6 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel for each race, as wide as a column."""
-    from clinit.analysis.figures import style
-
     found = races(runs)
     most = max(len(race.runners) for race in found)
     grid = style.Grid.of(len(found), 2, 2.55 + 0.175 * most, above=0.0)
@@ -116,9 +113,7 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     return grid.figure
 
 
-def _panel(axes: Axes, race: Race, looks: Sequence[Look]) -> None:
-    from clinit.analysis.figures import style
-
+def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
     random = race.of_random
     last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
     grey: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "zorder": 1}
@@ -151,11 +146,7 @@ def _panel(axes: Axes, race: Race, looks: Sequence[Look]) -> None:
         )
 
 
-def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) -> None:
-    from matplotlib.transforms import ScaledTranslation
-
-    from clinit.analysis.figures import style
-
+def _legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:
     box = axes.legend(
         style.line_handles(looks),
         [

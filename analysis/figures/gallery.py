@@ -6,20 +6,17 @@ import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from matplotlib import rc_context
+from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
 from clinit.analysis.figures import FigureName, accuracy_matrix, bars, curves, efficiency, tasks
 from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.settings import ByData
 from clinit.errors import RecordError
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.CURVES: curves.figure,
@@ -79,3 +76,32 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
         drawn.savefig(content, format=path.suffix.lower()[1:])
     with claim_file(path, on_busy=lambda: None):
         commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
+
+
+def save_figures(data: ByData, path: Path, names: Sequence[str]) -> list[str]:
+    """Write figures, each of each data, to files named after `path`.
+
+    Returns:
+        What was drawn into which file, and what the records lack the facts of.
+
+    Raises:
+        RecordError: If none of them can be drawn.
+    """
+    told: list[str] = []
+    errors: list[RecordError] = []
+    for name in dict.fromkeys(names):
+        for number, (heading, part) in enumerate(data.items(), start=1):
+            of_figure = f"-{name}" if len(set(names)) > 1 else ""
+            of_data = f"-data{number}" if heading else ""
+            file = path.with_name(f"{path.stem}{of_figure}{of_data}{path.suffix}")
+            what = "the curves are" if name == FigureName.CURVES else f"{name} is"
+            try:
+                save_figure(part, file, name)
+                told.append(f"{what} drawn in {file}")
+            except RecordError as error:
+                errors.append(error)
+                where = f" for {heading}" if heading else ""
+                told.append(f"{what} not drawn{where}: {error}. {error.remedy}")
+    if len(errors) == len(told):
+        raise errors[0]
+    return told

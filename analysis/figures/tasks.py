@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from clinit.analysis.figures import style
 from clinit.analysis.figures.curves import LOSS
 from clinit.analysis.figures.line import (
     Line,
@@ -19,10 +23,6 @@ from clinit.analysis.figures.line import (
 )
 from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STEPS = 100
 """Most steps of a task of which the loss spike is drawn."""
@@ -49,8 +49,6 @@ def first_steps(start: Start) -> dict[int, Line]:
 
 def loss_spike_figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a task, all on one scale."""
-    from clinit.analysis.figures import style
-
     stepped = [run for run in runs if len(run.record.steps)]
     if not stepped:
         raise RecordError(
@@ -106,8 +104,6 @@ def lambda_lines(run: RunSummary) -> dict[int, tuple[str, Line, float | None]]:
 
 def lambda_path_figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel per start, that of its first seed, with one line per task."""
-    from clinit.analysis.figures import style
-
     found = {}
     for start in starts_of(runs):
         name = f"{start.name}, {seed_of(start.first)}" if len(start.runs) > 1 else start.name
@@ -163,10 +159,6 @@ def floor_of(runs: Sequence[RunSummary], measure: str) -> Line | None:
 
 def collapse_figure(runs: Sequence[RunSummary]) -> Figure:
     """Return a panel for each measure, in the text width of two columns."""
-    from matplotlib.ticker import MaxNLocator
-
-    from clinit.analysis.figures import style
-
     diagnosed = [run for run in runs if run.is_diagnosed]
     if not diagnosed:
         raise RecordError(
@@ -197,8 +189,6 @@ def collapse_figure(runs: Sequence[RunSummary]) -> Figure:
 
 
 def _draw_floor(axes: Axes, floor: Line) -> None:
-    from clinit.analysis.figures import style
-
     axes.plot(floor.at, floor.mean, "--", color=style.GREY, linewidth=0.9, marker="_", zorder=1)
     style.remark(axes, "floor", (floor.at[0], floor.mean[0]), xytext=(4, -2), va="top")
 

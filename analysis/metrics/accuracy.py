@@ -101,7 +101,7 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
         return None
     earlier = matrix.filter((pl.col("on_task") > 0) & (pl.col("on_task") < final_task))
     final = pl.col("after_task") == final_task
-    drops = earlier.group_by("on_task").agg(
+    drops = earlier.group_by("on_task", maintain_order=True).agg(
         drop=pl.col("accuracy").filter(~final).max() - pl.col("accuracy").filter(final).first()
     )
     return mean(drops["drop"])

@@ -23,10 +23,9 @@ from clinit.analysis.report.measures import duration
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.settings import (
+    Names,
     by_data,
     common,
-    differences,
-    headings,
     labels,
     settings,
     shown,
@@ -51,7 +50,7 @@ def title(runs: Sequence[RunSummary]) -> str:
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Return pairs of names and texts: the data, what varies, and all that is shared."""
     scales = {shown(run, "scale") for run in runs} - {NOTHING}
-    names = differences(runs).names
+    names = Names.of(runs).differing
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
     values = {name: dict.fromkeys(shown(run, name) for run in runs) for name in varying}
     texts = {"scale": scales.pop()} if len(scales) == 1 else {}
@@ -106,7 +105,7 @@ def page_data(
         reading: What the gain is compared by.
     """
     facts = facts_of(runs)
-    facts["data"] += [["result", sentence] for sentence in conclusions(runs)]
+    facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
     counts = "does not count" if runs[0].skip_start else "counts too"
     counts = f"A point of a curve; the one before the first step of a task {counts}."
     choices, starts = switches(runs), starts_of(runs)
@@ -209,9 +208,8 @@ def matrix(row: Row) -> dict[str, Any]:
 def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, Any]]:
     """Return the tables of each data from top to bottom; their lines name the place of a run."""
     places = {id(run): place for place, run in enumerate(runs)}
-    parts = by_data(runs)
     found = []
-    for heading, part in zip(headings(parts), parts, strict=True):
+    for heading, part in by_data(runs).items():
         below = f". {heading}" if heading else f", measured on {part[0].measured_on}"
         tables = {"Runs": run_table(part, reading)}
         if len({run.config.get("seed") for run in part}) > 1:
@@ -219,13 +217,13 @@ def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, An
         if diagnosed := [run for run in part if run.is_diagnosed]:
             tables["Neural collapse after the last task"] = diagnosis_table(diagnosed)
         for title, made in tables.items():
-            lines = zip(made.runs, made.table.lines, strict=True)
+            lines = zip(made.about, made.lines, strict=True)
             found.append(
                 {
                     "title": title + below,
                     "of": title.lower(),
                     "caption": made.below,
-                    "columns": [_column(column) for column in made.table.columns],
+                    "columns": [_column(column) for column in made.columns],
                     "lines": [
                         {"run": places[id(run)], "cells": [_cell(cell) for cell in cells]}
                         for run, cells in lines
@@ -267,7 +265,7 @@ def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
     Runs are switched on and off by them.
     """
-    names = dict.fromkeys(name for name in differences(runs).names if name != "run")
+    names = dict.fromkeys(name for name in Names.of(runs).differing if name != "run")
     found = {}
     for name in ("init", "scale", *sorted(names, key=lambda name: name == "seed")):
         texts = dict.fromkeys(shown(run, name) for run in runs)

@@ -81,10 +81,10 @@ def as_markdown(found: Reproduction) -> str:
     parts = [f"## {_heading(found)}", *([_REDUCED] if found.is_reduced else [])]
     for group in found.groups:
         parts.append(f"**{_title(found, group)}**")
-        parts.append("\n".join(_numbers(found, group).markdown()))
+        parts.append(_numbers(found, group).markdown())
     parts.append(_caption(found))
     if found.effects:
-        parts.append("\n".join(_effects(found).markdown()))
+        parts.append(_effects(found).markdown())
         parts.append(escaped(_effect_caption(found)))
     known = [each for each in found.settings if each.paper]
     for title, settings in (
@@ -92,7 +92,7 @@ def as_markdown(found: Reproduction) -> str:
         ("As in the paper", [each for each in known if not each.differs]),
     ):
         if settings:
-            parts += [f"**{title}**", "\n".join(_settings_table(settings).markdown())]
+            parts += [f"**{title}**", _settings_table(settings).markdown()]
     for title, sentences in _lists(found).items():
         listed = [f"{count}. {escaped(each)}" for count, each in enumerate(sentences, start=1)]
         parts.append("\n".join([f"**{title}**", "", *listed]))

@@ -1,1 +1,32 @@
-"""From numbers to tables, notes and conclusions: the report of runs."""
+"""Tables of runs; nothing heavy is imported here, since a command takes `View` as options."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+Format = Literal["table", "json", "csv", "markdown", "latex"]
+GainReading = Literal["equal-level", "random-best"]
+"""The accuracy that the random run has to reach for the efficiency gain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown of a report."""
+
+    format: Format = "table"
+    """JSON and CSV have an entry for each run, Markdown and LaTeX a table for each data."""
+    per_task: bool = False
+    by_seed: bool = False
+    """Whether each run has a line below the means over seeds."""
+    means: bool = False
+    """Whether there are means over seeds, even of one, instead of runs."""
+    metrics: bool = False
+    """Whether there is a table of further metrics; in Markdown and LaTeX it is the only one."""
+    matrix: bool = False
+    curves: bool = True
+    gain: GainReading = "equal-level"
+    """JSON and CSV hold both readings."""
+    said: Collection[str] = ()
+    """Notes that are left out."""

@@ -58,26 +58,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"
 
 
-STANDARD_MEASURES = (
-    Measure(
-        *("last_accuracy", "A_last", "%", "high", 2),
-        meaning="A_all at the end of the last task",
-    ),
-    Measure(
-        *("average_incremental_accuracy", "A_inc", "%", "high", 2),
-        meaning="A_all at the end of each task, mean over tasks",
-    ),
-    Measure(
-        *("forgetting", "forg.", "%", "low", 2),
-        meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
-    ),
+LAST = Measure("last_accuracy", "A_last", "%", "high", 2, "A_all at the end of the last task")
+INCREMENTAL = Measure(
+    *("average_incremental_accuracy", "A_inc", "%", "high", 2),
+    meaning="A_all at the end of each task, mean over tasks",
 )
-"""What papers on continual learning report."""
-START_MEASURE = Measure(
+FORGETTING = Measure(
+    *("forgetting", "forg.", "%", "low", 2),
+    meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
+)
+START = Measure(
     *("acc_new_start", "A_0", "%", "high", 2),
     meaning="A_new before the first step of each task, mean over tasks",
 )
-"""What the rows of new classes are worth before any training."""
 ALL = Measure("acc_all", "A_all", "%", "high", 2)
 NEW = Measure("acc_new", "A_new", "%", "high", 2)
 OLD = Measure("acc_old", "A_old", "%", "high", 2)
@@ -98,34 +91,25 @@ def gain_measure(reading: Reading) -> Measure:
     return Measure(value_name(reading), "gain", "×", "high", 2)
 
 
-def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
+def ranked_measures(reading: Reading) -> list[Measure]:
     """Return what the ranking shows; `MOST_NEEDED` says what is left out if it does not fit."""
-    ends = (START_MEASURE, NEW, OLD, PRE, LOSS)
-    return (ALL, *STANDARD_MEASURES, *ends, gain_measure(reading))
+    ends = (LAST, INCREMENTAL, FORGETTING, START, NEW, OLD, PRE, LOSS)
+    return [ALL, *ends, gain_measure(reading)]
 
 
-def run_measures(reading: Reading) -> tuple[Measure, ...]:
+def run_measures(reading: Reading) -> list[Measure]:
     """Return what the table of single runs shows."""
-    ends = (TRANSFER, START_MEASURE, NEW, OLD, PRE, LOSS)
-    return (ALL, *STANDARD_MEASURES, *ends, gain_measure(reading), TIME)
+    ends = (LAST, INCREMENTAL, FORGETTING, TRANSFER, START, NEW, OLD, PRE, LOSS)
+    return [ALL, *ends, gain_measure(reading), TIME]
 
 
-def task_measures(reading: Reading) -> tuple[Measure, ...]:
+def task_measures(reading: Reading) -> list[Measure]:
     """Return what the tables of single tasks show."""
-    return (
-        PRE,
-        START_MEASURE,
-        NEW,
-        Measure("acc_new_end", "end", "%", "high", 2),
-        OLD,
-        ALL,
-        LOSS,
-        gain_measure(reading),
-        # In the line of the task that was probed, as the paper's Table 7 has it.
-        Measure("forward_transfer_into", "FWT", "%", "high", 2),
-        Measure("factor", "factor", "", "neither", 3),
-        Measure("shift", "shift", "", "neither", 3),
-    )
+    end = Measure("acc_new_end", "end", "%", "high", 2)
+    # In the line of the task that was probed, as the paper's Table 7 has it.
+    probed = Measure("forward_transfer_into", "FWT", "%", "high", 2)
+    scale = (Measure(name, name, "", "neither", 3) for name in ("factor", "shift"))
+    return [PRE, START, NEW, end, OLD, ALL, LOSS, gain_measure(reading), probed, *scale]
 
 
 MOST_NEEDED = (
@@ -165,14 +149,12 @@ FURTHER_MEASURES = (
 )
 """What the table of further metrics shows, the most asked for first."""
 
-MEANS = tuple(
-    dict.fromkeys(
-        (
-            *(measure.name for reading in READINGS for measure in ranked_measures(reading)),
-            *(measure.name for measure in FURTHER_MEASURES),
-            *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative"),
-            "forward_transfer",
-        )
+MEANS = dict.fromkeys(
+    (
+        *(measure.name for reading in READINGS for measure in ranked_measures(reading)),
+        *(measure.name for measure in FURTHER_MEASURES),
+        *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative"),
+        "forward_transfer",
     )
 )
 """What is averaged over seeds, by its name in the rows of the report."""

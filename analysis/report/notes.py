@@ -10,7 +10,7 @@ import polars as pl
 from clinit.analysis.metrics.accuracy import accuracy_before, at_end, mean
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.seeds import SeedGroup, seed_groups
-from clinit.analysis.report.settings import by_data, differences, headings, labels, phrase
+from clinit.analysis.report.settings import ByData, Names, labels, phrase
 from clinit.words import listed, number_of
 
 FAR = 5.0
@@ -19,8 +19,8 @@ MOST_STARTS = 3
 """Starts beside random that a conclusion names, the best A_all first."""
 
 
-def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
-    """Return the notes of the runs, each once."""
+def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
+    """Return the notes of the runs, each once; `data`: the same runs by data."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
     notes += _gain_notes(runs)
     for run, name in zip(runs, labels(runs), strict=True):
@@ -29,10 +29,9 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f"{name}: the loss on the new task is not a finite number at {count} of"
                 f" {len(run.points)} evaluation points."
             )
-    parts = by_data(runs)
-    for heading, part in zip(headings(parts), parts, strict=True):
-        data = f"{heading.split(':')[0]}: " if heading else ""
-        notes += [f"{data}{note}" for note in rises(part)]
+    for heading, part in data.items():
+        where = f"{heading.split(':')[0]}: " if heading else ""
+        notes += [f"{where}{note}" for note in rises(part)]
     return tuple(dict.fromkeys(notes))
 
 
@@ -84,11 +83,10 @@ def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
         )
 
 
-def conclusions(runs: Sequence[RunSummary]) -> list[str]:
+def conclusions(data: ByData) -> list[str]:
     """Return a sentence for each data on which random rows and other ones were tried."""
-    parts = by_data(runs)
-    pairs = zip(headings(parts), map(conclusion, parts), strict=True)
-    return [f"{heading}: {words}" if heading else words for heading, words in pairs if words]
+    found = {heading: conclusion(part) for heading, part in data.items()}
+    return [f"{where}: {words}" if where else words for where, words in found.items() if words]
 
 
 def conclusion(runs: Sequence[RunSummary]) -> str:
@@ -107,7 +105,7 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
         if random and others:
             sentence = _sentence([*random, *others[:MOST_STARTS]])
             first = random[0].runs[0]
-            names = differences(runs, without=("seed",)).of_training
+            names = Names.of(runs, without=("seed",)).of_training
             where = ", ".join(phrase(first, name) for name in names)
             return f"{where}: {sentence}" if where else sentence[0].upper() + sentence[1:]
     return ""

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clinit.analysis.metrics.efficiency import Reading, gain
+from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.seeds import means_json, means_table, numbered
-from clinit.analysis.report.settings import by_data, headings
+from clinit.analysis.report.seeds import means, means_table, numbered
+from clinit.analysis.report.settings import ByData, by_data
 from clinit.analysis.report.tables import (
     diagnosis_table,
     metrics_table,
@@ -26,49 +28,88 @@ from clinit.analysis.report.tables import (
     task_table,
     text_table,
 )
-from clinit.errors import RecordError
-from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
-from clinit.words import number_of
+from clinit.headtrain.record.format import RunRecord, finite, read_records
+from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
+Render = Callable[[Sequence[RunSummary]], RenderableType]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """Runs side by side: comparable runs together, the random run of each group first.
-
-    Tables are printed by rich; they fit the width of its console.
-    """
+    """Runs side by side: comparable runs together, the random run of each group first."""
 
     runs: tuple[RunSummary, ...]
+    data: ByData
+    """The same runs by the data that they saw, each part with its heading."""
     notes: tuple[str, ...]
     """What the records and the comparison want said, each once."""
 
     def __repr__(self) -> str:
         return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
 
-    def by_data(self) -> list[Report]:
-        """Return a report for each data: base and new classes, and images measured on."""
-        return [Report(runs, self.notes) for runs in by_data(self.runs)]
+    def parts(self, view: View, *, width: int = 80) -> Iterator[RenderableType]:
+        """Yield what a terminal shows, from top to bottom.
+
+        Args:
+            view: What is asked for.
+            width: Of what is drawn in characters; tables fit the width of their console.
+        """
+        seeds = {run.config.get("seed") for run in self.runs}
+        ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
+        if ranked:
+            yield self._each(lambda runs: ranking(runs, view.gain))
+        if view.by_seed or not ranked:
+            yield self._each(lambda runs: run_table(runs, view.gain))
+        if view.metrics:
+            yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
+        if view.matrix:
+            yield from ("", self.matrix(width=width))
+        if view.per_task:
+            yield self._each(lambda runs: task_table(runs, view.gain))
+        if measured := [run for run in self.runs if run.is_diagnosed]:
+            yield from (
+                "",
+                self._each(partial(diagnosis_table, per_task=view.per_task), by_data(measured)),
+            )
+        yield Text("Columns: clinit report --help", style="dim")
+        for line in self.legend:
+            yield Text(line, style="dim", no_wrap=True, overflow="ignore")
+        for note in self.notes:
+            if note not in view.said:
+                yield Text.assemble(("Note: ", "bold cyan"), visible(note))
+        if view.curves:
+            yield from ("", self.curves(width=width))
+        yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
+
+    def as_text(self, view: View) -> str:
+        """Return the runs for programs, or means over seeds as tables for a paper."""
+        if view.format == "json":
+            rows = means(self.data) if view.means else self.rows()
+            return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
+        if view.format == "csv":
+            if view.means:
+                return means_table(self.runs, self.data).write_csv()
+            return frame_of(self._lines(per_task=view.per_task)).write_csv()
+        parts = self.data.values()
+        tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
+        texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
+        return "\n".join(texts)
+
+    def rows(self) -> list[Row]:
+        """Return one row per run, with its tasks; plain values."""
+        return [run.row() for run in self.runs]
 
     @property
     def legend(self) -> list[str]:
         """Where the runs lie that tables, figures and notes name by a number, a line for each."""
         return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
-    def rows(self) -> list[Row]:
-        """Return one row per run, with its tasks; plain values."""
-        return [run.row() for run in self.runs]
-
-    def json(self) -> str:
-        """Return the rows as JSON."""
-        return json.dumps(finite(self.rows()), indent=2, ensure_ascii=False, allow_nan=False)
-
-    def csv(self, *, per_task: bool = False) -> str:
-        """Return one line per run, or per run and task, as CSV with a header."""
+    def _lines(self, *, per_task: bool) -> list[Row]:
+        """Return one line per run, or per run and task."""
         lines = []
         for row in self.rows():
             row |= {f"final_{name}": value for name, value in row["final"].items()}
@@ -82,71 +123,29 @@ class Report:
                 for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
                     own |= {f"{prefix}_{name}": v for name, v in _flat(task[part] or {}).items()}
                 lines.append(identity | own)
-        return frame_of(lines).write_csv()
+        return lines
 
-    def means_json(self) -> str:
-        """Return mean and deviation over seeds as JSON: one entry per group of runs."""
-        return means_json(self.runs)
-
-    def means_csv(self) -> str:
-        """Return mean and deviation over seeds as CSV: one line per group of runs."""
-        return means_table(self.runs).write_csv()
-
-    def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
-        """Return the ranking or the further metrics as Markdown, a table for each data."""
-        parts = by_data(self.runs)
-        return "\n".join(text_table(each, reading, metrics=metrics).markdown() for each in parts)
-
-    def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
-        """Return the same as LaTeX."""
-        parts = by_data(self.runs)
-        return "\n".join(text_table(each, reading, metrics=metrics).latex() for each in parts)
-
-    @property
-    def is_ranked(self) -> bool:
-        """Whether there are runs of several seeds, or trials of a search."""
-        seeds = {run.config.get("seed") for run in self.runs}
-        return len(seeds) > 1 or any(run.is_held_out for run in self.runs)
-
-    def table(self, *, reading: Reading = "equal-level") -> RenderableType:
-        """Return the table of the runs."""
-        return stacked(self.runs, lambda runs: run_table(runs, reading))
-
-    def ranking(self, *, reading: Reading = "equal-level") -> RenderableType:
-        """Return the runs ranked, those that differ only in their seed as one line."""
-        return stacked(self.runs, lambda runs: ranking(runs, reading))
-
-    def metrics_table(self, *, ranked: bool = True) -> RenderableType:
-        """Return what the field reports beside averages, `ranked` by A_all or in their order."""
-        return stacked(self.runs, lambda runs: metrics_table(runs, ranked=ranked))
-
-    def task_table(self, *, reading: Reading = "equal-level") -> RenderableType:
-        """Return the table of every task of the runs."""
-        return stacked(self.runs, lambda runs: task_table(runs, reading))
-
-    def diagnosis_table(self, *, per_task: bool = False) -> RenderableType | None:
-        """Return NC1 to NC4 and D_LS of the runs that were measured; None if none was."""
-        measured = [run for run in self.runs if run.is_diagnosed]
-        if not measured:
-            return None
-        return stacked(measured, lambda runs: diagnosis_table(runs, per_task=per_task))
-
-    @property
-    def conclusions(self) -> list[str]:
-        """What the starts are worth, a sentence for each data with random rows and others."""
-        return conclusions(self.runs)
+    def _each(self, render: Render, data: ByData | None = None) -> RenderableType:
+        """Return what `render` makes of the runs of each data, one below the other."""
+        pieces: list[RenderableType] = []
+        for heading, part in (data or self.data).items():
+            if heading:
+                above = f"\n{heading}" if pieces else heading
+                pieces.append(Text(above, style="bold underline"))
+            pieces.append(render(part))
+        return pieces[0] if len(pieces) == 1 else Group(*pieces)
 
     def curves(self, *, width: int = 80) -> RenderableType:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
         from clinit.analysis.figures.curves import draw
 
-        return stacked(self.runs, lambda runs: draw(runs, width))
+        return self._each(lambda runs: draw(runs, width))
 
     def matrix(self, *, width: int = 80) -> RenderableType:
         """Return the accuracy on the classes of each task after each task, a table a start."""
         from clinit.analysis.figures.accuracy_matrix import draw
 
-        return stacked(self.runs, lambda runs: draw(runs, width))
+        return self._each(lambda runs: draw(runs, width))
 
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper.
@@ -164,6 +163,12 @@ class Report:
         from clinit.analysis.figures.gallery import save_figure
 
         save_figure(self.runs, Path(path), name)
+
+    def save_figures(self, path: Path, names: Sequence[str]) -> list[str]:
+        """Write figures to files named after `path`; return which, and what could not be drawn."""
+        from clinit.analysis.figures.gallery import save_figures
+
+        return save_figures(self.data, path, names)
 
     def html(self, *, reading: Reading = "equal-level") -> str:
         """Return the report as one HTML page that loads nothing: tables, curves, settings."""
@@ -187,20 +192,7 @@ def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     Raises:
         RecordError: If there is no record at one of the paths, or one that cannot be read.
     """
-    found: dict[Path, None] = {}
-    for path in paths:
-        folders = find_records(path) if path.exists() else []
-        if not folders:
-            looked = (
-                "looked for folders that hold run.json" if path.exists() else "nothing is there"
-            )
-            raise RecordError(
-                f"no run record at or below {path}: {looked}",
-                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
-                " then `clinit report runs`.",
-            )
-        found |= dict.fromkeys(folder.resolve() for folder in folders)
-    return report_of([read_record(folder) for folder in found], skip_start=skip_start)
+    return report_of(read_records(paths), skip_start=skip_start)
 
 
 def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Report:
@@ -214,8 +206,9 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
             run = dataclasses.replace(run, gain=gain(run.joined, random.joined))
         compared.append(run)
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    ordered = numbered(compared)
-    return Report(tuple(ordered), notes_of(ordered))
+    ordered = tuple(numbered(compared))
+    data = by_data(ordered)
+    return Report(ordered, data, notes_of(ordered, data))
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
@@ -272,7 +265,7 @@ class Runs:
         Each value stands under its name, next to it its deviation over seeds (of a sample; null of
         one value) as `_deviation` and the number of values as `_count`.
         """
-        return means_table(self.report.runs)
+        return means_table(self.report.runs, self.report.data)
 
     @property
     def steps(self) -> pl.DataFrame:
@@ -313,17 +306,3 @@ def load_runs(path: str | Path, *more: str | Path) -> Runs:
 def runs_of(records: Sequence[RunRecord]) -> Runs:
     """Return runs that need not be written."""
     return Runs(report_of(records))
-
-
-def stacked(
-    runs: Sequence[RunSummary], render: Callable[[tuple[RunSummary, ...]], RenderableType]
-) -> RenderableType:
-    """Return what `render` makes of the runs of each data, one below the other."""
-    parts = by_data(runs)
-    if len(parts) < 2:
-        return render(tuple(runs))
-    pieces: list[RenderableType] = []
-    for heading, part in zip(headings(parts), parts, strict=True):
-        above = f"\n{heading}" if pieces else heading
-        pieces += [Text(above, style="bold underline"), render(part)]
-    return Group(*pieces)

@@ -13,14 +13,13 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from clinit.analysis.metrics.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.report.measures import MEANS, Measure
 from clinit.analysis.report.run import Row, RunSummary, frame_of
-from clinit.analysis.report.settings import by_data, differences, identity, settings
+from clinit.analysis.report.settings import ByData, Names, identity, settings, values
 from clinit.analysis.report.table import Cell
 from clinit.headtrain.record.format import finite
 
@@ -149,7 +148,7 @@ def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Return the runs in their order; those of groups that are alike but for seeds have numbers."""
     names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
     groups = alike(runs)
-    keys = [identity(group[0], [*names]) for group in groups]
+    keys = [identity(values(group[0]), [*names]) for group in groups]
     counts = Counter(keys)
     pairs = zip(groups, keys, strict=True)
     twice = {id(run) for group, key in pairs if counts[key] > 1 for run in group}
@@ -158,14 +157,14 @@ def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
     return [dataclasses.replace(run, number=numbers.get(id(run))) for run in runs]
 
 
-def means_json(runs: Sequence[RunSummary]) -> str:
-    """Return one entry per group of seeds as JSON, by data, the best A_all first.
+def means(data: ByData) -> list[Row]:
+    """Return one entry per group of seeds, by data, the best A_all first.
 
     `values` holds mean, deviation (of a sample; None of one value) and count of each number, None
     if no run has it.
     """
     rows = []
-    for group in _groups(runs):
+    for group in _groups(data):
         found = {name: group.spread(name) for name in MEANS}
         rows.append(
             {
@@ -177,17 +176,17 @@ def means_json(runs: Sequence[RunSummary]) -> str:
                 "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
             }
         )
-    return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
+    return rows
 
 
-def means_table(runs: Sequence[RunSummary]) -> pl.DataFrame:
+def means_table(runs: Sequence[RunSummary], data: ByData) -> pl.DataFrame:
     """Return one row per group: its mean under each name, then `_deviation` and `_count`.
 
     The settings in which the runs differ are columns.
     """
-    names = [name for name in differences(runs).names if name not in ("seed", "run")]
-    lines: list[dict[str, Any]] = []
-    for group in _groups(runs):
+    names = [name for name in Names.of(runs).differing if name not in ("seed", "run")]
+    lines: list[Row] = []
+    for group in _groups(data):
         own = settings(group.runs[0])
         line = _identity(group) | {name: plain(own.get(name)) for name in names}
         line["seeds"] = " ".join(str(run.config.get("seed")) for run in group.runs)
@@ -201,14 +200,14 @@ def means_table(runs: Sequence[RunSummary]) -> pl.DataFrame:
     return frame_of(lines)
 
 
-def _identity(group: SeedGroup) -> dict[str, Any]:
+def _identity(group: SeedGroup) -> Row:
     names = ("init", "scale", "loss", "head_width", "base", "new", "measured_on")
     return {name: group.rows[0][name] for name in names}
 
 
-def _groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
+def _groups(data: ByData) -> list[SeedGroup]:
     """Return the groups of each data, the best A_all first."""
-    return [group for part in by_data(runs) for group in seed_groups(part)]
+    return [group for part in data.values() for group in seed_groups(part)]
 
 
 def plain(value: object) -> object:

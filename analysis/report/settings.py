@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,42 +60,100 @@ _ONE = {
 """Settings that are said otherwise where their value is 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """The settings in which runs differ, initialisation and scale left out."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """What tells runs apart and what they share, looked up once for all that names them."""
 
+    runs: Sequence[RunSummary]
+    values: Mapping[int, Mapping[str, str | None]]
+    """The `values` of each run, by its identity."""
     of_init: tuple[str, ...]
-    """Settings of the initialisation: they tell apart runs that can be compared."""
+    """Settings of the initialisation that differ: such runs can be compared."""
     of_training: tuple[str, ...]
-    """Settings of data, stream and training: runs that differ here are not comparable."""
+    """Settings of data, stream and training that differ: such runs cannot be compared."""
+    without: Collection[str]
+    """Settings that are neither in the names nor in the title."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Names:
+        """Return the names of `runs`; with `run` if no setting tells two of them apart.
+
+        A setting that means nothing to some of them has one value, that of the others. Settings
+        `without` count as if all runs had the same.
+        """
+        every = {id(run): values(run) for run in runs}
+        known: dict[str, set[str]] = {}
+        for name, text in (pair for found in every.values() for pair in found.items()):
+            known.setdefault(name, set()).update([text] if text is not None else [])
+        left_out = (*_OWN, *without)
+        differing = [name for name in known if len(known[name]) > 1 and name not in left_out]
+        of_init = [name for name in differing if name in INIT_SETTINGS]
+        of_training = [name for name in differing if name not in of_init]
+        if len({identity(found, differing) for found in every.values()}) < len(runs):
+            of_init.append("run")
+        return cls(runs, every, tuple(of_init), tuple(of_training), without)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """All of them."""
+    def differing(self) -> tuple[str, ...]:
+        """The settings that differ, initialisation and scale left out."""
         return self.of_training + self.of_init
 
+    @property
+    def scales(self) -> list[str]:
+        """The different scales of new rows."""
+        return _scales(self.values.values())
 
-def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Differences:
-    """Return the settings in which `runs` differ; with `run` where those do not tell all apart.
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What stands in the columns: `init`, `scale` and what differs; `init` if nothing does."""
+        own = ["scale"] if len(self.scales) > 1 else []
+        if len({run.init for run in self.runs}) > 1 or not (own or self.differing):
+            own.insert(0, "init")
+        return (*own, *self.differing)
 
-    A setting that means nothing to some of them has one value, that of the others. Settings
-    `without` count as if all runs had the same.
-    """
-    every = [values(run) for run in runs]
-    names = [
-        n for n in dict.fromkeys(n for each in every for n in each) if n not in (*_OWN, *without)
-    ]
-    differing = [name for name in names if len({each.get(name) for each in every} - {None}) > 1]
-    of_init = [name for name in differing if name in INIT_SETTINGS]
-    of_training = [name for name in differing if name not in of_init]
-    if len({identity(run, differing) for run in runs}) < len(runs):
-        of_init.append("run")
-    return Differences(tuple(of_init), tuple(of_training))
+    @property
+    def title(self) -> str:
+        """What all have in common, in words."""
+        return common(self.runs, (*self.settings, *self.without))
+
+    @property
+    def columns(self) -> list[Column]:
+        """A column for each setting."""
+        return [
+            Column(SHORT.get(name, name), "run", meaning=_MEANINGS.get(name, ""))
+            for name in self.settings
+        ]
+
+    def cells(self, run: RunSummary) -> list[str]:
+        """Return what a run has in these columns."""
+        return [self.values[id(run)].get(name) or NOTHING for name in self.settings]
+
+    def words(self, run: RunSummary) -> str:
+        """Return the same in words: `least-square, calibrated, lr 0.1`."""
+        return ", ".join(self._said(run, self.settings))
+
+    def label(self, run: RunSummary) -> str:
+        """Return a short, distinct name: the initialisation and what differs."""
+        parts = self._said(run, (*(["scale"] if len(self.scales) > 1 else []), *self.differing))
+        return run.init + (f" ({', '.join(parts)})" if parts else "")
+
+    def _said(self, run: RunSummary, names: Sequence[str]) -> list[str]:
+        found = self.values[id(run)]
+        return [
+            text if name in ("init", "scale") else said(name, text)
+            for name in names
+            if (text := found.get(name) or NOTHING) != NOTHING
+        ]
 
 
-def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the initialisation, the scale and the settings `names` of a run."""
-    found = values(run)
+def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
+    """Return a short, distinct name for each run; settings `without` are not in the names."""
+    names = Names.of(runs, without=without)
+    return [names.label(run) for run in runs]
+
+
+def identity(found: Mapping[str, str | None], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the initialisation, the scale and the settings `names` among the values of a run."""
     return tuple(found.get(name) or NOTHING for name in ("init", "scale", *names))
 
 
@@ -148,27 +206,8 @@ def said(name: str, text: str) -> str:
     return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
 
 
-def _scales(runs: Sequence[RunSummary]) -> list[str]:
-    """Return the different scales of new rows."""
-    return list(dict.fromkeys(scale for run in runs if (scale := values(run)["scale"])))
-
-
-def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
-    """Return a short, distinct name for each run: the initialisation and what differs.
-
-    Settings `without` are left out of the names.
-    """
-    names = differences(runs, without=without).names
-    scales = _scales(runs)
-    result = []
-    for run in runs:
-        found = values(run)
-        parts = [found["scale"]] if found["scale"] and len(scales) > 1 else []
-        parts += [
-            said(name, text) for name in names if (text := found.get(name) or NOTHING) != NOTHING
-        ]
-        result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
-    return result
+def _scales(every: Iterable[Mapping[str, str | None]]) -> list[str]:
+    return list(dict.fromkeys(scale for each in every if (scale := each["scale"])))
 
 
 def _text(value: object) -> str:
@@ -213,7 +252,7 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
             shared.append((said(name, text), having))
     if "init" not in differing:
         shared.append((runs[0].init, runs))
-    if "scale" not in differing and (scales := _scales(runs)):
+    if "scale" not in differing and (scales := _scales(every)):
         shared.append((f"scale {scales[0]}", [run for run in runs if not run.is_solved]))
     of_methods: dict[str, list[str]] = {}
     for words, having in shared:
@@ -226,72 +265,37 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     return "; ".join(filter(None, [", ".join(filter(None, of_all)), *some]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunNames:
-    """The names of runs, each of which is the first of its line."""
-
-    settings: tuple[str, ...]
-    """What differs: `init`, `scale` and other settings; `init` where nothing does."""
-    title: str
-    """What all have in common, in words."""
-
-    @classmethod
-    def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> RunNames:
-        """Return the names of runs; settings `without` are neither in them nor in the title."""
-        differing = differences(runs, without=without).names
-        inits = dict.fromkeys(run.init for run in runs)
-        own = ["scale"] if len(_scales(runs)) > 1 else []
-        if len(inits) > 1 or not (own or differing):
-            own.insert(0, "init")
-        return cls((*own, *differing), common(runs, (*own, *differing, *without)))
-
-    @property
-    def columns(self) -> list[Column]:
-        """A column for each setting."""
-        return [
-            Column(SHORT.get(name, name), "run", meaning=_MEANINGS.get(name, ""))
-            for name in self.settings
-        ]
-
-    def cells(self, run: RunSummary) -> list[str]:
-        """Return what a run has in these columns."""
-        return [shown(run, name) for name in self.settings]
-
-    def words(self, run: RunSummary) -> str:
-        """Return the same in words: `least-square, calibrated, lr 0.1`."""
-        return ", ".join(
-            text if name in ("init", "scale") else said(name, text)
-            for name, text in zip(self.settings, self.cells(run), strict=True)
-            if text != NOTHING
-        )
+ByData = Mapping[str, Sequence[RunSummary]]
 
 
-def by_data(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
-    """Return the runs of each data in their order; those measured on test images first.
+def by_data(runs: Sequence[RunSummary]) -> ByData:
+    """Return the runs of each data in their order, those measured on test images first.
 
     Data: base and new classes, features, and images measured on; not where a cache lies.
+
+    Returns:
+        The runs by heading, their data in words: whole paths of the caches if the words of two
+        data are alike. Data that are the only ones have no heading.
     """
     parts: dict[str, list[RunSummary]] = {}
     for run in runs:
         parts.setdefault(run.data, []).append(run)
     ordered = sorted(parts.values(), key=lambda part: part[0].is_held_out)
-    return [tuple(part) for part in ordered]
-
-
-def headings(parts: Sequence[Sequence[RunSummary]]) -> list[str]:
-    """Return a heading for each part, its data in words; nothing if there is one part only.
-
-    If the words of two parts are alike, they name the whole paths of the caches.
-    """
-    if len(parts) < 2:
-        return [""] * len(parts)
-    names: list[str] = []
-    paths: list[str] = []
-    for run in (part[0] for part in parts):
-        known = [side["path"] for side in run.sides.values() if side["path"]]
-        for found, texts in ((names, [Path(side).name for side in known]), (paths, known)):
-            found.append(", on ".join(filter(None, [" → ".join(texts), run.measured_on])))
-    words = [
+    if len(ordered) < 2:
+        return {"": tuple(runs)}
+    names, paths = (
+        [_data_words(part[0], whole_paths=whole) for part in ordered] for whole in (False, True)
+    )
+    texts = [
         path if names.count(name) > 1 else name for name, path in zip(names, paths, strict=True)
     ]
-    return [f"Data {n} of {len(parts)}: {text}" for n, text in enumerate(words, start=1)]
+    return {
+        f"Data {n} of {len(ordered)}: {text}": tuple(part)
+        for n, (text, part) in enumerate(zip(texts, ordered, strict=True), start=1)
+    }
+
+
+def _data_words(run: RunSummary, *, whole_paths: bool) -> str:
+    known = [side["path"] for side in run.sides.values() if side["path"]]
+    texts = known if whole_paths else [Path(path).name for path in known]
+    return ", on ".join(filter(None, [" → ".join(texts), run.measured_on]))

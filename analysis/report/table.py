@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
@@ -27,6 +27,9 @@ Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
 NOTHING = "-"
 """Printed where there is no value."""
+AT_LEAST = "≥: at least, the level is reached before the first step."
+NOT_EVERY_TASK = "*: not in every task of every run."
+BEST = "Bold: the best of comparable runs."
 FEWEST = 6
 """Numbers that names in columns must leave room for: with fewer, words name the runs."""
 NARROWEST, WIDEST = 24, 60
@@ -162,35 +165,77 @@ class Table:
     """Whether deviations stand beside their means if there is room."""
     titles: Sequence[str] = ()
     """What stands above each section in LaTeX."""
+    title: str = ""
+    style: str = "bold"
+    """Of the title in the terminal."""
+    remarks: Sequence[str] | None = None
+    """Sentences below the table in the terminal, marks explained after the first; None: nothing
+    is below it."""
+    caption: str = ""
+    """Below the table in a text."""
+    is_bold: bool = False
+    """Whether bold numbers are the best of those that can be compared."""
+    about: Sequence[object] = ()
+    """The first run of each line."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.fitted(options.max_width)[0]
+        drawn, missing = self._fitted(options.max_width)
+        if self.title:
+            yield Text(self.title, style=self.style)
+        yield drawn
+        if self.remarks is None:
+            return
+        first, *others = self.remarks
+        below = [BEST] if self.is_bold and console.color_system else []
+        below += [first, *self.marks, *others]
+        if numbers := ", ".join(each.heading for each in missing):
+            wider = max(120, options.max_width + 40 * (options.max_width >= 120))
+            below.append(
+                f"Not shown in this width: {numbers} (a wider terminal, or COLUMNS={wider})."
+            )
+        if words := " ".join(filter(None, below)):
+            yield Text(words, style="dim")
 
     @property
     def lines(self) -> list[Cells]:
         """The lines of all sections."""
         return [cells for section in self.sections for cells in section]
 
-    def fitted(self, width: int) -> tuple[RichTable, list[Column]]:
-        """Return the table at most `width` columns wide, and the columns that are left out.
+    @property
+    def marks(self) -> list[str]:
+        """What the marks of the numbers mean."""
+        cells = [cell for line in self.lines for cell in line if isinstance(cell, Cell)]
+        bounded = any((cell.mean or "").startswith("≥") for cell in cells)
+        partial = any(cell.is_partial for cell in cells)
+        return [AT_LEAST] * bounded + [NOT_EVERY_TASK] * partial
+
+    @property
+    def below(self) -> str:
+        """What stands below the table in a text or on the page."""
+        return " ".join(filter(None, [self.caption, *self.marks, BEST * self.is_bold]))
+
+    def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:
+        """Return the table at most `width` columns wide, and the numbers that are left out.
 
         One number is always there, however narrow the terminal.
         """
+        for places, table in self._tries(width):
+            missing = [each for place, each in enumerate(self.columns) if place not in places]
+            if _width_of(table) <= width:
+                break
+        return table, missing
+
+    def _tries(self, width: int) -> Iterator[tuple[list[int], RichTable]]:
+        """Yield the table, narrower and narrower, and the places of its columns."""
         every = sum(column.need is not None for column in self.columns)
         tries = [(every, tight, beside) for beside in (self.beside, False) for tight in (0, 1)]
         tries += [(shown, 1, False) for shown in range(every - 1, min(FEWEST, every) - 1, -1)]
         for shown, tight, beside in tries:
             places = self._places(shown)
-            table = self.rich(places, is_tight=bool(tight), beside=beside)
-            if _width_of(table) <= width:
-                break
-        else:
-            for shown in range(every, 0, -1):
-                places = self._places(shown)
-                table = self._in_words(places, width)
-                if _width_of(table) <= width:
-                    break
-        return table, [each for place, each in enumerate(self.columns) if place not in places]
+            yield places, self.rich(places, is_tight=bool(tight), beside=beside)
+        for shown in range(every, 0, -1):
+            places = self._places(shown)
+            yield places, self._in_words(places, width)
 
     def _places(self, shown: int) -> list[int]:
         """Return the places of the columns if `shown` numbers are: those that are needed most."""
@@ -251,17 +296,21 @@ class Table:
             table.add_section()
         return table
 
-    def markdown(self) -> list[str]:
-        """Return the lines of the table as GitHub has them."""
+    def markdown(self) -> str:
+        """Return the title, the table as GitHub has it, and the caption."""
         heads = [column.in_markdown for column in self.columns]
         rows = [
             [c.in_markdown if isinstance(c, Cell) else escaped(str(c)) for c in cells]
             for cells in self.lines
         ]
-        return lines_of_table(heads, rows, numbers=sum(c.kind == "number" for c in self.columns))
+        numbers = sum(column.kind == "number" for column in self.columns)
+        above = [f"**{escaped(self.title)}**", ""] if self.title else []
+        below = ["", escaped(self.below), ""] if self.below else []
+        return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
 
     def latex(self, *comments: str) -> str:
-        """Return the comments and the `tabular`."""
+        """Return the `tabular`; title, caption and further comments stand above."""
+        comments = (self.title, self.below, *comments)
         parts = []
         for title, section in zip_longest(self.titles, self.sections):
             parts.append(r"  \midrule")

@@ -5,13 +5,12 @@ The terminal, Markdown, LaTeX and the page show the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.text import Text
+from rich.console import Group, RenderableType
 
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.report.measures import (
@@ -25,13 +24,10 @@ from clinit.analysis.report.measures import (
 )
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.seeds import SeedGroup, best_of_groups, known_of, seed_groups
-from clinit.analysis.report.settings import RunNames, differences, phrase
+from clinit.analysis.report.settings import Names, phrase
 from clinit.analysis.report.table import Cell, Cells, Column, Table
-from clinit.words import escaped, number_of
+from clinit.words import number_of
 
-AT_LEAST = "≥: at least, the level is reached before the first step."
-NOT_EVERY_TASK = "*: not in every task of every run."
-BEST = "Bold: the best of comparable runs."
 _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
     " new-task accuracy; 1 for random itself",
@@ -56,88 +52,31 @@ COLLAPSE = {
 """Headings of neural collapse, the names in a diagnosis, and what they mean."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReportTable:
-    """A table with what stands above and below it."""
-
-    table: Table
-    runs: Sequence[RunSummary]
-    """The first run of each line."""
-    title: str = ""
-    words: str | None = ""
-    """Below the table in the terminal; None: nothing is."""
-    caption: str = ""
-    """Below the table in a text."""
-    reading: Reading = "equal-level"
-    is_bold: bool = False
-    """Whether bold numbers are the best of those that can be compared."""
-    style: str = "bold"
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        drawn, missing = self.table.fitted(options.max_width)
-        if self.title:
-            yield Text(self.title, style=self.style)
-        yield drawn
-        if self.words is None:
-            return
-        below = [BEST] if self.is_bold and console.color_system else []
-        below += [self.words, *self.marks]
-        below += [] if self.reading == "equal-level" else [f"gain: {self.reading}."]
-        if self.runs[0].skip_start:
-            below.append("The points before the first step are left out.")
-        if numbers := ", ".join(each.heading for each in missing if each.need is not None):
-            wider = max(120, options.max_width + 40 * (options.max_width >= 120))
-            below.append(
-                f"Not shown in this width: {numbers} (a wider terminal, or COLUMNS={wider})."
-            )
-        if words := " ".join(filter(None, below)):
-            yield Text(words, style="dim")
-
-    @property
-    def marks(self) -> list[str]:
-        """What the marks of the numbers mean."""
-        cells = [cell for line in self.table.lines for cell in line if isinstance(cell, Cell)]
-        bounded = any((cell.mean or "").startswith("≥") for cell in cells)
-        partial = any(cell.is_partial for cell in cells)
-        return [AT_LEAST] * bounded + [NOT_EVERY_TASK] * partial
-
-    @property
-    def below(self) -> str:
-        """What stands below the table in a text or on the page."""
-        return " ".join(filter(None, [self.caption, *self.marks, BEST * self.is_bold]))
-
-    def markdown(self) -> str:
-        """Return a title, the table and a caption; the best numbers in bold."""
-        parts = [f"**{escaped(self.title)}**", "", *self.table.markdown()]
-        return "\n".join([*parts, "", escaped(self.below), ""])
-
-    def latex(self) -> str:
-        """Return a `tabular`; title and caption are comments above."""
-        return self.table.latex(self.title, self.below)
-
-
-def ranking(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> ReportTable:
+def ranking(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
     """Return one line per group of seeds on the same data, the best first."""
     groups = seed_groups(runs)
     measures = known_of(groups, ranked_measures(reading))
     found = _table(groups, measures, reading, without=("seed",), needed=MOST_NEEDED)
-    places = [str(place) for place in range(1, len(groups) + 1)]
-    sections = [[[at, *line] for at, line in zip(places, found.table.lines, strict=True)]]
-    columns = [Column("#", "number"), *found.table.columns]
-    table = replace(found.table, columns=columns, sections=sections, beside=True)
-    return replace(found, table=table, words=f"Ranked by A_all{_over_seeds(groups)}.")
+    return replace(
+        found,
+        columns=[Column("#", "number"), *found.columns],
+        sections=[[[str(at), *line] for at, line in enumerate(found.lines, start=1)]],
+        beside=True,
+        remarks=[f"Ranked by A_all{_over_seeds(groups)}.", *_conditions(runs, reading)],
+    )
 
 
-def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> ReportTable:
+def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> Table:
     """Return further metrics, one line per group of seeds on the same data."""
     groups = seed_groups(runs, ranked=ranked)
     measures = known_of(groups, FURTHER_MEASURES)
     found = _table(groups, measures, without=("seed",), key=_comparable)
     over = _over_seeds(groups)[2:]
-    return replace(found, title="", words=f"{over}." if over else "")
+    remarks = [f"{over}." if over else "", *_conditions(runs)]
+    return replace(found, title="", remarks=remarks)
 
 
-def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> ReportTable:
+def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
     """Return one line per run on the same data, under what they have in common."""
     groups = [SeedGroup.of([run]) for run in runs]
     measures = known_of(groups, run_measures(reading))
@@ -146,11 +85,11 @@ def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> R
 
 def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> RenderableType:
     """Return one table per task and group of comparable runs, all on the same data."""
-    of_training = differences(runs).of_training
+    of_training = Names.of(runs).of_training
     rows = [(run, [_task_row(task) for task in run.row()["tasks"]]) for run in runs]
     every = [SeedGroup((run,), (task,)) for run, tasks in rows for task in tasks]
     measures = known_of(every, task_measures(reading))
-    parts: list[ReportTable] = []
+    parts: list[Table] = []
     for _, chosen in groupby(rows, key=lambda pair: pair[0].key):
         group = list(chosen)
         for index, task in enumerate(group[0][1]):
@@ -160,14 +99,15 @@ def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> 
             found = _table(
                 lines, measures, reading, names_of=runs, without=of_training, key=_of_run
             )
-            parts.append(replace(found, title=f"\n{heading}", words=None, is_bold=False))
+            parts.append(replace(found, title=f"\n{heading}", remarks=None, is_bold=False))
     words = "A_0, end: A_new before the first step and after the last."
-    return Group(*parts[:-1], *(replace(each, words=words) for each in parts[-1:]))
+    remarks = [words, *_conditions(runs, reading)]
+    return Group(*parts[:-1], *(replace(each, remarks=remarks) for each in parts[-1:]))
 
 
-def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> ReportTable:
+def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Table:
     """Return one line per run: its head at the end of the last task, or of every task."""
-    names = RunNames.of(runs)
+    names = Names.of(runs)
     numbers = [
         Column(heading, "number", need=place, meaning=meaning)
         for place, (heading, (_, meaning)) in enumerate(COLLAPSE.items())
@@ -189,18 +129,20 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Re
     if not per_task:
         sections = [[line for section in sections for line in section]]
     task_column = Column("task", meaning="The task after which the head is measured.")
-    return ReportTable(
-        Table([*names.columns, task_column, *numbers], sections, [*map(names.words, lines)]),
-        lines,
-        "At the end of every task" if per_task else "At the end of the last task",
-        "On buffer and new training images; 0: full collapse.",
+    return Table(
+        [*names.columns, task_column, *numbers],
+        sections,
+        [*map(names.words, lines)],
+        title="At the end of every task" if per_task else "At the end of the last task",
         style="italic",
+        remarks=["On buffer and new training images; 0: full collapse.", *_conditions(runs)],
+        about=lines,
     )
 
 
 def text_table(
     runs: Sequence[RunSummary], reading: Reading = "equal-level", *, metrics: bool = False
-) -> ReportTable:
+) -> Table:
     """Return means over seeds, all columns of them: of the ranking or of further `metrics`."""
     groups = seed_groups(runs)
     measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(reading))
@@ -234,7 +176,7 @@ def _table(
     key: Callable[[SeedGroup], str] | None = None,
     names_of: Sequence[RunSummary] = (),
     is_seeded: bool = False,
-) -> ReportTable:
+) -> Table:
     """Return one line per group: its names, its number of seeds and its measures.
 
     Args:
@@ -248,7 +190,7 @@ def _table(
         is_seeded: Whether the number of seeds has a column even if each has one.
     """
     runs = [group.runs[0] for group in groups]
-    names = RunNames.of(names_of or runs, without=without)
+    names = Names.of(names_of or runs, without=without)
     seeded = is_seeded or any(len(group.runs) > 1 for group in groups)
     no_best = [False] * len(groups)
     best = [no_best if key is None else best_of_groups(groups, each, key) for each in measures]
@@ -274,13 +216,21 @@ def _table(
             for n, each in enumerate(measures)
         ),
     ]
-    return ReportTable(
-        Table(columns, sections, [*map(names.words, runs)]),
-        runs,
-        names.title,
-        reading=reading,
+    return Table(
+        columns,
+        sections,
+        [*map(names.words, runs)],
+        title=names.title,
+        remarks=["", *_conditions(runs, reading)],
+        about=runs,
         is_bold=key is not None and len({key(group) for group in groups}) < len(groups),
     )
+
+
+def _conditions(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> list[str]:
+    """Return in words what is not as by default."""
+    skipped = ["The points before the first step are left out."] * runs[0].skip_start
+    return [f"gain: {reading}."] * (reading != "equal-level") + skipped
 
 
 def _meaning(measure: Measure, runs: Sequence[RunSummary], reading: Reading) -> str:

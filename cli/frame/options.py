@@ -272,7 +272,7 @@ def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Comma
             key: value.value if isinstance(value := values[key], StrEnum) else value
             for key in options
         }
-        for moment in ("mean", "std"):
+        for moment in {"mean", "std"} & found.keys():
             found[moment] = numbers(f"--{moment}", found[moment])
         return owner(**found)
 

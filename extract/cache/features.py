@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,48 @@ class FeatureSet:
         features = select_rows(self.features, np.flatnonzero(chosen))
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
+
+    def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
+        """Return a set without a row, of these classes or others, and of the same width."""
+        empty = np.empty((0, self.dim), dtype=self.features.dtype)
+        names = self.class_names if class_names is None else class_names
+        return FeatureSet(empty, np.empty(0, dtype=np.int64), names)
+
+    def first(self, per_class: int) -> FeatureSet:
+        """Return the first `per_class` rows of each class, sorted by class."""
+        order = np.argsort(self.labels, kind="stable")
+        labels = self.labels[order]
+        rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
+        taken = order[rank < per_class]
+        return FeatureSet(self.features[taken], self.labels[taken], self.class_names)
+
+    def renumbered(
+        self, place: Int[np.ndarray, " classes"], class_names: tuple[str, ...]
+    ) -> FeatureSet:
+        """Return the rows under other numbers of their classes; place -1 leaves a class out.
+
+        Args:
+            place: The new number of each class.
+            class_names: The names under the new numbers.
+        """
+        labels = place[self.labels]
+        there = labels >= 0
+        return FeatureSet(self.features[there], labels[there], class_names)
+
+    def named(self, class_names: tuple[str, ...]) -> FeatureSet:
+        """Return the rows of classes among `class_names`, labelled by their places in these."""
+        row_of = {name: row for row, name in enumerate(class_names)}
+        place = np.array([row_of.get(name, -1) for name in self.class_names], dtype=np.int64)
+        return self.renumbered(place, class_names)
+
+    @classmethod
+    def joined(cls, parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
+        """Return rows one behind the other, whose labels are numbers of the same classes."""
+        return cls(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.labels for part in parts]),
+            class_names,
+        )
 
     def dataset(self) -> TensorDataset:
         """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.

@@ -29,6 +29,7 @@ from safetensors.numpy import save
 from clinit.errors import CacheError, HeadError, unreadable
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.arrays.numpy_files import NpzFile
+from clinit.extract.cache.features import FeatureSet
 from clinit.extract.dataset.known import is_text
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
@@ -132,6 +133,11 @@ def top1(
         logits += head.bias
         correct += int((logits.argmax(axis=1) == targets[rows]).sum())
     return Top1(correct, len(wanted))
+
+
+def accuracy(head: Head, rows: FeatureSet) -> Top1:
+    """Return the accuracy of a head on rows whose labels are numbers of its rows."""
+    return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,6 +113,30 @@ def scan(
             remedy="Complete the folder, or leave out --strict to go on with what is there.",
         )
     return Scan(manifest, warnings, layout.kind)
+
+
+def scan_splits(
+    dataset: str,
+    root: Path,
+    splits: Sequence[str] = (),
+    *,
+    strict: bool = False,
+    doing: Callable[[str], AbstractContextManager[object]] = lambda words: nullcontext(),
+) -> Iterator[Scan]:
+    """Yield the images of each split under `root`; data set, root, strict and errors as in `scan`.
+
+    Args:
+        dataset: The kind of data set.
+        root: Its folder.
+        splits: Which; default: those that exist.
+        strict: Whether warnings are errors.
+        doing: Entered with a few words while a split is scanned.
+    """
+    # If no split is found, the error of scanning one names what was looked for.
+    for split in splits or available_splits(dataset, root) or ("train",):
+        with doing(f"Scanning {split} …"):
+            found = scan(dataset, root, split, strict=strict)
+        yield found
 
 
 def available_splits(dataset: str, root: Path) -> tuple[str, ...]:

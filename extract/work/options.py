@@ -98,7 +98,7 @@ class ExtractOptions(NetworkOptions):
         if self.dataset is not None:
             check_known(self.dataset)  # before anything heavy is loaded
         from clinit.extract.dataset.manifest import read_manifest
-        from clinit.extract.dataset.scan import available_splits, scan
+        from clinit.extract.dataset.scan import scan_splits
 
         if self.manifest is not None:
             given = read_manifest(self.manifest)
@@ -111,11 +111,10 @@ class ExtractOptions(NetworkOptions):
             yield given
             return
         assert self.dataset is not None
-        # If no split is found, the error of scanning one names what was looked for.
-        every = available_splits(self.dataset, self.root) or ("train",)
-        for name in (self.split,) if self.split is not None else every:
-            with doing(f"Scanning {name} …"):
-                scanned = scan(self.dataset, self.root, name, strict=self.strict)
+        splits = () if self.split is None else (self.split,)
+        for scanned in scan_splits(
+            self.dataset, self.root, splits, strict=self.strict, doing=doing
+        ):
             for warning in scanned.warnings:
                 warn(warning)
             yield scanned.manifest

@@ -17,14 +17,14 @@ import numpy as np
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.experiment import grown_head
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured
-from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of, joined_rows, no_rows
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, open_model
 from clinit.headtrain.model.model_file import Change, ModelFacts
 from clinit.headtrain.model.old_rows import old_rows
@@ -147,11 +147,12 @@ def add_images(
         if not model.facts.class_names:
             _check_first(model, names, config, old)
 
-    images = image_features(model, job, check)
+    images = image_features(model, job, config.hold_out, check)
     data = job.where_from(model, images)
     if old is not None:
         old = _old_classes(old, model, listener)
         data["old"] = old.description
+        old = measured(old, config.hold_out)
     with listener.training() as observer:
         added = add(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
@@ -195,20 +196,18 @@ def add(
 
     Args:
         model: The model; it is not changed.
-        images: Features of the new images, of the model's own network.
+        images: Features of the new images, of the model's own network, some of them held out.
         config: How.
-        old: Features of old classes, in place of what the model remembers.
+        old: Features of old classes, in place of what the model remembers, some held out too.
         replacing: Whether classes that the model has are replaced.
         data: Where the images are from, for the history.
         observer: Called with each event of the experiment.
 
     Raises:
         ModelError: If the model has one of the classes already, has none that could be replaced,
-            or lacks what is asked for; if discriminants of single images would not be trained; or
-            if the first classes of a model cannot be fitted.
+            or lacks what is asked for; or if discriminants of single images would not be trained.
     """
-    arriving = measured(images, config.hold_out)
-    if config.init == "lda" and not config.iterations and arriving.train.counts().max() == 1:
+    if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
         # Only a second image says how high a discriminant is beside the rows of the old classes.
         raise ModelError(
             "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
@@ -218,30 +217,29 @@ def add(
         )
     places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
     left = model.without([model.facts.class_names[row] for row in places]) if places else model
-    given = _given(left, arriving, old, config.hold_out)
+    given = _given(left, images, old)
     tested = given.val
     if left.memory is not None and not len(tested.labels):
         tested = left.memory.held_out
     if left.facts.class_names:
-        head, kind = _grown_head(left, arriving, given, tested, config, observer)
+        head, kind = _grown_head(left, images, given, tested, config, observer)
     else:
-        _check_first(model, images.class_names, config, old)
-        head, _ = fit_head(arriving, FIRST_FIT)
+        head, _ = fit_head(images, FIRST_FIT)
         kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
     assert head.class_names is not None
-    labels = arriving.val.labels + left.head.num_classes
-    held = FeatureSet(arriving.val.features, labels, head.class_names)
+    labels = images.val.labels + left.head.num_classes
+    held = FeatureSet(images.val.features, labels, head.class_names)
     found = None
     # Rows of one kind alone say little of the others, where there are others.
     if (len(tested.labels) or not left.facts.class_names) and len(held.labels):
-        found = temperature_of(head, joined_rows([tested, held], head.class_names))
+        found = temperature_of(head, FeatureSet.joined([tested, held], head.class_names))
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
     # A number that no task of the model has had, not even one that was removed.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
-    tasks = (*left.facts.tasks, *(task for _ in arriving.class_names))
+    tasks = (*left.facts.tasks, *(task for _ in images.class_names))
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, temperature=found)
-    grown = replace(left, facts=facts, head=head, memory=_memory(left, arriving, config, given))
+    grown = replace(left, facts=facts, head=head, memory=_memory(left, images, config, given))
     if places:  # the classes that replace others take their rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
@@ -249,9 +247,9 @@ def add(
     old_after, new_after = accuracy(head, tested), accuracy(head, held)
     change = Change.now(
         "replace" if places else "add",
-        arriving.class_names,
+        images.class_names,
         task=task,
-        images=dict(zip(arriving.class_names, arriving.train.counts().tolist(), strict=True)),
+        images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
         data={**(data or {}), "old_rows": kind},
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
@@ -259,7 +257,7 @@ def add(
     return Addition(
         model=grown.after(change),
         replaced=len(places),
-        old_before=accuracy(model.head, in_rows_of(model.head, tested)),
+        old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
     )
@@ -267,7 +265,7 @@ def add(
 
 def _grown_head(
     left: Model,
-    arriving: Source,
+    images: Source,
     given: Source,
     tested: FeatureSet,
     config: AddConfig,
@@ -275,25 +273,25 @@ def _grown_head(
 ) -> tuple[Head, str]:
     """Return the head of an experiment of one task, and what stood for images of old classes."""
     rows, kind = old_rows(
-        config.old_rows, left.head, left.memory, arriving.train, given=given.train, seed=config.seed
+        config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
     )
     on_gpu = left.backbone.config.device.startswith("cuda")
-    stream = Stream(
-        method="rehearsal" if len(rows.labels) else "naive",
-        tasks=1,
-        iterations=config.iterations,
-        buffer=len(rows.labels) or None,
-        eval_every=max(1, config.iterations),
-        seed=config.seed,
-        class_order=arriving.class_names,
+    study = Study(
+        stream=Stream(
+            method="rehearsal" if len(rows.labels) else "naive",
+            tasks=1,
+            iterations=config.iterations,
+            buffer=len(rows.labels) or None,
+            eval_every=max(1, config.iterations),
+            seed=config.seed,
+            class_order=images.class_names,
+        ),
+        start=Start(init=config.init),
+        training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
-    training = Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu")
-    study = Study(stream=stream, start=Start(init=config.init), training=training)
     plain = replace(left.head, fingerprint="")
-    base, new = Source(rows, tested), Source(arriving.train, arriving.val)
-    (record,) = run_experiment(base, new, plain, [study], observer=observer)
-    assert record.head is not None
-    return record.head, kind
+    old, new = Source(rows, tested), Source(images.train, images.val)
+    return grown_head(plain, old, new, study, observer=observer), kind
 
 
 def _check_first(
@@ -334,8 +332,8 @@ def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) ->
     return [row_of[name] for name in known]
 
 
-def _given(left: Model, arriving: Source, old: Source | None, share: float) -> Source:
-    """Return given features of old classes, and others of them that are held out; or no rows.
+def _given(left: Model, images: Source, old: Source | None) -> Source:
+    """Return given rows of old classes with the labels of the head; without any, no rows.
 
     No row that the model remembers as held out is among those to compute rows from.
 
@@ -343,10 +341,9 @@ def _given(left: Model, arriving: Source, old: Source | None, share: float) -> S
         ModelError: If none of their classes is one of the model.
     """
     if old is None:
-        nothing = replace(no_rows(arriving.train), class_names=left.facts.class_names)
+        nothing = images.train.nothing(left.facts.class_names)
         return Source(nothing, nothing)
-    parts = measured(old, share)
-    train, held_out = (in_rows_of(left.head, each) for each in (parts.train, parts.val))
+    train, held_out = (each.named(left.facts.class_names) for each in (old.train, old.val))
     if not len(train.labels):
         raise ModelError(
             f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"
@@ -360,7 +357,7 @@ def _given(left: Model, arriving: Source, old: Source | None, share: float) -> S
     return Source(train, held_out)
 
 
-def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> Memory:
+def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:
     """Return what the new model remembers.
 
     That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
@@ -377,4 +374,4 @@ def _memory(left: Model, arriving: Source, config: AddConfig, given: Source) -> 
         memory = of(given)
     elif len(given.train.labels):
         memory = of(given).updated(memory)
-    return memory.joined(of(arriving))
+    return memory.joined(of(images))

@@ -24,7 +24,7 @@ from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, no_rows, renumbered
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, Written, model_args
 from clinit.headtrain.model.model_file import Change, ModelFacts
 from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
@@ -136,11 +136,11 @@ class TrainedRun:
             splits = open_cache(path).splits
             if split in splits and _are_others(told, splits[split]):
                 raise _other_cache(path, f"its {split} rows differ", option)
-            rows = splits[split].load() if split in splits else no_rows(splits["train"].load())
+            rows = splits[split].load() if split in splits else splits["train"].load().nothing()
             row_of = {name: row for row, name in enumerate(self.class_names) if start <= row < stop}
             places = np.array([row_of.get(name, -1) for name in rows.class_names], dtype=np.int64)
-            parts.append(renumbered(rows, places, self.class_names))
-        return joined_rows(parts, self.class_names)
+            parts.append(rows.renumbered(places, self.class_names))
+        return FeatureSet.joined(parts, self.class_names)
 
     def memory(self, depends_on: Mapping[str, str]) -> tuple[Memory | None, tuple[str, ...]]:
         """Return the statistics of all training rows, and held-out features; or a note why not.
@@ -152,7 +152,7 @@ class TrainedRun:
         if not self.changed and not self.is_projected:
             try:
                 train, val = self.rows("train"), self.rows("val")
-                held_out = first_rows(val, HELD_OUT_PER_CLASS)
+                held_out = val.first(HELD_OUT_PER_CLASS)
                 return Memory.of(train, depends_on, held_out=held_out), ()
             except (CacheError, StorageError) as error:
                 why = str(error)

@@ -16,15 +16,16 @@ import numpy as np
 
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
-from clinit.headtrain.model.memory import Memory, accuracy, in_rows_of
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.model_file import Change
 from clinit.headtrain.model.settings import RememberConfig
@@ -107,12 +108,15 @@ def check_apart(writes: Path, reads: Path) -> None:
         )
 
 
-def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]], object]) -> Source:
+def image_features(
+    model: Model, job: ImageJob, hold_out: float, check: Callable[[Sequence[str]], object]
+) -> Source:
     """Return the features of a folder of images; they are refused if an image has changed.
 
     Args:
         model: Whose network computes them.
         job: The images, and where their features are kept.
+        hold_out: As in `measured`.
         check: Called with the class names before anything is computed.
 
     Raises:
@@ -123,8 +127,17 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
     for reads in (root, Path(model.origin)):
         for writes in (job.out, folder):
             check_apart(writes, reads)
+    manifests: dict[str, Manifest] = {}
     with listener.doing("Listing the images …"):
-        manifests = _list_images(root, listener)
+        for scanned in scan_splits("folder", root):
+            manifests[scanned.manifest.split] = scanned.manifest
+            for warning in scanned.warnings:
+                listener.warn(warning)
+    if "train" not in manifests:
+        raise ManifestError(
+            f"{root} holds a folder val, but no folder train",
+            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
+        )
     check(manifests["train"].class_names)
     network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
@@ -156,23 +169,7 @@ def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]],
             remedy="Add or replace images, or remove the folders of these classes, and give another"
             " folder with `--features`; or read them again with `--retry-invalid`.",
         )
-    return source
-
-
-def _list_images(root: Path, listener: Listener) -> dict[str, Manifest]:
-    """Return the manifests of a folder of class folders, or of its `train` and `val`."""
-    manifests = {}
-    for split in available_splits("folder", root) or ("train",):
-        scanned = scan("folder", root, split)
-        manifests[split] = scanned.manifest
-        for warning in scanned.warnings:
-            listener.warn(warning)
-    if "train" not in manifests:
-        raise ManifestError(
-            f"{root} holds a folder val, but no folder train",
-            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
-        )
-    return manifests
+    return measured(source, hold_out)
 
 
 def _same_content(
@@ -262,9 +259,8 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
                 " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
             )
 
-    source = image_features(model, job, check_own)
-    parts = measured(source, config.hold_out)
-    train, held_out = (in_rows_of(model.head, each) for each in (parts.train, parts.val))
+    source = image_features(model, job, config.hold_out, check_own)
+    train, held_out = (each.named(model.facts.class_names) for each in (source.train, source.val))
     memory = Memory.of(
         train,
         model.depends_on,

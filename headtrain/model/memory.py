@@ -28,7 +28,6 @@ from safetensors.numpy import save
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1, head_rows, top1
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
 from clinit.files.paths import check_readable
@@ -100,8 +99,8 @@ class Memory:
             averaged=len(present),
             exact=True,
             freedom=float((1 - 1 / present).mean()) if len(present) else 0.0,
-            held_out=no_rows(rows) if held_out is None else held_out,
-            kept=first_rows(rows, keep),
+            held_out=rows.nothing() if held_out is None else held_out,
+            kept=rows.first(keep),
             backbone=dict(backbone),
             variances=_variances(rows) if with_variances else None,
         )
@@ -157,6 +156,10 @@ class Memory:
         shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
         covariance = shares[0] * self.covariance + shares[1] * new.covariance
         places = len(self.class_names) + np.arange(len(new.class_names))
+
+        def both(one: FeatureSet, other: FeatureSet) -> FeatureSet:
+            return FeatureSet.joined([one, other.renumbered(places, names)], names)
+
         variances = None
         if self.variances is not None or new.variances is not None:
             variances = np.concatenate([_variances_or_shared(each) for each in (self, new)])
@@ -169,8 +172,8 @@ class Memory:
             averaged=averaged,
             freedom=float(shares @ [self.freedom, new.freedom]),
             exact=self.exact and new.exact,
-            held_out=joined_rows([self.held_out, renumbered(new.held_out, places, names)], names),
-            kept=joined_rows([self.kept, renumbered(new.kept, places, names)], names),
+            held_out=both(self.held_out, new.held_out),
+            kept=both(self.kept, new.kept),
             variances=variances,
         )
 
@@ -191,8 +194,8 @@ class Memory:
             means=self.means[picked],
             averaged=min(self.averaged, left),
             exact=not left or (self.exact and left == int(self.known.sum())),
-            held_out=renumbered(self.held_out, place, names),
-            kept=renumbered(self.kept, place, names),
+            held_out=self.held_out.renumbered(place, names),
+            kept=self.kept.renumbered(place, names),
             variances=None if self.variances is None else self.variances[picked],
         )
 
@@ -225,21 +228,6 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
         )
 
 
-def no_rows(like: FeatureSet) -> FeatureSet:
-    """Return a set without a row, of the classes and the width of another."""
-    empty = np.empty((0, like.dim), dtype=like.features.dtype)
-    return FeatureSet(empty, np.empty(0, dtype=np.int64), like.class_names)
-
-
-def first_rows(rows: FeatureSet, per_class: int) -> FeatureSet:
-    """Return the first `per_class` rows of each class, sorted by class."""
-    order = np.argsort(rows.labels, kind="stable")
-    labels = rows.labels[order]
-    rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
-    taken = order[rank < per_class]
-    return FeatureSet(rows.features[taken], rows.labels[taken], rows.class_names)
-
-
 def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
     found = np.zeros((len(rows.class_names), rows.dim), dtype=np.float32)
     for label in np.unique(rows.labels):
@@ -251,41 +239,6 @@ def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
     if memory.variances is not None:
         return memory.variances
     return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)
-
-
-def joined_rows(parts: Sequence[FeatureSet], names: tuple[str, ...]) -> FeatureSet:
-    """Return rows one behind the other, whose labels are numbers of the same classes."""
-    return FeatureSet(
-        np.concatenate([part.features for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-        names,
-    )
-
-
-def renumbered(
-    rows: FeatureSet, place: Int[np.ndarray, " classes"], names: tuple[str, ...]
-) -> FeatureSet:
-    """Return rows under other numbers of their classes; those of a class at place -1 are left out.
-
-    Args:
-        rows: The rows.
-        place: The new number of each of their classes.
-        names: The names of the classes under the new numbers.
-    """
-    labels = place[rows.labels]
-    there = labels >= 0
-    return FeatureSet(rows.features[there], labels[there], names)
-
-
-def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
-    """Return the rows of classes that the head knows by name, with the labels of its rows."""
-    assert head.class_names is not None
-    return renumbered(rows, head_rows(head, rows.class_names), head.class_names)
-
-
-def accuracy(head: Head, rows: FeatureSet) -> Top1:
-    """Return the accuracy of a head on rows whose labels are numbers of its rows."""
-    return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))
 
 
 MEMORY_FILE = "memory.safetensors"

@@ -22,7 +22,6 @@ more ways than a few new ones.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -33,7 +32,7 @@ from sklearn.covariance import ledoit_wolf
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.model.memory import Memory, in_rows_of, joined_rows, no_rows
+from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.statistics.old_classes import paired_rows, root
 from clinit.headtrain.stream.buffer import drawn_per_class
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -72,7 +71,7 @@ def old_rows(
     names = head.class_names
     assert names is not None
     if choice == "none":
-        return FeatureSet(new.features[:0], new.labels[:0], names), "none"
+        return new.nothing(names), "none"
     has_rows = np.zeros(len(names), dtype=bool)
     taken: list[FeatureSet] = []
     kinds: list[str] = []
@@ -91,7 +90,7 @@ def old_rows(
             take(pseudo_features(known, _per_class(known), seed), f"rows drawn from {what}")
 
     if choice in ("auto", "kept") and given is not None:
-        take(in_rows_of(head, given), "real rows of the cache")
+        take(given.named(names), "real rows of the cache")
     if choice in ("auto", "kept") and memory is not None:
         least = 1 if choice == "kept" else _per_class(memory)
         enough = (memory.kept.counts() >= least)[memory.kept.labels]
@@ -107,7 +106,7 @@ def old_rows(
             remedy=f"Leave out `--old-rows {choice}`; or let the model remember some, `clinit"
             " remember MODEL IMAGES --out NEW`, to keep rows with `--keep N`.",
         )
-    return joined_rows(taken, names), ", ".join(kinds)
+    return FeatureSet.joined(taken, names), ", ".join(kinds)
 
 
 def _per_class(memory: Memory) -> int:
@@ -173,7 +172,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
     means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     even = np.trace(covariance) / head.dim * np.eye(head.dim)
     widened = WIDENING * ((1 - ROUNDING) * covariance + ROUNDING * even)
-    empty = replace(no_rows(new), class_names=head.class_names)
+    empty = new.nothing(head.class_names)
     return Memory(
         class_names=head.class_names,
         counts=np.ones(head.num_classes, dtype=np.int64),

@@ -352,6 +352,26 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
         raise damaged(path, f"it does not hold parameters ({error})") from error
 
 
+def read_records(paths: Sequence[Path]) -> list[RunRecord]:
+    """Read all records at or below `paths`, each once.
+
+    Raises:
+        RecordError: If there is none at one of the paths, or one that cannot be read.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        folders = find_records(path) if path.exists() else []
+        if not folders:
+            looked = f"looked for folders that hold {INFO}" if path.exists() else "nothing is there"
+            raise RecordError(
+                f"no run record at or below {path}: {looked}",
+                remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
+                " then `clinit report runs`.",
+            )
+        found |= dict.fromkeys(folder.resolve() for folder in folders)
+    return [read_record(folder) for folder in found]
+
+
 def find_records(path: Path) -> list[Path]:
     """Return the records at or below `path`, sorted.
 

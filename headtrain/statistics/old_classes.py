@@ -39,22 +39,20 @@ class OldClasses:
     means: Float[np.ndarray, "classes dim"]
     root: Float[np.ndarray, "dim dim"]
     """A, symmetric."""
-    mean: Float[np.ndarray, " dim"]
-    """Ave h over all their rows, each class counting the same."""
     second: Float[np.ndarray, "dim dim"]
-    """Ave h h^T."""
+    """Ave h h^T over all their rows, each class counting the same."""
 
     @classmethod
     def of(cls, statistics: ClassStatistics) -> OldClasses:
         """Return what class-balanced statistics of all rows of these classes hold."""
         labels = np.flatnonzero(statistics.totals)
         freedom = float((1 - 1 / statistics.totals[labels]).mean())
-        within, mean = to_numpy(statistics.within_covariance), to_numpy(statistics.mean)
+        means, within = statistics.class_means, to_numpy(statistics.within_covariance)
+        mean = to_numpy(statistics.mean)
         return cls(
             labels=labels,
-            means=to_numpy(statistics.class_means)[labels],
+            means=to_numpy(means)[labels],
             root=root(within / freedom if freedom else 0 * within),
-            mean=mean,
             second=to_numpy(statistics.total_covariance) + np.outer(mean, mean),
         )
 

@@ -91,10 +91,9 @@ class Source:
 
 def no_base(new: Source) -> Source:
     """Return the base of a stream that starts from nothing: no class, no row, a head of no row."""
-    dim, dtype = new.train.dim, new.train.features.dtype
-    nothing = FeatureSet(np.empty((0, dim), dtype), np.empty(0, dtype=np.int64), ())
+    nothing = new.train.nothing(())
     identifier = new.fingerprint.backbone_identifier if new.fingerprint.fields else ""
-    rows = np.empty((0, dim), np.float32), np.empty(0, np.float32)
+    rows = np.empty((0, nothing.dim), np.float32), np.empty(0, np.float32)
     return Source(nothing, nothing, head=Head(*rows, (), identifier))
 
 
@@ -225,12 +224,10 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
         if memory is not None and split in stored:
             notes.append(disk_note(split, memory))
     train = parts["train"]
-    empty = np.empty((0, train.dim), dtype=train.features.dtype)
-    none = FeatureSet(empty, np.empty(0, dtype=np.int64), train.class_names)
     of_val = cache.splits["val"].fingerprint if "val" in parts else Fingerprint()
     return Source(
         train=train,
-        val=parts.get("val", none),
+        val=parts.get("val") or train.nothing(),
         path=str(cache.path),
         fingerprint=cache.split("train").fingerprint,
         val_manifest=of_val.manifest,

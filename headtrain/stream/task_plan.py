@@ -143,7 +143,7 @@ def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Sh
         return (Share(0, total, batch_size),)
     if not start or OLD_ROWS[method] == "none":
         return (Share(start, total, batch_size),)
-    if mix == "text" or rows.num_base in (0, start):
+    if mix != "sgm" or rows.num_base in (0, start):
         return (Share(start, total, half), Share(0, start, batch_size - half))
     earlier = batch_size // 8
     return (
@@ -276,10 +276,10 @@ class TaskPlan:
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
-        """Draw the batches of a task."""
+        """Draw the batches of a task; of a second draw the old rows are used alone."""
         stream, random = self._stream, generator(self._stream.seed, draw, rows.number)
         first_new, iterations, size = rows.num_old, stream.iterations, stream.rows_per_batch
-        if stream.mix == "uniform":
+        if stream.mix == "uniform" and draw is Draw.BATCHES:
             return draw_uniform(
                 random, rows.labels, first_new=first_new, iterations=iterations, batch_size=size
             )

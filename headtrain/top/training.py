@@ -67,8 +67,8 @@ class TopMethod:
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return what to minimise, and the detached loss of each row of `batch` for the record.
 
-        `second` holds as many old rows as `batch`, drawn apart from them, if `draws` is 2 and
-        there are old rows; otherwise it is None.
+        `second` holds old rows drawn apart from those of `batch`, as many unless batches are
+        uniform, if `draws` is 2 and there are old rows; otherwise it is None.
         """
         raise NotImplementedError
 

@@ -7,11 +7,11 @@ the loss of a batch is joined by
     moments    s/2 Ave |(W - W_0) h + b - b_0|^2
 
 with the average of `moments` over features h of earlier classes: the mean squared change of all
-logits. With D = W - W_0, d = b - b_0, M = Ave h h^T and m = Ave h its gradient is
+logits. With z = (h, 1) and the change (D, d) = (W - W_0, b - b_0) its gradient is
 
-    s (D M + d m^T),    s (D m + d),
+    s (D, d) Ave z z^T,
 
-one product per step, whatever the number of rows behind M. Without a bias it is s D M.
+one product per step, whatever the number of rows behind the average.
 
 Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
 convolutional networks", ICML 2018 (L2-SP; there new rows are held at 0, here at their start).
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -57,26 +58,26 @@ class Hold:
             head: Weight and bias, rows of one head after rows of the other.
             gradient: Theirs, which is added to.
         """
-        self._anchor, self._head, self._gradient = anchor, head, gradient
-        self._start = [each.clone() for each in head]
-        self._change = [torch.empty_like(each) for each in head]
-        old = anchor.old
-        self._moments = old and [
-            torch.from_numpy(each).to(head[0]) for each in (old.second, old.mean)
-        ]
+        (weight, bias), old = head, anchor.old
+        self._strength, self._head, self._gradient = anchor.strength, head, gradient
+        self._start = weight.clone(), bias.clone()
+        self._change = weight.new_empty(len(bias), weight.shape[1] + 1)
+        """D and, in the last column, d."""
+        self._moments = None
+        if old is not None:
+            mean = old.means.mean(axis=0)
+            of_z = np.block([[old.second, mean[:, None]], [mean, 1.0]])
+            self._moments = torch.from_numpy(of_z).to(weight)
 
     def pull(self) -> None:
         """Add the gradient of the penalty; nothing waits for the device."""
-        for now, start, change in zip(self._head, self._start, self._change, strict=True):
-            torch.sub(now, start, out=change)
+        weight, bias = self._change[:, :-1], self._change[:, -1]
         of_weight, of_bias = self._gradient
-        weight, bias = self._change
-        strength = self._anchor.strength
-        of_bias.add_(bias, alpha=strength)
+        torch.sub(self._head[0], self._start[0], out=weight)
+        torch.sub(self._head[1], self._start[1], out=bias)
         if self._moments is None:
-            of_weight.add_(weight, alpha=strength)
+            of_weight.add_(weight, alpha=self._strength)
+            of_bias.add_(bias, alpha=self._strength)
             return
-        second, mean = self._moments
-        torch.addmm(of_weight, weight, second, alpha=strength, out=of_weight)
-        of_weight.addr_(bias, mean, alpha=strength)
-        of_bias.addmv_(weight, mean, alpha=strength)
+        of_weight.addmm_(self._change, self._moments[:, :-1], alpha=self._strength)
+        of_bias.addmv_(self._change, self._moments[:, -1], alpha=self._strength)

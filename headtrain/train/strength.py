@@ -11,8 +11,6 @@ their place. No test row is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from jaxtyping import Bool
@@ -20,7 +18,6 @@ from jaxtyping import Bool
 from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.train.heads import LabelledRows
 from clinit.headtrain.train.past import Past
 
@@ -38,14 +35,6 @@ def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"
     classes, random = np.where(is_old, -1, data.labels), generator(seed, Draw.ANCHOR, data.number)
     aside = held_out_rows(classes[num_drawn:], groups[num_drawn:], ASIDE, random)
     return np.concatenate([np.zeros(num_drawn, dtype=bool), aside])
-
-
-def without(
-    data: TaskRows, aside: Bool[np.ndarray, " rows"], draw: Callable[[TaskRows], Schedule]
-) -> Schedule:
-    """Return batches of the rows that are not aside, as numbers of all rows."""
-    schedule = draw(data.part(~aside))
-    return Schedule(np.flatnonzero(~aside)[schedule.batches], schedule.num_new)
 
 
 def judges(

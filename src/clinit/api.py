@@ -16,7 +16,7 @@ from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.known import is_text
-from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.lock import claim_folder
@@ -80,8 +80,7 @@ def extract_features(
             other images or weights.
     """
     root, folder = Path(images), Path(out)
-    found = splits or available_splits(dataset, root) or ("train",)
-    read = [scan(dataset, root, split).manifest for split in found]
+    read = [found.manifest for found in scan_splits(dataset, root, splits or ())]
     config = ExtractConfig(
         backbone=BackboneConfig(
             name=backbone,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import clinit
 from clinit.analysis.metrics.efficiency import comparison_key
 from clinit.analysis.report.report import load_report
-from clinit.analysis.report.settings import differences, shown
+from clinit.analysis.report.settings import Names, shown
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
@@ -238,7 +238,7 @@ def test_an_aligned_head_is_what_mse_runs_start_from(
     notes = [any("clinit align" in note for note in info["notes"]) for info in (stored, started)]
     assert notes == [True, False]
     runs = load_report([tmp_path / "stored", tmp_path / "aligned"]).runs
-    assert "head" in differences(runs).of_training
+    assert "head" in Names.of(runs).of_training
     assert {shown(run, "head") for run in runs} == {"mse.safetensors", "stored"}
     other = done(train("other", *RANDOM, "--head", str(aligned)))
     assert "the base head is aligned with mse, not with ce" in other

@@ -11,6 +11,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
 
+from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.report import report_of
 from clinit.errors import ExperimentError
 from clinit.extract.cache.features import FeatureSet
@@ -238,8 +239,8 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
         assert run.row()["acc_new_start"] == pytest.approx(starts["acc_new"].mean())
         assert run.gain is not None
         assert {task.task for task in run.gain.tasks} <= {2, 3}
-    assert "of a task after the first" in report.conclusions[0]
-    assert "mean over 2 tasks" in report.conclusions[0]
+    assert "of a task after the first" in conclusions(report.data)[0]
+    assert "mean over 2 tasks" in conclusions(report.data)[0]
 
 
 @pytest.mark.parametrize("correct", ["wa", "bic"])

@@ -24,7 +24,7 @@ from tests.headtrain.test_experiment import (
     tables,
 )
 
-HELD = [
+HELD: list[dict[str, Any]] = [
     {"init": "least-square"},
     {"init": "random", "anchor": "l2", "anchor_strength": 0.02},
     {"init": "least-square", "anchor": "moments", "anchor_strength": 0.5},
@@ -102,10 +102,9 @@ def test_a_strength_is_chosen_by_the_least_loss_and_by_no_test_row(
     settings: Mapping[str, Any],
 ) -> None:
     (record,) = train(settings)
-    base, new = make_base(), make_new()
-    blind = [replace(side, val=blobs(name, counts, 9, place=7)) for side, name, counts in (
-        (base, "base", (6,) * BASE), (new, "new", (6,) * 7))]  # fmt: skip
-    (other,) = run_experiment(*blind, make_head(), [Study.of({**SMALL, **settings})])
+    base = replace(make_base(), val=blobs("base", (6,) * BASE, 9, place=7))
+    new = replace(make_new(), val=blobs("new", (6,) * 7, 9, place=7))
+    (other,) = run_experiment(base, new, make_head(), [Study.of({**SMALL, **settings})])
     for task, again in zip(record.info["tasks"], other.info["tasks"], strict=True):
         chosen = task["anchor"]
         assert len(chosen["tried"]) == len(chosen["losses"]) == 5

@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from clinit.analysis.report.notes import conclusion, rises
+from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
@@ -108,7 +108,7 @@ def test_it_is_about_means_over_seeds_of_the_best_training(make_run: MakeRun) ->
         for seed in range(3)
     ]
     report = report_of(runs)
-    (words,) = report.conclusions
+    (words,) = conclusions(report.data)
     assert words.startswith("lr 0.1: before the first step of a task, random rows recognise ")
     assert words.endswith("(mean over 3 tasks and 3 seeds).")
     own = [run for run in report.runs if run.config["lr"] == 0.1 and run.init == "least-square"]
@@ -119,4 +119,4 @@ def test_it_is_about_means_over_seeds_of_the_best_training(make_run: MakeRun) ->
 def test_nothing_is_said_where_there_is_nothing_to_compare(make_run: MakeRun) -> None:
     apart = [make_run("random", lr=0.1), make_run("least-square", lr=0.2)]
     for runs in ([make_run()], [make_run("class-mean"), make_run("least-square")], apart):
-        assert report_of(runs).conclusions == []
+        assert conclusions(report_of(runs).data) == []

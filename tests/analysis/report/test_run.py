@@ -10,10 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from clinit.analysis.report import View
 from clinit.analysis.report.measures import FURTHER_MEASURES, MEANS
 from clinit.analysis.report.report import load_report, load_runs, report_of, runs_of
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import common
+from clinit.analysis.report.tables import run_table
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 from tests.analysis.printed import printed
@@ -125,13 +127,13 @@ def test_a_row_holds_the_pairs_that_are_confused_most_often(make_run: MakeRun) -
 def test_json_and_csv_hold_the_rows(make_run: MakeRun) -> None:
     nan = make_run("least-square", loss_curve=lambda task, iteration: float("nan"))
     report = report_of([make_run("random"), nan])
-    rows = json.loads(report.json())
+    rows = json.loads(report.as_text(View(format="json")))
     assert rows[0] == report.rows()[0]
     assert rows[1]["loss_new"] is None
-    lines = list(csv.DictReader(io.StringIO(report.csv())))
+    lines = list(csv.DictReader(io.StringIO(report.as_text(View(format="csv")))))
     assert [line["init"] for line in lines] == ["random", "least-square"]
     assert float(lines[1]["acc_new"]) == pytest.approx(report.rows()[1]["acc_new"])
-    tasks = list(csv.DictReader(io.StringIO(report.csv(per_task=True))))
+    tasks = list(csv.DictReader(io.StringIO(report.as_text(View(format="csv", per_task=True)))))
     assert [line["task"] for line in tasks] == ["1", "2", "3"] * 2
     assert {line["init_factor"] for line in tasks} == {"21.5"}
     names = {"spike_area", "d_ls", "final_acc_all"}
@@ -153,9 +155,9 @@ def test_a_record_is_read_once_and_an_incomplete_one_is_refused(
     odd = write_runs(make_run("random"), folder=os.fsdecode(b"odd\xff"))
     report = load_report([odd, odd / "random"])
     assert len(report.runs) == 1
-    assert r"odd\xff/random" in report.csv()
+    assert r"odd\xff/random" in report.as_text(View(format="csv"))
     assert r"odd\xff/random" in load_runs(odd).table()["path"].to_list()[0]
-    assert "random" in printed(report.table())
+    assert "random" in printed(run_table(report.runs))
     (odd / "random" / "evaluations.parquet").unlink()
     with pytest.raises(RecordError, match=r"evaluations\.parquet"):
         load_report([odd])

@@ -9,10 +9,18 @@ import polars as pl
 import pytest
 
 from clinit.analysis.figures.line import starts_of
+from clinit.analysis.report import View
 from clinit.analysis.report.measures import FURTHER_MEASURES
 from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.analysis.report.seeds import Spread, seed_groups
-from clinit.analysis.report.settings import by_data, headings, labels
+from clinit.analysis.report.settings import by_data, labels
+from clinit.analysis.report.tables import (
+    diagnosis_table,
+    metrics_table,
+    ranking,
+    run_table,
+    task_table,
+)
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import held_out_manifest, held_out_share
 from tests.analysis.printed import printed, unbroken
@@ -42,9 +50,9 @@ def line_of(init: str, text: str) -> list[str]:
 
 def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits: Path) -> None:
     report = load_report([three_inits])
-    text = printed(report.table())
+    text = printed(run_table(report.runs))
     assert max(map(len, text.splitlines())) <= 80
-    title = unbroken(report.table())
+    title = unbroken(run_table(report.runs))
     assert title.startswith("imagenet_mini → places50, on test images, loss ce, head grow, 3 tasks")
     assert "scale calibrated" in title, "what is the same in all lines has no column"
     row = report.rows()[-1]
@@ -54,7 +62,7 @@ def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits:
         *("least-square", "86.99", *standard, "77.22", "83.22", "89.05", "89.17", "0.733"),
         *("≥4.00", "4.5s"),
     ]
-    bold = printed(report.table(), bold=True)
+    bold = printed(run_table(report.runs), bold=True)
     for best in ("83.22", "0.733", "4.0s"):
         assert f"\x1b[1;32m{best}" in bold
     assert "\x1b[1;32m72.22" not in bold
@@ -63,7 +71,7 @@ def test_the_table_of_runs_keeps_all_columns_whole_at_80_characters(three_inits:
 def test_what_does_not_fit_is_left_out_from_the_right_and_named(make_run: MakeRun) -> None:
     report = seeded(make_run, 1)
     for width in (60, 80, 120):
-        text = printed(report.metrics_table(), width)
+        text = printed(metrics_table(report.runs), width)
         shown = [heading for heading in FURTHER if heading in text.splitlines()[0]]
         assert shown == FURTHER[: len(shown)]
         missing = ", ".join(FURTHER[len(shown) :])
@@ -73,7 +81,9 @@ def test_what_does_not_fit_is_left_out_from_the_right_and_named(make_run: MakeRu
 
 def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     inits = [make_run(init, lam=lam) for init in ("least-square", "random") for lam in (0.05, 5.0)]
-    lines = [line.split()[:2] for line in printed(report_of(inits[:3]).table()).splitlines()]
+    lines = [
+        line.split()[:2] for line in printed(run_table(report_of(inits[:3]).runs)).splitlines()
+    ]
     assert [line for line in lines if line[:1] in (["random"], ["least-square"])] == [
         ["random", "-"],
         ["least-square", "0.05"],
@@ -81,11 +91,11 @@ def test_settings_mean_something_to_some_runs_only(make_run: MakeRun) -> None:
     ]
     top = [make_run(init, top_blocks=2, rank=48) for init in ("random", "least-square")]
     whole = make_run("random", top_blocks=2, full_rank=True, method="ewc")
-    assert "2 top blocks, rank 48, " in unbroken(report_of(top).table())
-    shown = unbroken(report_of([*top, whole]).table())
+    assert "2 top blocks, rank 48, " in unbroken(run_table(report_of(top).runs))
+    shown = unbroken(run_table(report_of([*top, whole]).runs))
     assert "2 top blocks, " in shown
     assert "; rehearsal: rank 48, " in shown
-    text = printed(report_of([*top, make_run("random"), make_run("least-square")]).table())
+    text = printed(run_table(report_of([*top, make_run("random"), make_run("least-square")]).runs))
     assert sorted(line.split()[1] for line in text.splitlines() if line.startswith("random")) == [
         *("0", "2")
     ]
@@ -107,7 +117,7 @@ def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) 
     records = [make_run(i, seed=s, **low.get(i, {})) for i, s in [*pairs, *pairs[:2]]]
     report = report_of([replace(r, path=Path(f"/runs/{n}")) for n, r in enumerate(records)])
     names = {start.name for start in starts_of(report.runs)}
-    for table in (report.ranking(), report.metrics_table()):
+    for table in (ranking(report.runs), metrics_table(report.runs)):
         lines = [line.split() for line in printed(table, 120).splitlines()]
         (at,) = (words.index("init") for words in lines if words[:2].count("init"))
         told = {f"{w[at]} (run {w[at + 1]})" for w in lines if w[at : at + 1] and w[at] in INITS}
@@ -135,16 +145,16 @@ def test_runs_that_differ_only_in_their_seed_are_one_group(make_run: MakeRun) ->
 
 def test_the_ranking_has_deviations_beside_or_below_the_means(make_run: MakeRun) -> None:
     report = seeded(make_run)
-    lines = printed(report.ranking()).splitlines()
+    lines = printed(ranking(report.runs)).splitlines()
     (place,) = [number for number, line in enumerate(lines) if line.startswith("1 ")]
     assert lines[place].split()[:3] == ["1", "least-square", "3"]
     assert lines[place + 1].split()[0].startswith("±"), "below, as there is no room beside it"
-    wide = printed(report.ranking(), 160)
+    wide = printed(ranking(report.runs), 160)
     (line,) = [line for line in wide.splitlines() if line.startswith("1 ")]
     assert line.count("±") == 10
     unequal = report_of([make_run(seed=0), make_run(seed=1), make_run("class-mean")])
-    assert "over seeds (1 to 2)" in unbroken(unequal.ranking())
-    metrics = printed(report.metrics_table(), 120).splitlines()
+    assert "over seeds (1 to 2)" in unbroken(ranking(unequal.runs))
+    metrics = printed(metrics_table(report.runs), 120).splitlines()
     assert any(line.split()[0].startswith("±") for line in metrics if line.strip())
 
 
@@ -154,7 +164,7 @@ def test_means_over_some_tasks_only_are_starred(make_run: MakeRun) -> None:
         for s in (0, 1)
     ]
     report = report_of([*slow, *(make_run("random", seed=s) for s in (0, 1))])
-    ranked = printed(report.ranking(), 160)
+    ranked = printed(ranking(report.runs), 160)
     assert line_of("least-square", ranked)[-1].endswith("*")
     assert not line_of("random", ranked)[-1].endswith("*")
     assert "*: not in every task of every run." in " ".join(ranked.split())
@@ -164,7 +174,7 @@ def test_metrics_that_no_record_holds_take_no_room(make_run: MakeRun) -> None:
     record = make_run("random")
     within = pl.lit(None, pl.Int32).alias("correct_in_task")
     older = replace(record, evaluations=record.evaluations.with_columns(within), mistakes=None)
-    text = printed(report_of([older]).metrics_table(), 120)
+    text = printed(metrics_table(report_of([older]).runs), 120)
     assert "A_task" not in text.splitlines()[0]
 
 
@@ -175,17 +185,17 @@ def test_the_task_table_shows_every_task_and_the_probe_of_its_classes(make_run: 
             probed = task["task"] + 1
             task["forward_transfer"] = {"top1": 0.9 + probed / 1000, "task": probed}
     report = report_of(runs)
-    text = printed(report.task_table(), 120)
+    text = printed(task_table(report.runs), 120)
     first, second, third = text.split("Task ")[1:]
     assert first.startswith("1: 3 classes, 90 training images, 60 test images")
     assert [part.count("90.20") for part in (first, second, third)] == [0, 2, 0]
     assert third.count("90.30") == 2
     assert all(heading in text for heading in ("A_0", "end", "A_new", "L_new", "gain", "factor"))
-    narrow = unbroken(report.task_table(), 60)
+    narrow = unbroken(task_table(report.runs), 60)
     assert "FWT" in narrow.split("Not shown in this width: ")[1]
-    assert "FWT" not in printed(report_of([make_run()]).task_table(), 120)
-    assert "90.25" in printed(report.table(), 120)
-    assert "FWT" not in printed(report_of([make_run()]).table(), 120)
+    assert "FWT" not in printed(task_table(report_of([make_run()]).runs), 120)
+    assert "90.25" in printed(run_table(report.runs), 120)
+    assert "FWT" not in printed(run_table(report_of([make_run()]).runs), 120)
 
 
 def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) -> None:
@@ -194,11 +204,12 @@ def test_neural_collapse_of_the_last_task_or_of_every_task(make_run: MakeRun) ->
     for task in (task for record in records for task in record.info["tasks"]):
         task["diagnosis"] = {**values, "d_ls": 4_010_000.0, "d_ls_relative": None}
     report = report_of(records)
-    assert line_of("least-square", printed(report.diagnosis_table())) == [
+    assert line_of("least-square", printed(diagnosis_table(report.runs))) == [
         *("least-square", "3", "0.00867", "1.36", "1.3", "1.07", "2.05e3", "4.01e6", "-")
     ]
-    assert printed(report.diagnosis_table(per_task=True)).count("4.01e6") == 9
-    assert report_of([make_run()]).diagnosis_table() is None
+    assert printed(diagnosis_table(report.runs, per_task=True)).count("4.01e6") == 9
+    assert "full collapse" in "".join(map(printed, report.parts(View())))
+    assert "full collapse" not in "".join(map(printed, report_of([make_run()]).parts(View())))
 
 
 TRIAL = "on held-out training images (10 %)"
@@ -220,26 +231,27 @@ def searched(make_run: MakeRun) -> Report:
 
 
 def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
-    assert searched.is_ranked
-    for table in (
-        *(searched.ranking(), searched.table(), searched.metrics_table(), searched.task_table()),
-        searched.matrix(),
-    ):
+    asked = View(by_seed=True, metrics=True, matrix=True, per_task=True, curves=False)
+    tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
+    assert "Ranked by A_all" in printed(tables[0])
+    assert len(tables) == 5
+    for table in tables:
         tested, trials = printed(table).split("Data 2 of 2: ")
         assert tested.startswith("Data 1 of 2: imagenet_mini → places50, on test images")
         assert TRIAL in trials.splitlines()[0]
         assert TRIAL not in tested
-    assert searched.latex().count(r"\begin{tabular}") == 2
-    first, second = searched.markdown().replace("\\", "").split("\n\n**")
+    assert searched.as_text(View(format="latex")).count(r"\begin{tabular}") == 2
+    first, second = searched.as_text(View(format="markdown")).replace("\\", "").split("\n\n**")
     assert (TRIAL in first, TRIAL in second) == (False, True)
     measured = [row["measured_on"] for row in searched.rows()]
     assert sorted(measured) == [*2 * [TRIAL.removeprefix("on ")], "test images"]
-    for text in (searched.csv(), searched.means_csv(), searched.means_json()):
+    forms = [View(format="csv"), View(format="csv", means=True), View(format="json", means=True)]
+    for text in map(searched.as_text, forms):
         assert text.count(TRIAL.removeprefix("on ")) == 2
 
 
 def test_a_copy_of_a_cache_holds_the_same_data(make_run: MakeRun) -> None:
     copied = make_run("least-square")
     copied.info["new"]["path"] = "copies/places50"
-    parts = by_data(report_of([make_run("random"), copied]).runs)
-    assert ([len(part) for part in parts], headings(parts)) == ([2], [""])
+    runs = report_of([make_run("random"), copied]).runs
+    assert by_data(runs) == {"": runs}

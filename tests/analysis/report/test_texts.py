@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.report.report import Report, report_of
 from clinit.analysis.report.table import _LATEX, latex_text
@@ -75,7 +76,7 @@ def expected(report: Report, init: str, note: str, name: str) -> tuple[float, fl
 
 
 def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
-    head, rule, *lines = markdown_cells(seeded.markdown())
+    head, rule, *lines = markdown_cells(seeded.as_text(View(format="markdown")))
     assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
     assert head[4:7] == ["A_last (%) ↑", "A_inc (%) ↑", "forg. (%) ↓"]
     assert head[7] == "A_0 (%) ↑"
@@ -93,8 +94,8 @@ def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
 
 
 def test_latex_holds_the_cells_of_markdown(seeded: Report) -> None:
-    head, *lines = latex_rows(seeded.latex())
-    _, _, *others = markdown_cells(seeded.markdown())
+    head, *lines = latex_rows(seeded.as_text(View(format="latex")))
+    _, _, *others = markdown_cells(seeded.as_text(View(format="markdown")))
     assert head[3].strip() == r"$A_\mathrm{all}$ (\%) $\uparrow$"
     for cells, other in zip(lines, others, strict=True):
         assert latex_plain(cells[1].strip()) == other[1]
@@ -103,10 +104,10 @@ def test_latex_holds_the_cells_of_markdown(seeded: Report) -> None:
 
 
 def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
-    for line in markdown_cells(seeded.markdown())[2:]:
+    for line in markdown_cells(seeded.as_text(View(format="markdown")))[2:]:
         assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
         assert line[10].startswith("**"), "equal in all runs"
-    for cells in latex_rows(seeded.latex())[1:]:
+    for cells in latex_rows(seeded.as_text(View(format="latex")))[1:]:
         bold = [cell.strip().startswith(r"\textbf{") for cell in cells[3:6]]
         assert bold == [cells[0].strip() == "least-square"] * 3
 
@@ -114,14 +115,22 @@ def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
 def test_negative_numbers_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
     report = report_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
-    latex, markdown = report.latex(), report.markdown()
+    latex, markdown = report.as_text(View(format="latex")), report.as_text(View(format="markdown"))
     assert r"\textsuperscript{*}" in latex
     assert r"\*" in markdown
-    assert "gain" not in report_of([make_run("least-square")]).latex(), "no random run"
+    assert "gain" not in report_of([make_run("least-square")]).as_text(View(format="latex")), (
+        "no random run"
+    )
     alone = report_of([make_run("random"), make_run("least-square", lr=0.5)])
-    (line,) = [line for line in latex_rows(alone.latex()) if line[0].strip() == "least-square"]
+    (line,) = [
+        line
+        for line in latex_rows(alone.as_text(View(format="latex")))
+        if line[0].strip() == "least-square"
+    ]
     assert line[-1].strip() == "--", "no gain without a random run of its own"
-    assert "$-$" in report_of([make_run(accuracy=lambda t, i: 0.3 * t)]).latex()
+    assert "$-$" in report_of([make_run(accuracy=lambda t, i: 0.3 * t)]).as_text(
+        View(format="latex")
+    )
 
 
 def balanced(text: str) -> bool:
@@ -147,7 +156,10 @@ def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
 
 
 def test_latex_is_balanced_and_compiles(seeded: Report, tmp_path: Path) -> None:
-    tables = [seeded.latex(), seeded.latex(metrics=True)]
+    tables = [
+        seeded.as_text(View(format="latex")),
+        seeded.as_text(View(format="latex", metrics=True)),
+    ]
     assert all(map(balanced, tables))
     compiler = shutil.which("pdflatex")
     if compiler is None:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model import memory as memory_file
-from clinit.headtrain.model.memory import Memory, first_rows, read_memory, write_memory
+from clinit.headtrain.model.memory import Memory, read_memory, write_memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
@@ -34,7 +34,7 @@ def part(rows: FeatureSet, start: int, stop: int) -> FeatureSet:
 
 def in_two_parts(rows: FeatureSet) -> Memory:
     first, second = (
-        Memory.of(each, BACKBONE, held_out=first_rows(each, 1), keep=2, with_variances=True)
+        Memory.of(each, BACKBONE, held_out=each.first(1), keep=2, with_variances=True)
         for each in (part(rows, 0, 3), part(rows, 3, 5))
     )
     return first.joined(second)

@@ -41,6 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "derpp": {"method": "derpp", "rank": 3, "probe": False},
     "derpp stored": {"method": "derpp", "rank": 3, "probe": False, "derpp_teacher": "stored"},
     "joint": {"method": "joint", "rank": 3, "probe": True},
+    "held": {"rank": 3, "probe": False, "mix": "uniform", "anchor": "l2", "anchor_strength": 0.5},
 }
 Inputs = Callable[..., TopInputs]
 
@@ -143,7 +144,7 @@ def killed(inputs: TopInputs, path: Path, steps: int) -> None:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        *(("low rank", 11), ("ewc", 11), ("derpp stored", 1), ("derpp stored", 5)),
+        *(("low rank", 11), ("ewc", 11), ("derpp stored", 1), ("derpp stored", 5), ("held", 11)),
         *(pytest.param(name, 11, marks=pytest.mark.slow) for name in ("full rank", "derpp")),
         *(pytest.param("derpp stored", steps, marks=pytest.mark.slow) for steps in (6, 7, 11)),
         pytest.param("joint", 11, marks=pytest.mark.slow),
@@ -168,6 +169,17 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
     )
     assert any("from its checkpoint" in text for text in noted) == (steps > 2)
     assert_same_run(resumed, whole_run(name))
+
+
+@pytest.mark.parametrize("teacher", ["snapshot", "stored"])
+def test_batches_of_all_classes_may_have_no_old_row_or_no_new_one(
+    inputs_of: Inputs, teacher: str
+) -> None:
+    top = {"method": "derpp", "rank": 3, "probe": False, "mix": "uniform", "derpp_teacher": teacher}
+    steps = trained(inputs_of(top, {**STREAM, "tasks": 1, "batch_size": 2, "iterations": 40})).steps
+    assert steps["loss"].is_finite().all()
+    assert steps["loss_old"].is_null().any()
+    assert steps["loss_new"].is_null().any()
 
 
 def test_a_finished_checkpoint_needs_no_more_training(inputs_of: Inputs, tmp_path: Path) -> None:

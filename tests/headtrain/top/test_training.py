@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.top.lora import add_lora, layers
 from clinit.headtrain.top.network import cut_network, make_plastic
-from clinit.headtrain.top.training import Rehearsal, sample_losses, top_optimizer
+from clinit.headtrain.top.training import Held, Rehearsal, sample_losses, top_optimizer
 from clinit.headtrain.train.losses import LOSSES
 from tests.headtrain.top.networks import build, seeded
 
@@ -99,6 +100,29 @@ def test_the_loss_is_the_mean_over_new_and_old_rows(
     torch.testing.assert_close(losses, each.detach())
     torch.testing.assert_close(loss, each.mean())
     assert not losses.requires_grad
+
+
+def test_all_that_is_trained_is_held_at_its_start_by_its_squared_change(
+    make_top: Callable[..., Any], make_images: Callable[..., Any]
+) -> None:
+    model, images = make_top(7), make_images(12, classes=7)
+    batch, method = images.batch(np.arange(12)), Held(Rehearsal(), 0.8)
+    method.begin(model, Task(1, np.arange(1), 6), images)
+    start = {name: each.detach().clone() for name, each in model.trainable().items()}
+    with torch.no_grad():
+        for each in model.trainable().values():
+            each += torch.randn(each.shape, generator=seeded())
+    restored = Held(Rehearsal(), 0.8)
+    restored.restore(method.state())
+    (plain, losses), names = Rehearsal().loss(model, batch, None), list(start)
+    parameters = [model.trainable()[name] for name in names]
+    expected = torch.autograd.grad(plain, parameters)
+    for held in (method, restored):
+        total, each_row = held.loss(model, batch, None)
+        assert torch.equal(each_row, losses)
+        found = torch.autograd.grad(total, parameters)
+        for name, one, other, now in zip(names, found, expected, parameters, strict=True):
+            torch.testing.assert_close(one, other + 0.8 * (now - start[name]).detach())
 
 
 @pytest.mark.parametrize("name", ["ce", "mse", "sqen"])

@@ -60,7 +60,7 @@ def test_what_is_kept_are_means_and_one_covariance() -> None:
     assert OLD.numbers == 3 * DIM + DIM**2
     np.testing.assert_allclose(OLD.root @ OLD.root, covariance(), rtol=1e-6, atol=1e-6)
     weights = 1 / (3 * np.bincount(LABELS)[LABELS])
-    np.testing.assert_allclose(OLD.mean, weights @ ROWS, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(OLD.means.mean(0), weights @ ROWS, rtol=1e-5, atol=1e-5)
     second = (ROWS * weights[:, None]).T @ ROWS
     np.testing.assert_allclose(OLD.second, second, rtol=1e-4, atol=1e-4)
 

@@ -11,16 +11,9 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train import loop as loop_module
+from clinit.headtrain.train.feeds import Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
-from clinit.headtrain.train.loop import (
-    WARM_UP_STEPS,
-    CaptureWarning,
-    Feed,
-    Replayed,
-    ResidentFeed,
-    StreamedFeed,
-    TaskSteps,
-)
+from clinit.headtrain.train.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
 from clinit.headtrain.train.step import Updates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

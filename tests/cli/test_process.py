@@ -1,4 +1,5 @@
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -7,7 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from clinit.cli.frame.threads import BLAS_TIMEOUT, SPIN_COUNT, TABLE_THREADS, set_thread_defaults
+from clinit.cli.frame.process import (
+    BLAS_TIMEOUT,
+    KEPT_BYTES,
+    MAPPED_BYTES,
+    SPIN_COUNT,
+    TABLE_THREADS,
+    set_thread_defaults,
+)
 
 OTHERS = {
     "OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT),
@@ -18,7 +26,11 @@ OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *OTHERS)
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the environment of the tests, without what this module is about."""
-    rest = {name: value for name, value in os.environ.items() if name not in OURS}
+    rest = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in OURS and not name.startswith(("MALLOC_", "GLIBC_"))
+    }
     command = [sys.executable, "-c", code]
     return subprocess.run(
         command, capture_output=True, text=True, check=True, env=rest | environment
@@ -42,8 +54,8 @@ OWN = {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20", "POLARS_MAX_THREA
 def test_defaults_are_set_and_what_the_user_has_set_wins(
     monkeypatch: pytest.MonkeyPatch, allowed: int, own: dict[str, str], added: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("clinit.cli.frame.threads.cpu_count", lambda: allowed)
-    monkeypatch.setattr("clinit.cli.frame.threads.visible_cpus", lambda: 4)
+    monkeypatch.setattr("clinit.cli.frame.process.cpu_count", lambda: allowed)
+    monkeypatch.setattr("clinit.cli.frame.process.visible_cpus", lambda: 4)
     environment = dict(own)
     set_thread_defaults(environment)
     assert environment == {**own, **added}
@@ -80,3 +92,48 @@ def test_the_environment_is_set_before_torch_is_loaded_and_its_openmp_has_read_i
     told = set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr))
     assert told <= {read}  # nothing where PyTorch brings another OpenMP
     assert told or not list((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+
+
+ALLOCATOR = """
+import os, resource
+from clinit.cli.frame.process import keep_freed_memory
+print(keep_freed_memory(os.environ))
+import numpy as np
+from threading import Thread
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def allocate():
+    for turn in range(5):
+        np.ones(5_000_000)
+        before = before if turn else faults()
+    print(faults() - before)
+allocate()
+thread = Thread(target=allocate)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not that of glibc")
+@pytest.mark.parametrize(
+    ("own", "kept", "few"),
+    [
+        ({}, "True", True),
+        ({"MALLOC_MMAP_THRESHOLD_": "65536"}, "False", False),
+        (
+            {
+                "MALLOC_MMAP_THRESHOLD_": str(MAPPED_BYTES),
+                "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
+                "MALLOC_ARENA_MAX": "1",
+            },
+            "False",
+            True,
+        ),
+    ],
+)
+def test_a_freed_array_is_the_next_one_without_a_page_from_the_system(
+    own: dict[str, str], kept: str, few: bool
+) -> None:
+    said, *faults = run(ALLOCATOR, **own).stdout.split()
+    assert said == kept
+    assert [int(count) < 40 for count in faults] == [few, few]

@@ -1,12 +1,13 @@
-"""Defaults of the environment for the threads of PyTorch, SciPy, scikit-learn and Polars.
+"""Defaults of the process, for the threads and the memory of PyTorch, SciPy and Polars.
 
-They are read when those libraries are loaded, so they are set before; what the user has set is
-left alone.
+They hold for what is loaded afterwards, so they are set first; what the user has set is left
+alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import ctypes
+from collections.abc import Mapping, MutableMapping
 
 from clinit.machine import cpu_count, visible_cpus
 
@@ -23,6 +24,13 @@ TABLE_THREADS = 1
 """Threads of Polars. A report asks thousands of questions to tables of some hundred rows, each of
 which costs more to share out than to answer; the manifest of a million images is no slower."""
 
+MAPPED_BYTES = 2**30
+"""Size from which glibc maps an array of its own, which returns to the system when it is freed."""
+KEPT_BYTES = 2**31 - 1
+"""Freed bytes at the end of the heap from which glibc returns them to the system."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""Parameters of glibc's `mallopt` (malloc.h)."""
+
 
 def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     """Let waiting threads sleep soon, and start no more threads than the container has CPUs.
@@ -38,3 +46,23 @@ def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     if allowed < visible_cpus():
         # MKL and OpenBLAS read it too.
         environment.setdefault("OMP_NUM_THREADS", str(allowed))
+
+
+def keep_freed_memory(environment: Mapping[str, str]) -> bool:
+    """Let glibc keep freed memory for the next array, and return whether it does.
+
+    A forward pass allocates and frees megabytes for every layer. By default glibc returns them to
+    the system, which hands them out again page by page, each filled with zeros: up to half of the
+    time of a convolutional network (docs/cache.md). Threads share one heap, because those of
+    single threads cannot hold large arrays.
+
+    Args:
+        environment: That of the process, whose settings of glibc's allocator win.
+    """
+    set_by_user = any(
+        name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in environment
+    )
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_by_user or mallopt is None or not mallopt(_MMAP_THRESHOLD, MAPPED_BYTES):
+        return False  # other systems have other allocators
+    return bool(mallopt(_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_ARENA_MAX, 1))
