@@ -81,32 +81,6 @@ def test_parts_at_once_give_the_bits_of_the_whole(
     assert files(tmp_path / "shared") == files(tmp_path / "whole")
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.extract.work.made import extracted, tiny_config
-root, out, weights = map(Path, sys.argv[1:])
-def kill(progress):
-    if progress.split == "train, view 0" and progress.rows_done > 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-config = tiny_config(weights, batch_size=2, shard_rows=2, views=2)
-extracted(root, out, config, on_progress=kill)
-"""
-
-
-def test_a_killed_extraction_of_views_is_resumed_to_the_same_bits(
-    make_tree: Callable[..., Path], config: ExtractConfig, tiny_weights: Path, tmp_path: Path
-) -> None:
-    root, config = make_tree(), replace(config, views=2)
-    words = [sys.executable, "-c", KILLED, *map(str, (root, tmp_path / "killed", tiny_weights))]
-    assert subprocess.run(words, cwd=Path(__file__).parents[3], check=False).returncode == -9
-    rows = [each.computed_rows for each in extracted(root, tmp_path / "killed", config)]
-    assert rows[:2] == [0, 0]
-    assert 0 < rows[2] < 15 == rows[3]
-    extracted(root, tmp_path / "whole", config)
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
-
-
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -277,16 +277,3 @@ def test_the_sum_of_penalties_is_one_quadratic(heights: tuple[int, ...]) -> None
                 here = at[name][: len(f)] if f.ndim else at[name]
                 expected += (f.double() * (here.double() - values[name]) ** 2).sum().item()
         assert merged.value(at).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_finite_differences_agree_with_the_gradient_of_the_penalty() -> None:
-    fisher, values = draw_anchor(0, rows=3)
-    spring = Quadratic.around(
-        {name: weights.double().clamp(max=10) for name, weights in fisher.items()},
-        {name: each.double() for name, each in values.items()},
-    )
-    at = {name: each.double().requires_grad_() for name, each in draw_anchor(5, rows=4)[1].items()}
-    assert torch.autograd.gradcheck(
-        lambda matrix, scalar: 0.5 * spring.value({"matrix": matrix, "scalar": scalar}),
-        (at["matrix"], at["scalar"]),
-    )
