@@ -101,6 +101,7 @@ def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_
         (["--search", "optuna", "--objective", "acc_al"], "acc_new"),
         (["--top", "--bank-size", "3"], "--bank-size is for banks of heads"),
         (["--workers", "3"], "--workers is for runs of top blocks"),
+        (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
-from torchvision.transforms.v2 import RandomResizedCrop
 
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.cache.read import open_cache
@@ -149,10 +147,6 @@ def test_a_view_that_is_not_of_the_train_split_beside_it_is_refused(
     assert caught.value.remedy == f"Give its parent folder, {out}."
 
 
-CONFIG: dict[str, Any] = {
-    **{"input_size": (3, 64, 64), "interpolation": "bicubic"},
-    **{"mean": (0.5,), "std": (0.5,), "crop_pct": 0.875},
-}
 VIEW = View((64, 48), "bicubic", seed=3, number=1)
 SHAPES = [(100, 100), (36, 40), (40, 36), (375, 500), (1, 1), (2, 3), (10, 300), (300, 10), (7, 10)]
 
@@ -203,23 +197,6 @@ def test_boxes_are_those_of_the_naive_procedure(height: int, width: int) -> None
         for box in (found, crop_box(height, width, lambda: 0.0)):
             assert 0 <= box.top < box.top + box.height <= height
             assert 0 <= box.left < box.left + box.width <= width
-
-
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (100, 60)])
-def test_boxes_are_distributed_like_those_of_torchvision(height: int, width: int) -> None:
-    number = 4_000
-    theirs = RandomResizedCrop(64)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        pixels = torch.zeros(3, height, width, dtype=torch.uint8)
-        drawn = [theirs.make_params([pixels]) for _ in range(number)]
-    expected = np.array([[d["top"], d["left"], d["height"], d["width"]] for d in drawn])
-    draw = np.random.default_rng(0).random
-    boxes = [crop_box(height, width, draw) for _ in range(number)]
-    found = np.array([[b.top, b.left, b.height, b.width] for b in boxes])
-    for quantile in (0.1, 0.5, 0.9):
-        difference = np.quantile(found, quantile, axis=0) - np.quantile(expected, quantile, axis=0)
-        assert (np.abs(difference) <= 0.04 * np.array([height, width, height, width])).all()
 
 
 def test_pixels_are_those_of_pillow_cropped_resized_and_mirrored() -> None:
