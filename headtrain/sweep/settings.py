@@ -25,25 +25,14 @@ class SearchConfig(Part):
         "forgetting",
         "loss_new",
     ] = setting("acc_all", "What the search improves.")
-    direction: Literal["maximize", "minimize"] | None = setting(
-        None, "Which direction is better.", otherwise="that of the objective"
-    )
     held_out: float = setting(
         0.1,
         "Share of the training rows of each class that the search judges by.",
         least=0.001,
         most=0.9,
     )
-    seed: int = setting(
-        0,
-        "Seed of the proposals and of the held-out rows.",
-        least=0,
-        most=2**32 - 1,
-        alias="search-seed",
-    )
 
     @property
     def maximises(self) -> bool:
         """Whether a larger value is better."""
-        default = "minimize" if self.objective in LESS_IS_BETTER else "maximize"
-        return (self.direction or default) == "maximize"
+        return self.objective not in LESS_IS_BETTER

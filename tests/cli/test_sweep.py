@@ -95,7 +95,6 @@ def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_
     [
         (["--trials", "3"], "--trials is for a search"),
         (["--held-out", "0.2"], "--held-out is for a search"),
-        (["--direction", "maximize"], "--direction is for a search"),
         (["--search", "optuna", "--ray", "auto"], "--ray is for the runs of a grid"),
         (["--search", "optuna", "--dry-run"], "--dry-run is for the runs of a grid"),
         (["--search", "optuna", "--objective", "acc_al"], "acc_new"),

@@ -39,7 +39,7 @@ def run(
     measure: Callable[[Path], float | None] = distance,
 ) -> Found:
     space = Space.of(parse_grid([*GRID, *words]))
-    config = SearchConfig(trials=trials, direction="minimize")
+    config = SearchConfig(trials=trials, objective="loss_new")
     out.mkdir(exist_ok=True)
     folder = open_folder(out / "trials", data, {"ce"})
     here, calls = train_here(data, lambda _: None), 0
