@@ -4,18 +4,113 @@
 
 Such a field gives its check, its command-line option with the help text, its values in the grid
 of a sweep and its key in a file, so that each setting is described once.
+
+A setting of type `Imported` takes functions of the user too, by their import path.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
+from clinit.errors import ExperimentError
 from clinit.words import did_you_mean
+
+
+class Imported(str):
+    """A function of the user, `package.module:function@digest`, the digest that of its source."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, given: str | Callable[..., Any]) -> str:
+        """Return the import path and digest of a function; any other word as it is.
+
+        A path with a digest, as records hold it, is neither imported nor compared: see `load`.
+
+        Args:
+            given: The function, its path `package.module:function`, or the name of an entry point
+                of the group `clinit.starts`.
+
+        Raises:
+            ExperimentError: If the function cannot be imported or called.
+        """
+        if callable(given):
+            given = f"{given.__module__}:{getattr(given, '__qualname__', type(given).__name__)}"
+        if ":" not in given:
+            points = entry_points(group="clinit.starts", name=given)
+            given = next((point.value for point in points), given)
+        if ":" not in given or "@" in given:
+            return cls(given) if ":" in given else given
+        return cls(f"{given}@{cls(given)._imported()[1]}")
+
+    @property
+    def path(self) -> str:
+        """The import path alone."""
+        return self.partition("@")[0]
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function.
+
+        Raises:
+            ExperimentError: If that fails, it is no function, or its source has another digest.
+        """
+        return self._imported()[0]
+
+    def _imported(self) -> tuple[Callable[..., Any], str]:
+        (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
+        if "" not in sys.path:  # the folder that the command runs in, behind all others
+            sys.path.append("")
+        function: Any = None
+        try:
+            # The file is compared before it runs; what was typed has the source of the function.
+            digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
+            if not digest or wanted in ("", digest):
+                function = attrgetter(name)(import_module(module))
+            digest = digest or _digest(inspect.getsource(function).encode())
+        except (Exception, SystemExit) as error:
+            raise ExperimentError(
+                f"cannot import {self.path}: {type(error).__name__}: {error}",
+                remedy="Give package.module:function, of a module in this folder, in an installed"
+                " package, or in a folder that PYTHONPATH names.",
+            ) from error
+        if wanted not in ("", digest):
+            raise ExperimentError(
+                f"the source of {self.path} has changed: its SHA-256 begins with {digest}, the run"
+                f" has {wanted}",
+                remedy="Restore the source, or train anew with the path alone, without its digest.",
+            )
+        if not callable(function):
+            raise ExperimentError(
+                f"{self.path} is no function but {type(function).__name__}",
+                remedy="Give a function of (features, labels, head, statistics).",
+            )
+        return function, digest
+
+
+def _file_of(module: str) -> Path:
+    place = getattr(sys.modules.get(module), "__file__", None)
+    if place is None and (found := find_spec(module)) is not None:
+        place = found.origin
+    if place is None:
+        raise ModuleNotFoundError(f"No module named {module!r}")
+    return Path(place)
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()[:12]
+
 
 MOST = 10**12
 """Largest integer where a field names none: more than anybody has or waits for."""
@@ -26,6 +121,7 @@ _WORDS = {
     str: "a word",
     tuple[str, ...]: "a list of words",
     tuple[float, ...]: "a list of numbers",
+    Imported: "package.module:function",
 }
 
 
@@ -107,6 +203,8 @@ class Setting:
 
     def taken(self, value: Any) -> Any:
         """Return a value as the field holds it: a list as a tuple, a whole number as a float."""
+        if Imported in self.types and value not in self.words:
+            return Imported.of(value) if isinstance(value, str) or callable(value) else value
         if isinstance(value, list) and self.items:
             return tuple(float(each) if self.items is float else each for each in value)
         if isinstance(value, int) and not isinstance(value, bool) and float in self.types:
@@ -157,7 +255,10 @@ class Part:
         """
         for each in fields_of(type(self)).values():  # type: ignore[arg-type]  # it is hashable
             if len(each.path) == 1:  # nested parts have checked their own
-                each.check(getattr(self, each.path[0]))
+                value = getattr(self, name := each.path[0])
+                if Imported in each.types:
+                    object.__setattr__(self, name, value := each.taken(value))
+                each.check(value)
 
 
 @cache

@@ -30,41 +30,42 @@ def backbones(incomplete: str) -> list[str]:
     for path in Path(found.origin).parent.glob("models/*.py"):
         source = path.read_text(encoding="utf-8")
         names.update(_ARCHITECTURE.findall(source), _PRETRAINED.findall(source))
-    return _beginning((name for name in names if not name.endswith(".untrained")), incomplete)
+    return beginning((name for name in names if not name.endswith(".untrained")), incomplete)
 
 
 def datasets(incomplete: str) -> list[str]:
     """Propose data sets: those that are described, and layouts that describe themselves."""
     from clinit.extract.dataset.known import FOLDER, HUGGINGFACE, WEBDATASET, known_datasets
 
-    return _beginning((*known_datasets(), FOLDER, WEBDATASET, HUGGINGFACE), incomplete)
+    return beginning((*known_datasets(), FOLDER, WEBDATASET, HUGGINGFACE), incomplete)
 
 
 def described_datasets(incomplete: str) -> list[str]:
     """Propose data sets that are described."""
     from clinit.extract.dataset.known import known_datasets
 
-    return _beginning(known_datasets(), incomplete)
+    return beginning(known_datasets(), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
     """Propose recipes."""
-    return _beginning(names(), incomplete)
+    return beginning(names(), incomplete)
 
 
 def recipes_or_files(incomplete: str) -> list[str]:
     """Propose recipes, and files of options beside what is typed."""
     folder, slash, name = incomplete.rpartition("/")
     own = [each.name for each in Path(folder + slash).glob("*.toml")]
-    return [*recipes(incomplete), *(folder + slash + each for each in _beginning(own, name))]
+    return [*recipes(incomplete), *(folder + slash + each for each in beginning(own, name))]
 
 
 def tables(incomplete: str) -> list[str]:
     """Propose tables of the paper."""
     from clinit.analysis.paper.tables import NAMES
 
-    return _beginning((*NAMES, "all"), incomplete)
+    return beginning((*NAMES, "all"), incomplete)
 
 
-def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+def beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return the names that begin with what is typed, sorted."""
     return sorted(name for name in names if name.startswith(incomplete))

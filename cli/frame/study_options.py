@@ -21,11 +21,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
+from clinit.cli.frame.completion import beginning
 from clinit.cli.frame.config import Defaults
 from clinit.cli.frame.console import note
 from clinit.cli.frame.context import Context, given, overridden
 from clinit.errors import ExperimentError
-from clinit.headtrain.setting import Setting, fields_of
+from clinit.headtrain.setting import Imported, Setting, fields_of
 from clinit.headtrain.study.parts import HEAD_METHODS, PAPER_INITS, TOP_METHODS
 from clinit.headtrain.study.rules import DECIDING, RIVALS, refusals, settings_of
 from clinit.headtrain.study.study import Study
@@ -86,7 +87,7 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         words: Those that the command takes.
         several: Defaults of an option that takes several values, one run for each.
     """
-    metavar, listed = None, ""
+    metavar, listed, is_open = None, "", Imported in each.types
     kinds: list[Any] = [kind for kind in each.types if kind is not type(None)]
     kind = Literal[tuple(words)] if words else kinds[0]
     if each.file:
@@ -96,8 +97,10 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         metavar = "|".join(("NUMBER" if float in each.types else "INTEGER", *words))
     elif several:
         # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
-        kind = list[StrEnum(each.name, {word: word for word in words}) if words else str]  # type: ignore[misc]
-        metavar = None if words else "NUMBER|RANGE"
+        closed = words and not is_open
+        kind = list[StrEnum(each.name, {word: word for word in words}) if closed else str]  # type: ignore[misc]
+        metavar = "NUMBER|RANGE" if not words else None
+        metavar = "|".join((*words, "MODULE:FUNCTION")) if is_open else metavar
         listed = " Repeatable, one run each."
         listed = listed if words else f" Several as 0:3 (0, 1 and 2) or 0,3,7.{listed}"
     elif each.items is float:
@@ -117,6 +120,7 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
             metavar=metavar,
             show_default=shown,
             rich_help_panel=each.panel,
+            autocompletion=(lambda incomplete: beginning(words, incomplete)) if is_open else None,
         ),
     ]
 

@@ -10,6 +10,9 @@ what rows computed without it would give to it. For each initialisation it has a
     lda            a mean without the row, and a within-class covariance without the outer product
                    w n / (n - 1) d d^T of its deviation d from the mean of its class
 
+Rows of a user's function are computed again without each image, or without each of `MOST_PARTS`
+parts of the images if there are more.
+
 The other rows keep their weights in the covariance of LDA. An image that is the only one of its
 class leaves a row of zeros behind.
 
@@ -23,7 +26,7 @@ with e the deviation of the mean of the group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,12 +34,13 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import Cholesky, as_type, beside, namespace, take
+from clinit.headtrain.array import Cholesky, as_tensor, as_type, beside, namespace, take, to_numpy
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import CalibrationSet, Logits, joined
 from clinit.headtrain.start.new_rows import (
     SHRINKAGE,
     NewClasses,
+    own_rows,
     shrunk,
     unit,
     unit_class_mean_rows,
@@ -45,6 +49,9 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.leave_one_out import Answers, Unit, blocks_of
 from clinit.headtrain.statistics.moments import add_by_class
 from clinit.headtrain.study.parts import Start
+
+MOST_PARTS = 32
+"""Most calls of a user's function for the logits of one start."""
 
 
 def in_sample(rows: Rows) -> Logits:
@@ -70,6 +77,8 @@ def leave_one_out(
         lam: Ridge of least-square rows.
     """
     data, with_bias = sample.data, start.bias == "write"
+    if start.own is not None:
+        return _refitted(start, sample)
     if start.init == "imprint" or statistics is None:
         means = unit_class_mean_rows(data).weight
         return sample.logits(partial(_unit_means, means, data, start.init == "imprint"))
@@ -81,6 +90,30 @@ def leave_one_out(
         return sample.logits(_discriminants(rows, data, statistics, with_bias))
     assert lam is not None
     return _least_square_logits(rows, sample, statistics, lam, with_bias)
+
+
+def _refitted(start: Start, sample: CalibrationSet) -> Float[Tensor, "rows new"]:
+    """Return what the rows of a user's function answer to images that they were computed without.
+
+    Rows that repeat each other are left out together, class by class in turn one for each of
+    `MOST_PARTS` parts: with more groups than parts several are left out at once.
+    """
+    data, features = sample.data, to_numpy(take(sample.data.features, slice(None)))
+    groups = np.arange(len(data.labels)) if data.groups is None else data.groups
+    pairs = np.stack([data.labels, groups], axis=1)
+    kinds, number = np.unique(pairs, axis=0, return_inverse=True)
+    parts = number.reshape(-1) % min(len(kinds), MOST_PARTS)
+    # The only one of a new class stays: nobody asks for its logits.
+    parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
+    logits = np.zeros((len(sample), data.stop - data.start))
+    for part in np.unique(parts[sample.drawn]):
+        kept, judged = parts != part, parts[sample.drawn] == part
+        groups_kept = None if data.groups is None else data.groups[kept]
+        fewer = replace(data, features=features[kept], labels=data.labels[kept], groups=groups_kept)
+        rows = own_rows(start, fewer).on_host()
+        bias = rows.bias if start.bias == "write" else 0.0
+        logits[judged] = features[sample.drawn[judged]] @ rows.weight.T + bias
+    return as_tensor(beside(data.head.weight, logits))
 
 
 def _least_square_logits(

@@ -25,15 +25,26 @@ the cosine by a learnt scale. Here the head is linear in h, and the scale is tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import Cholesky, FeatureRows, beside, float64_of, namespace
+from clinit.errors import ExperimentError
+from clinit.headtrain.array import (
+    Cholesky,
+    FeatureRows,
+    beside,
+    float64_of,
+    library,
+    namespace,
+    take,
+    to_numpy,
+)
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.setting import Imported
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.statistics.solve import least_squares_head
@@ -155,6 +166,8 @@ def raw_rows(
         statistics: Statistics of old and new rows, where `start.reads_statistics`.
         lam: Ridge, where `start.reads_lambda`.
     """
+    if start.own is not None:
+        return own_rows(start, data, statistics)
     new, xp = slice(data.start, data.stop), namespace(data.head.weight)
     if start.init == "zero":
         return Rows(xp.zeros_like(data.stale.weight), xp.zeros_like(data.stale.bias))
@@ -167,6 +180,45 @@ def raw_rows(
         return discriminants(statistics, new)
     assert lam is not None
     return least_squares_head(statistics, lam).between(data.start, data.stop)
+
+
+def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None = None) -> Rows:
+    """Return the rows of new classes that the function of a user computes.
+
+    It is called with NumPy arrays, whatever the device: features (rows, dim) of old and new rows
+    together, float32 or float64; their labels, rows of the head; the old rows of the head as
+    `Rows`; and the `ClassStatistics` of all of them. It returns weight (new, dim) and bias (new,),
+    in the order of the classes, before any scale.
+
+    Raises:
+        ExperimentError: If the function cannot be imported, or returns anything else.
+    """
+    assert start.own is not None
+    function, features = start.own.load(), to_numpy(take(data.features, slice(None)))
+    features = features.astype(np.result_type(features, np.float32), copy=False)
+    if statistics is None or library(statistics.mean) != "numpy":
+        statistics = replace(data, features=features).statistics(start.weighting)
+    old = data.head.between(0, data.start).on_host()
+    found = function(features, data.labels, old, statistics)
+    wanted = (data.stop - data.start, features.shape[1])
+    parts = (found.weight, found.bias) if isinstance(found, Rows) else found
+    try:
+        weight, bias = map(np.asarray, parts)
+    except (TypeError, ValueError):
+        raise _not_rows(start.own, type(found).__name__, "weight and bias") from None
+    for name, array, shape in (("weight", weight, wanted), ("bias", bias, wanted[:1])):
+        if array.shape != shape or array.dtype.kind != "f":
+            raise _not_rows(start.own, f"{name} {array.dtype} {array.shape}", f"floats {shape}")
+        if not np.isfinite(array).all():
+            raise _not_rows(start.own, f"{name} that is not finite", "finite numbers")
+    return Rows(*(beside(data.head.weight, each.astype(np.float64)) for each in (weight, bias)))
+
+
+def _not_rows(function: Imported, found: str, wanted: str) -> ExperimentError:
+    return ExperimentError(
+        f"{function.path} returned {found}, expected {wanted}",
+        remedy="Return weight (new classes, dim) and bias (new classes,) as arrays of NumPy.",
+    )
 
 
 def unit_class_mean_rows(data: NewClasses) -> Rows:

@@ -294,7 +294,7 @@ def scaled(
         # every image is of a new class. Without a new class of two rows nothing can be left out.
         if data.has_pairs or not _leaves_out(start):
             found = _calibrated(raw, start, sample, statistics, kept)
-        elif start.reads_lambda or not travel:
+        elif start.reads_lambda or not (travel or start.own):
             found = learnt_scale(raw, start, sample, travel)
         if found is not None:
             factors = np.full(rows.bias.shape[0], found.factor)

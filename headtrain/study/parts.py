@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-from clinit.headtrain.setting import Part, setting
+from clinit.headtrain.setting import Imported, Part, setting
 from clinit.headtrain.study.methods import Closed, Top
 
 ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
@@ -155,7 +156,10 @@ class Start(Part):
     """How the rows of new classes start."""
 
     panel: ClassVar[str] = "Start"
-    init: Init = setting("least-square", "Initialisation of the rows of new classes.")
+    init: Init | Imported | Callable[..., Any] = setting(
+        "least-square",
+        "Initialisation of the rows of new classes, or a function that returns them.",
+    )
     # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
     # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
     scale: Scale = setting(
@@ -212,6 +216,11 @@ class Start(Part):
     )
 
     @property
+    def own(self) -> Imported | None:
+        """The function of the user that returns the rows, if they are not ours."""
+        return self.init if isinstance(self.init, Imported) else None
+
+    @property
     def reads_lambda(self) -> bool:
         """Whether the rows depend on `lam`."""
         return self.init in ("least-square", "fitted")
@@ -240,7 +249,7 @@ class Start(Part):
     @property
     def reads_weighting(self) -> bool:
         """Whether the rows depend on how averages over several classes are weighted."""
-        return self.init in ("least-square", "fitted", "lda")
+        return self.own is not None or self.init in ("least-square", "fitted", "lda")
 
     @property
     def reads_statistics(self) -> bool:

@@ -210,7 +210,7 @@ def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
     """Name a run by its method, where it is not rehearsal, its start, and settings `varied`."""
     words = [] if settings["method"] == "rehearsal" else [settings["method"]]
     if "init" in settings:
-        words.append(settings["init"])
+        words.append(settings["init"].partition("@")[0].replace(":", "."))  # of functions: a path
         words += [] if settings["init"] == "random" else [settings["scale"]]
     named = [f"{name.replace('_', '-')}={settings[name]}" for name in varied if name in settings]
     return "-".join([*words, *named])

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.setting import Setting
+from clinit.headtrain.setting import Imported, Setting
 from clinit.headtrain.study.rules import DECIDING, RIVALS, refusals, settings_of
 from clinit.headtrain.study.study import Study
 from clinit.words import did_you_mean, nearest
@@ -104,6 +104,8 @@ def parse(field: Setting, text: str) -> Value:
         return None
     if bool in field.types and text in _TRUTH:
         return _TRUTH[text]
+    if isinstance(own := field.taken(text), Imported):
+        return own
     for kind in (int, float):
         if kind in field.types:
             try:

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from clinit.cli.main import app
 from tests.docs.pages import ROOT, Block, blocks_of
 
 PAGE = list(blocks_of(ROOT / "docs" / "extend.md"))
@@ -49,11 +51,38 @@ def change(path: Path, block: Block) -> None:
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
+def test_the_start_of_the_page_is_trained_and_repeated_by_command(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = (block for block in PAGE if block.mark == "file: my_starts.py")
+    (tmp_path / "my_starts.py").write_text(block.text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_starts", raising=False)
+    caches = tiny_run.parent / "caches"
+    words = f"train-head --base {caches / 'base'} --new {caches / 'new'} --out runs --tasks 2"
+    small = "--iterations 3 --batch-size 6 --device cpu --init my_starts:centred --init zero"
+    for command in (f"{words} {small}", "rerun runs/my_starts.centred-calibrated"):
+        result = CliRunner().invoke(app, command.split())
+        assert result.exit_code == 0, (result.output, result.exception)
+    assert "The same bits" in result.output
+    with (tmp_path / "my_starts.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    result = CliRunner().invoke(app, ["rerun", "runs/my_starts.centred-calibrated"])
+    assert "has changed" in str(result.exception)
+    (tmp_path / "my_starts.py").unlink()
+    monkeypatch.delitem(sys.modules, "my_starts")
+    result = CliRunner().invoke(app, ["rerun", "runs/my_starts.centred-calibrated"])
+    assert "No module named 'my_starts'" in str(result.exception)
+    shown = CliRunner().invoke(app, ["report", "runs", "--json"])
+    assert "my_starts:centred@" in shown.output
+
+
 @pytest.mark.slow
 def test_the_examples_run_in_the_changed_source(changed: Path, tmp_path: Path) -> None:
     code = "".join(block.text for block in PAGE if block.language == "python" and not block.mark)
     (tmp_path / "page.py").write_text(f"{START}\n{code}", encoding="utf-8")
-    path = os.pathsep.join([str(changed / "src"), str(ROOT)])
+    path = os.pathsep.join([str(changed / "src"), str(changed), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "page.py"],
         cwd=tmp_path,
