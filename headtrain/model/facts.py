@@ -6,7 +6,6 @@ repeats what timm reads of it. `clinit.headtrain.model.files` writes and reads b
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
-from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
@@ -82,8 +80,6 @@ _DOCUMENT = DocumentKind(
     remedy="Export the run again with this version of clinit.",
 )
 METADATA = "clinit_model"
-_OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
-"""What of timm's registry describes the network, whatever weights are in it."""
 
 
 class ForTimm(TypedDict):
@@ -213,16 +209,6 @@ class _Told(TypedDict):
 
     model_args: str
     fingerprint: dict[str, str]
-
-
-def for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:
-    """Return what timm reads of a network that the model file has no use for."""
-    registered: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    told = {"custom_load": False, **{name: registered.get(name) for name in _OF_THE_NETWORK}}
-    if model_args.get("dynamic_img_size") or model_args.get("strict_img_size") is False:
-        told["fixed_input_size"] = False
-    as_read = json.loads(json.dumps(told))  # JSON has no tuples
-    return {"num_features": int(network.num_features), "pretrained_cfg": as_read}  # type: ignore[arg-type]
 
 
 def data_config(transform: Transform) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from clinit.files.commit import commit_file, commit_folder
 from clinit.files.documents import DocumentKind
 from clinit.files.text import TextFileError, read_text
 from clinit.headtrain.model.card import card
-from clinit.headtrain.model.facts import METADATA, ModelFacts, for_timm
+from clinit.headtrain.model.facts import METADATA, ForTimm, ModelFacts
 from clinit.headtrain.model.memory import ARRAYS, ROWS, Memory, check_backbone, not_remembered
 from clinit.headtrain.model.model import Model, checked_network
 from clinit.headtrain.temperature import divided
@@ -60,6 +60,8 @@ ONNX_FILE, MEMORY_FILE = "model.onnx", "memory.safetensors"
 _FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
 _TOLERANCE = 1e-5
 """Between the logits of the two networks, relative to the largest."""
+_OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
+"""What of timm's registry describes the network, whatever weights are in it."""
 _MEMORY_KEY = "clinit_memory"
 _MEMORY_FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
 _MEMORY = DocumentKind(
@@ -79,14 +81,14 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
         DeviceError: If the device is absent.
     """
     facts = read_facts(path := Path(path))
-    backbone = read_network(path, facts, device)
+    backbone, memory = read_network(path, facts, device), memory_of(path, facts)
     assert backbone.head is not None
     head = replace(backbone.head, class_names=facts.class_names)
     if facts.temperature is not None:
         head = facts.temperature.multiplied(head)
-    model = Model(facts, backbone, head, memory_of(path, facts), str(path))
-    if model.memory is not None:
-        check_backbone(model.depends_on, model.memory.backbone)
+    model = Model(facts, backbone, head, memory, str(path))
+    if memory is not None:
+        check_backbone(model.depends_on, memory.backbone)
     return model
 
 
@@ -96,39 +98,40 @@ def read_facts(path: Path) -> ModelFacts:
     Raises:
         ModelError: If there is no model at `path`, or its folder contradicts its file.
     """
-    if path.is_dir():
-        return _facts_of_folder(path)
-    if path.suffix == ".onnx":
+    is_folder = path.is_dir()
+    file = path / MODEL_FILE if is_folder else path
+    if is_folder and not file.exists():
+        run = path if (path / "run.json").is_file() else "RUN"
         raise ModelError(
-            f"{path} is an ONNX file, not one of weights",
+            f"{path} is a folder without a {MODEL_FILE}: it is not a model",
+            remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
+        )
+    if file.suffix == ".onnx":
+        raise ModelError(
+            f"{file} is an ONNX file, not one of weights",
             remedy="Give it to `clinit predict`; in Python, to"
             " `clinit.headtrain.model.onnx.load_onnx`.",
         )
-    if not path.is_file():
-        raise _no_model(f"no model file at {path}")
-    with _opened(path, "a model file", _no_model) as file:
-        text = (file.metadata() or {}).get(METADATA)
+    if not file.is_file():
+        raise _no_model(f"no model file at {file}")
+    with _opened(file, "a model file", _no_model) as opened:
+        text = (opened.metadata() or {}).get(METADATA)
     if text is None:
-        raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
-    return ModelFacts.parse(text, path)
+        raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
+    facts = ModelFacts.parse(text, file)
+    if is_folder:
+        _check_config(path / CONFIG_FILE, facts.folder_config() if facts.timm else None, file)
+    return facts
 
 
-def _facts_of_folder(folder: Path) -> ModelFacts:
-    """Return how the model in a folder describes itself, which its `config.json` repeats."""
-    file, config = folder / MODEL_FILE, folder / CONFIG_FILE
-    if not file.exists():
-        run = folder if (folder / "run.json").is_file() else "RUN"
-        raise ModelError(
-            f"{folder} is a folder without a {MODEL_FILE}: it is not a model",
-            remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
-        )
+def _check_config(config: Path, told: dict[str, Any] | None, file: Path) -> None:
+    """Check that `config.json` says what the model file tells; None of an earlier version."""
     remedy = f"Give the file, if it is one of `clinit export`: {file}; or write the folder again."
     try:
         found = json.loads(read_text(config))
     except (TextFileError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {config}: {error}", remedy=remedy) from error
-    facts = read_facts(file)
-    expected = json.loads(json.dumps(facts.folder_config())) if facts.timm else found
+    expected = found if told is None else json.loads(json.dumps(told))
     if found != expected:
         both = {**expected, **found} if isinstance(found, dict) else ()
         differing = [name for name in both if expected.get(name) != found.get(name)]
@@ -137,7 +140,6 @@ def _facts_of_folder(folder: Path) -> ModelFacts:
             f" {', '.join(differing) or 'everything'}",
             remedy=remedy,
         )
-    return facts
 
 
 def _no_model(why: str) -> ModelError:
@@ -255,11 +257,21 @@ def write_model(
     """
     network = checked_network(model, divided(model.head, model.facts.temperature))
     weights = state_sha256(network.state_dict())
-    facts = replace(model.facts, weights=weights, timm=for_timm(network, model.facts.model_args))
+    facts = replace(model.facts, weights=weights, timm=_for_timm(network, model.facts.model_args))
     check = write_network(
         network, facts, out, memory=model.memory, compare_on=compare_on, overwrite=overwrite
     )
     return Written(facts, sum(each.numel() for each in network.parameters()), check)
+
+
+def _for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:
+    """Return what timm reads of a network that the model file has no use for."""
+    registered: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    told = {"custom_load": False, **{name: registered.get(name) for name in _OF_THE_NETWORK}}
+    if model_args.get("dynamic_img_size") or model_args.get("strict_img_size") is False:
+        told["fixed_input_size"] = False
+    as_read = json.loads(json.dumps(told))  # JSON has no tuples
+    return {"num_features": int(network.num_features), "pretrained_cfg": as_read}  # type: ignore[arg-type]
 
 
 def write_network(
