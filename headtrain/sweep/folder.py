@@ -133,6 +133,6 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
         info = {**before, **info, "heads": {**before["heads"], **info["heads"]}}
     if info != before:
         _DOCUMENT.write(path / SWEEP, info)
-    configs = [settings_of(stored) for _, stored in found]
+    configs: list[Mapping[str, Any]] = [settings_of(stored) for _, stored in found]
     recorded = {identity_of(each): folder for each, (folder, _) in zip(configs, found, strict=True)}
     return SweepFolder(path, recorded, configs, info)
