@@ -17,6 +17,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.learner import Diagnose
 from clinit.headtrain.record.format import (
     INFO,
@@ -26,7 +27,8 @@ from clinit.headtrain.record.format import (
     write_record,
     write_records,
 )
-from clinit.headtrain.record.info import settings_of, study_of_run
+from clinit.headtrain.record.info import held_out_manifest, settings_of, study_of_run
+from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, head_digest, no_base, starting_head
 from clinit.headtrain.study.rules import PLACES
 from clinit.headtrain.study.study import Study, by_stream, identity_of, names_of
@@ -94,6 +96,25 @@ class RunData:
         head, _ = found.pop("")
         heads = {loss: each for loss, (each, _) in found.items()}
         return cls(base, new, head, heads, facts, **rest)
+
+    def held_out(self, share: float, *, seed: int) -> RunData:
+        """Return the data with a share of the training rows in place of the test rows.
+
+        Args:
+            share: Of the rows of each class, in (0, 1); images that repeat others go together.
+            seed: Seed of the draw.
+        """
+        sides = []
+        for index, side in enumerate((self.base, self.new)):
+            if not side.class_names:
+                sides.append(side)
+                continue
+            random = generator(seed, Draw.HELD_OUT, index)
+            held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
+            train, val = side.train.part(~held), side.train.part(held)
+            manifest = held_out_manifest(share, seed)
+            sides.append(replace(side, train=train, val=val, val_manifest=manifest))
+        return replace(self, base=sides[0], new=sides[1])
 
     def head_for(self, loss: str) -> Head:
         """Return the pretrained head that runs of `loss` start from."""

@@ -72,11 +72,12 @@ class Imported(str):
         (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
         if "" not in sys.path:  # the folder that the command runs in, behind all others
             sys.path.append("")
+        function: Any = None
         try:
-            # The file is compared before it runs.
+            # The file is compared before it runs; what was typed has the source of the function.
             digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
-            function = None if digest and wanted not in ("", digest) else import_module(module)
-            function = function and attrgetter(name)(function)
+            if not digest or wanted in ("", digest):
+                function = attrgetter(name)(import_module(module))
             digest = digest or _digest(inspect.getsource(function).encode())
         except (Exception, SystemExit) as error:
             raise ExperimentError(
@@ -99,11 +100,12 @@ class Imported(str):
 
 
 def _file_of(module: str) -> Path:
-    loaded = getattr(sys.modules.get(module), "__file__", None)
-    found = None if loaded else find_spec(module)
-    if not loaded and (found is None or found.origin is None):
+    place = getattr(sys.modules.get(module), "__file__", None)
+    if place is None and (found := find_spec(module)) is not None:
+        place = found.origin
+    if place is None:
         raise ModuleNotFoundError(f"No module named {module!r}")
-    return Path(loaded or found.origin)
+    return Path(place)
 
 
 def _digest(source: bytes) -> str:

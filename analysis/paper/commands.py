@@ -93,7 +93,7 @@ def check_places(table: Table, studies: Sequence[Study]) -> None:
         key = (stream.method, study.training.loss, study.start.init)
         if key not in known:
             raise ExperimentError(
-                f"{table.name} has no line for {', '.join(key)}",
+                f"{table.name} has no line for {', '.join(map(str, key))}",
                 remedy="Leave it out of --set; `clinit sweep` trains anything.",
             )
         other = seen.setdefault((*key, stream.iterations, stream.buffer, stream.seed), study)

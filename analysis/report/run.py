@@ -143,7 +143,7 @@ class RunSummary:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether accuracies are measured on held-out training images: a trial of a search."""
+        """Whether accuracies are measured on held-out training images (`sweep --held-out`)."""
         return held_out_share(self.record.info) is not None
 
     @property

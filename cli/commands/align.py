@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.frame.claim import claimed_head
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.interruption import keeps
@@ -49,14 +49,12 @@ def align(
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache, head=head)
-    with claimed_file(out), progress() as shown:
+    with claimed_head(out, overwrite=overwrite), progress() as shown:
         from clinit.extract.cache.head import write_head
         from clinit.extract.cache.read import open_cache
         from clinit.headtrain.probe import align as alignment
         from clinit.headtrain.stream.source import read_sources, starting_head
 
-        check_free(out, overwrite=overwrite)
-        tell_replaced([out], overwrite=overwrite)
         with doing("Reading the feature cache …"):
             chosen = alignment.choose_views(open_cache(cache), views)
             (source,) = read_sources(cache, memory=memory)

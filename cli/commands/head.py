@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.frame.claim import claimed_head
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import CacheArgument, Overwrite, described
@@ -52,11 +52,9 @@ def fit(
     if out.suffix not in (".safetensors", ".npz"):
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache)
-    with claimed_file(out):
+    with claimed_head(out, overwrite=overwrite):
         from clinit.extract.cache.head import write_head
 
-        check_free(out, overwrite=overwrite)
-        tell_replaced([out], overwrite=overwrite)
         write_head(fitted(cache, method)[0], out)
     say(f"Head at {out}; `clinit train-head --head {out}` starts from it")
 

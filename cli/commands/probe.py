@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.frame.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.frame.claim import claimed_head
 from clinit.cli.frame.console import note, out, print_json, say
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import AsJson, CacheArgument, Output, OutputFormat, Overwrite
@@ -56,10 +56,7 @@ def probe(
     from clinit.headtrain.record.format import finite
     from clinit.headtrain.stream.source import read_source
 
-    with claimed_file(head) if head is not None else nullcontext():
-        if head is not None:
-            check_free(head, overwrite=overwrite)
-            tell_replaced([head], overwrite=overwrite)
+    with claimed_head(head, overwrite=overwrite) if head is not None else nullcontext():
         with doing("Reading the feature cache …"):
             source = read_source(cache)
         with counting("epochs" if config.by == "adamw" else "searches") as count:

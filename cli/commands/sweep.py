@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,11 +30,8 @@ from clinit.cli.frame.run_data import (
     read_data,
     read_images,
 )
-from clinit.cli.frame.study_options import takes
 from clinit.cli.frame.work_progress import sweep_progress, training_progress
 from clinit.files.paths import check_writable
-from clinit.headtrain.setting import fields_of
-from clinit.headtrain.sweep.settings import SearchConfig
 from clinit.headtrain.top.images import Images
 from clinit.words import number_of
 
@@ -46,12 +41,8 @@ if TYPE_CHECKING:
     from clinit.headtrain.sweep.grid import Choice
 
 
-_SEARCH = fields_of(SearchConfig)
-
-
 @keeps("Recorded runs are kept: the same command trains those that are left.")
 @takes_images
-@takes("config", SearchConfig)
 def sweep(
     context: Context,
     *,
@@ -87,15 +78,20 @@ def sweep(
             rich_help_panel="Computation",
         ),
     ] = None,
-    search: Annotated[
-        Literal["optuna"] | None,
+    held_out: Annotated[
+        float | None,
         described(
-            "Let Optuna propose the settings instead of training all combinations: lists"
-            " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
-            " seed. Judged on held-out training rows, never on the test rows.",
-            rich_help_panel="Search",
+            "Judge the runs on this share of the training rows of each class, never on the test"
+            " rows: to choose settings.",
+            "SHARE",
+            min=0.001,
+            max=0.9,
+            rich_help_panel="Data",
         ),
     ] = None,
+    held_out_seed: Annotated[
+        int, described("Seed of the held-out rows.", min=0, rich_help_panel="Data")
+    ] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and banks; train nothing.")
     ] = False,
@@ -108,7 +104,6 @@ def sweep(
         ),
     ] = False,
     memory: Memory = None,
-    config: SearchConfig,
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
@@ -119,16 +114,11 @@ def sweep(
     a killed sweep. A file (--config) may hold several grids, as an array of
     tables `sweep.grid`: their union is trained.
     """
-    _refuse(context, top=top, search=search is not None)
+    _refuse(context, top=top)
     grids = grids_of(config_file, grid or [], top=top)
     if top and (not base or len(base) + len(new) > 2):
         raise typer.BadParameter("--top takes one cache at --base and one at --new")
-    if search and len(grids) > 1:
-        raise typer.BadParameter(
-            f"--search takes one grid, but there are {len(grids)}: of tables [[sweep.grid]],"
-            " or of methods with settings of their own"
-        )
-    runs = [] if search else _runs(grids, top=top)
+    runs = _runs(grids, top=top)
     check_base(base, head, runs)
     check_caches(*(base or ()), *new)
     check_writable(out)
@@ -138,10 +128,10 @@ def sweep(
             records = _sweep_top(runs, images, heads, out, checkpoint_every, dry_run=dry_run)
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)
-            if search:
-                with claimed_folder(out / "trials"), claimed_folder(out / "chosen"):
-                    _search(grids[0], config, data, out, bank_size)
-                return
+            if held_out is not None:
+                data = data.held_out(held_out, seed=held_out_seed)
+                rows = len(data.base.val.labels) + len(data.new.val.labels)
+                say(f"Judged on {rows:,} held-out training rows ({held_out:g}), not on test rows")
             records = _sweep(runs, data, out, bank_size, ray=ray, dry_run=dry_run)
     if not dry_run:
         show_ranking(records)
@@ -149,14 +139,11 @@ def sweep(
         say(f"{number_of(len(runs), 'run record')} {where}")
 
 
-def _refuse(context: Context, *, top: bool, search: bool) -> None:
+def _refuse(context: Context, *, top: bool) -> None:
     """Refuse options that this kind of sweep does not read."""
     of_images = [each.replace("-", "_") for each in OF_IMAGES]
-    of_banks = ["ray", "search", "bank_size", "memory"]
+    of_banks = ["ray", "bank_size", "memory", "held_out", "held_out_seed"]
     unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
-    unread |= {name: "is for a search: add --search optuna" for name in _SEARCH if not search}
-    if search:
-        unread |= dict.fromkeys(["ray", "dry_run"], "is for the runs of a grid, not for a search")
     if top:
         unread |= dict.fromkeys(of_banks, "is for banks of heads: --top trains run by run")
     for each in context.command.params:
@@ -256,53 +243,3 @@ def _sweep_top(
         checkpoint_every=checkpoint_every,
     )
     return [*places.values()]
-
-
-def _search(
-    grid: dict[str, Choice], config: SearchConfig, data: RunData, out: Path, bank_size: int | None
-) -> None:
-    """Search on held-out rows; train the chosen settings on all rows and print both values."""
-    from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.plan import train_here
-    from clinit.headtrain.sweep.search import STUDY, Space, hold_out, search
-
-    space = Space.of(grid)
-    measure = partial(_measure, objective=config.objective)
-    held = hold_out(data, config.held_out, seed=config.seed)
-    rows = len(held.base.val.labels) + len(held.new.val.labels)
-    say(
-        f"{number_of(config.trials, 'trial')} of {number_of(len(space.seeds), 'seed')}, judged by"
-        f" {config.objective} on {rows:,} held-out training rows ({config.held_out:g})"
-    )
-    say(f"Watch it: optuna-dashboard sqlite:///{out / STUDY}")
-    folder = open_folder(out / "trials", held, space.losses)
-    with sweep_progress(config.trials * len(space.seeds), len(folder.recorded)) as observer:
-        found = search(
-            space,
-            config,
-            folder,
-            held,
-            train_here(held, observer),
-            measure,
-            study_path=out / STUDY,
-            bank_size=bank_size,
-            observer=observer,
-        )
-    records = _sweep([*found.runs], data, out / "chosen", bank_size)
-    show_ranking(records)
-    settings = ", ".join(f"{name} {found.runs[0].value(name)}" for name in found.params)
-    known = [value for path in records if (value := measure(path)) is not None]
-    test = f"{statistics.fmean(known):.4g}" if known else "unknown"
-    say(f"Chosen by held-out rows, trial {found.number} of {found.num_trials:,}: {settings}")
-    say(
-        f"{config.objective}: {found.value:.4g} on held-out training rows (the best of the search,"
-        f" so somewhat flattered), {test} on the test rows after training on all training rows"
-    )
-
-
-def _measure(path: Path, objective: str) -> float | None:
-    from clinit.analysis.report.run import RunSummary
-    from clinit.headtrain.record.format import read_record
-
-    value: float | None = RunSummary.of(read_record(path)).row()[objective]
-    return value

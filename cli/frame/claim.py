@@ -6,14 +6,14 @@ and the command goes on: finished files are whole in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from clinit.cli.frame.console import note
 from clinit.errors import HeadError
 from clinit.files.lock import claim_file, claim_folder
-from clinit.files.paths import check_writable
+from clinit.files.paths import check_free, check_writable
 
 
 def claimed_folder(out: Path) -> AbstractContextManager[None]:
@@ -28,16 +28,19 @@ def claimed_file(out: Path) -> AbstractContextManager[None]:
     return claim_file(out, on_unlocked=_say)
 
 
-def check_free(path: Path, *, overwrite: bool) -> None:
-    """Check that a head can be written to `path`.
+@contextmanager
+def claimed_head(out: Path, *, overwrite: bool) -> Iterator[None]:
+    """Claim the head file `out`, which may be written: only a head of clinit is replaced.
 
     Raises:
         HeadError: If there is something that may not be replaced.
     """
     from clinit.extract.cache.head import foreign_to_head
-    from clinit.files import paths as occupied
 
-    occupied.check_free(path, "head", foreign_to_head, HeadError, overwrite=overwrite)
+    with claimed_file(out):
+        check_free(out, "head", foreign_to_head, HeadError, overwrite=overwrite)
+        tell_replaced([out], overwrite=overwrite)
+        yield
 
 
 def tell_replaced(paths: Iterable[Path], *, overwrite: bool) -> None:

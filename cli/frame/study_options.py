@@ -97,8 +97,8 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
         metavar = "|".join(("NUMBER" if float in each.types else "INTEGER", *words))
     elif several:
         # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
-        choice = StrEnum(each.name, {word: word for word in words})
-        kind = list[choice if words and not is_open else str]  # type: ignore[valid-type]
+        closed = words and not is_open
+        kind = list[StrEnum(each.name, {word: word for word in words}) if closed else str]  # type: ignore[misc]
         metavar = "NUMBER|RANGE" if not words else None
         metavar = "|".join((*words, "MODULE:FUNCTION")) if is_open else metavar
         listed = " Repeatable, one run each."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from clinit.headtrain.setting import Imported, Part, setting
 from clinit.headtrain.study.methods import Closed, Top
@@ -155,7 +156,7 @@ class Start(Part):
     """How the rows of new classes start."""
 
     panel: ClassVar[str] = "Start"
-    init: Init | Imported = setting(
+    init: Init | Imported | Callable[..., Any] = setting(
         "least-square",
         "Initialisation of the rows of new classes, or a function that returns them.",
     )

@@ -219,11 +219,9 @@ def check(study: Parts) -> None:
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
     if study.top is not None and training.correct != "none":
         raise ValueError(f"correct must be none for top blocks, got {training.correct!r}")
-    if study.top is not None and training.anchor == "moments":
-        raise ValueError("anchor must be none or l2 for top blocks, got 'moments'")
     is_auto = (training.anchor, training.anchor_strength) == ("l2", "auto")
-    if study.top is not None and is_auto:
-        raise ValueError("anchor_strength must be a number for top blocks, got 'auto'")
+    if study.top is not None and (is_auto or training.anchor == "moments"):
+        raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
     if training.correct == "bic" and study.keeps_buffer and none_kept:
         raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")

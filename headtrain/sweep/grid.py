@@ -41,18 +41,6 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """Every value between two numbers, the ends included; on a log scale or not."""
-
-    low: float
-    high: float
-    log: bool
-
-    def __str__(self) -> str:
-        return f"{self.low:g}..{self.high:g}:{'log' if self.log else 'lin'}"
-
-
-@dataclass(frozen=True, slots=True)
 class Together:
     """Values of several fields that vary together."""
 
@@ -63,7 +51,7 @@ class Together:
         return len(self.rows)
 
 
-Choice = Interval | tuple[Value, ...] | Together
+Choice = tuple[Value, ...] | Together
 Grid = Mapping[str, Choice]
 """What each field takes, by its name, or by the names of several with commas between; fields that
 are not named keep their default."""
@@ -156,10 +144,7 @@ def values_of(field: Setting, text: str) -> tuple[Value, ...]:
     Raises:
         ExperimentError: If it does not list values that the field takes.
     """
-    choice = _choice(field, text.split(","))
-    if isinstance(choice, tuple):
-        return choice
-    raise _not_a_range(field, text, "does not say how many values")
+    return _choice(field, text.split(","))
 
 
 def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> None:
@@ -199,16 +184,11 @@ def _parts(content: Any) -> list[str]:
     return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
 
 
-def _choice(field: Setting, parts: Sequence[str]) -> Interval | tuple[Value, ...]:
+def _choice(field: Setting, parts: Sequence[str]) -> tuple[Value, ...]:
     values: list[Value] = []
     for part in (part.strip() for part in parts):
         if field.is_number and (found := _NUMBERS.fullmatch(part)):
-            interval = _interval(field, part, *found.groups()[:3])
-            if not found[4]:
-                if len(parts) > 1:
-                    raise _not_a_range(field, part, "a range without a count stands alone")
-                return interval
-            values += _spread(field, interval, part, int(found[4]))
+            values += _spread(field, part, *found.groups())
         elif field.is_number and (found := _INTEGERS.fullmatch(part)):
             first, stop = int(found[1]), int(found[2])
             if not 0 < stop - first <= LIMIT:
@@ -219,21 +199,16 @@ def _choice(field: Setting, parts: Sequence[str]) -> Interval | tuple[Value, ...
     return tuple(dict.fromkeys(values)) or (parse(field, ""),)
 
 
-def _interval(field: Setting, part: str, low: str, high: str, scale: str) -> Interval:
+def _spread(field: Setting, part: str, low: str, high: str, scale: str, number: str) -> list[Value]:
     ends = parse(field, low), parse(field, high)
     if not all(isinstance(end, int | float) and math.isfinite(end) for end in ends):
         raise _not_a_range(field, part, "it needs two numbers")
     first, last = float(ends[0] or 0), float(ends[1] or 0)
     if first >= last or (scale == "log" and first <= 0):
         raise _not_a_range(field, part, "it must go upwards, on a log scale from above 0")
-    return Interval(first, last, scale == "log")
-
-
-def _spread(field: Setting, interval: Interval, part: str, count: int) -> list[Value]:
-    if not 2 <= count <= LIMIT:
+    if not 2 <= (count := int(number or 0)) <= LIMIT:
         raise _not_a_range(field, part, f"it needs a count of 2 to {LIMIT:,}")
-    space = np.geomspace if interval.log else np.linspace
-    values = space(interval.low, interval.high, count).tolist()
+    values = (np.geomspace if scale == "log" else np.linspace)(first, last, count).tolist()
     if field.is_integer:
         return [round(value) for value in values]
     return [float(f"{value:.{_DIGITS}g}") for value in values]
@@ -299,14 +274,11 @@ def check_size(grids: Sequence[Grid]) -> None:
     Raises:
         ExperimentError: If there are more than `LIMIT`.
     """
-    count = sum(
-        math.prod(len(c) for c in grid.values() if not isinstance(c, Interval)) for grid in grids
-    )
+    count = sum(math.prod(map(len, grid.values())) for grid in grids)
     if count > LIMIT:
         raise ExperimentError(
             f"{count:,} combinations; a sweep trains at most {LIMIT:,}",
-            remedy="Give fewer values, split the grid into several sweeps, or let"
-            " `--search optuna` choose among them.",
+            remedy="Give fewer values, or split the grid into several sweeps.",
         )
 
 
@@ -330,8 +302,7 @@ def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
     """Yield the run of every combination of values, the last field varying fastest.
 
     Raises:
-        ExperimentError: If a field takes a range without a count, or a value is not one that
-            its field takes.
+        ExperimentError: If a value is not one that its field takes.
     """
     for settings in _combinations(grid):
         yield run_of(settings, top=top)
@@ -340,11 +311,6 @@ def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
 def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
     choices: list[list[dict[str, Value]]] = []
     for name, choice in grid.items():
-        if isinstance(choice, Interval):
-            raise ExperimentError(
-                f"{name}={choice} does not say how many values",
-                remedy=f"Write {name}={choice}5 for five values, or search with --search optuna.",
-            )
         if isinstance(choice, Together):
             rows = [dict(zip(choice.names, row, strict=True)) for row in choice.rows]
             choices.append(rows)

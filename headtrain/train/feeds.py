@@ -9,7 +9,7 @@ through them.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from clinit.headtrain.statistics.old_classes import OldClasses
@@ -105,15 +105,13 @@ class DrawnFeed:
         stored = self._rows.take(flat[~is_old] - classes)
         self.features[new], self.labels[new] = stored.features.float(), stored.labels
         chosen = flat[is_old].to(device)
+        noise = [
+            self._means.new_empty(rows, len(self._root)).normal_(generator=self._random)
+            for rows in (wanted < classes).sum(1).tolist()
+        ]
         self.labels[old] = self._labels[chosen]
-        self.features[old] = self._means[chosen] + torch.cat(
-            [self._offsets(count) for count in (wanted < classes).sum(1).tolist()]
-        )
+        self.features[old] = self._means[chosen] + torch.cat([z @ self._root for z in noise])
         self.batches[start:stop] = torch.arange(len(flat), device=device).view(wanted.shape)
-
-    def _offsets(self, rows: int) -> Float[Tensor, "rows dim"]:
-        noise = torch.empty(rows, len(self._root), device=self._root.device)
-        return noise.normal_(generator=self._random) @ self._root
 
 
 Feed = ResidentFeed | StreamedFeed | DrawnFeed

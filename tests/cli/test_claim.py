@@ -14,7 +14,6 @@ COMMANDS = {
     "train-head": ("train-head", *BOTH),
     "train-top": ("train-top", *BOTH),
     "sweep": ("sweep", *BOTH, "seed=0:2"),
-    "search": ("sweep", *BOTH, "lr=1e-3..1e-2:log", "--search", "optuna"),
     "align": ("align", "hollow"),
     "export": ("export", "hollow"),
 }

@@ -9,7 +9,7 @@ from clinit.cli.frame.config import APART, commands_with_files, grids_of
 from clinit.cli.frame.context import given
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError
-from clinit.headtrain.sweep.grid import Interval, distinct, runs_of
+from clinit.headtrain.sweep.grid import distinct, runs_of
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = commands_with_files(ROOT)
@@ -182,8 +182,8 @@ def test_every_table_is_a_grid_and_words_of_the_command_line_overlay_each() -> N
         {"iterations": (600,), "buffer": (24_000,)},
         {"iterations": (1200,), "buffer": (192_000,), "seed": (0, 1)},
     ]
-    found = grids(BUDGETS, "seed=7", "lr=1e-4..1e-2:log", "buffer_per_class=3")
-    rest = {"seed": (7,), "lr": Interval(1e-4, 1e-2, log=True), "buffer_per_class": (3,)}
+    found = grids(BUDGETS, "seed=7", "lr=1e-4..1e-2:log2", "buffer_per_class=3")
+    rest = {"seed": (7,), "lr": (1e-4, 1e-2), "buffer_per_class": (3,)}
     assert found == [{"iterations": (600,), **rest}, {"iterations": (1200,), **rest}]
 
 

@@ -185,7 +185,6 @@ EARLY = (
     ("train-head", "--base=cache", "--new=cache", "--out=file/o"),
     ("train-top", "--base=cache", "--new=cache", "--out=file/o"),
     ("sweep", "--base=cache", "--new=cache", "--out=file/o", "lr=0.1"),
-    ("sweep", "--base=absent", "--new=absent", "--out=o", "--search=optuna", "lr=0.1..1:log"),
     ("export", "cache", "--out=file/o"),
     ("rerun", "cache", "--out=file/o"),
     ("remember", ".", ".", "--out=file/o"),

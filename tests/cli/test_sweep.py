@@ -1,4 +1,3 @@
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -75,30 +74,17 @@ def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
-def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_path: Path) -> None:
-    words = ["lr=1e-4..1e-1:log", "seed=0:2", "--search", "optuna", "--trials", "3"]
-    text = done(invoke(caches, tmp_path / "out", *words))
-    assert "3 trials of 2 seeds, judged by acc_all on 8 held-out" in text
-    assert "optuna-dashboard sqlite:///" in text
-    assert "on held-out training rows (the best of the search" in text
-    assert "on the test rows after training on all training rows" in text
-    assert len(find_records(tmp_path / "out" / "trials")) == 6
-    tested = [read_record(path) for path in find_records(tmp_path / "out" / "chosen")]
-    assert [record.classes["val_rows"].sum() for record in tested] == [80, 80]
-    assert [record.classes["train_rows"].sum() for record in tested] == [80, 80]
+def test_held_out_rows_take_the_place_of_the_test_rows(caches: list[str], tmp_path: Path) -> None:
+    text = done(invoke(caches, tmp_path / "out", "lr=1e-3,1e-2", "--held-out", "0.1"))
+    assert "Judged on 8 held-out training rows (0.1), not on test rows" in text
+    records = [read_record(path) for path in find_records(tmp_path / "out")]
+    assert [record.classes["val_rows"].sum() for record in records] == [8, 8]
+    assert [record.classes["train_rows"].sum() for record in records] == [72, 72]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trials", "3"], "--trials is for a search"),
-        (["--held-out", "0.2"], "--held-out is for a search"),
-        (["--direction", "maximize"], "--direction is for a search"),
-        (["--search", "optuna", "--ray", "auto"], "--ray is for the runs of a grid"),
-        (["--search", "optuna", "--dry-run"], "--dry-run is for the runs of a grid"),
-        (["--search", "optuna", "--objective", "acc_al"], "acc_new"),
         (["--top", "--bank-size", "3"], "--bank-size is for banks of heads"),
         (["--workers", "3"], "--workers is for runs of top blocks"),
     ],

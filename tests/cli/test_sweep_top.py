@@ -48,7 +48,7 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     ("words", "message"),
     [
         (["seed=0", "--top", "--bank-size=3"], "--bank-size is for banks of heads"),
-        (["seed=0", "--top", "--trials=3"], "--trials is for a search: add --search optuna"),
+        (["seed=0", "--top", "--held-out=0.2"], "--held-out is for banks of heads"),
         (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
         (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
     ],

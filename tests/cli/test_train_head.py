@@ -378,7 +378,7 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
         ("0:3:0", "got '0:3:0'. Write one"),
         ("1.5", "got '1.5'. Write one"),
         ("0,,2", "got ''. Write one"),
-        ("0..4:lin", "--seed 0..4:lin is not a range: does not say how many values. Write one"),
+        ("0..4:lin", "--seed 0..4:lin is not a range: it needs a count"),
         ("-1", "got -1"),
         ("4294967296", "got 4294967296"),
         ("0:200000", "--seed 0:200000 is not a range"),

@@ -20,7 +20,7 @@ from typing import Any
 
 TIMEOUT_S = 60.0
 LOADED = (
-    *("timm", "torch", "h5py", "polars", "optuna", "matplotlib.figure", "safetensors.torch"),
+    *("timm", "torch", "h5py", "polars", "matplotlib.figure", "safetensors.torch"),
     *("sqlalchemy.dialects.sqlite.pysqlite", "clinit.cli.main", "clinit.extract.work.run"),
     *("clinit.analysis.report", "clinit.headtrain.experiment", "clinit.headtrain.top.experiment"),
 )

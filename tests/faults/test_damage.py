@@ -54,9 +54,8 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "kept/random.checkpoint": (("train-top --trunk-cache",), "top/random/top.safetensors"),
     "aligned.safetensors": (("train-head --head",), "weights.safetensors"),
-    "sweep/sweep.json": (("sweep",), "search/trials/sweep.json"),
+    "sweep/sweep.json": (("sweep",), "caches/base/train/plan.json"),
     "sweep/random-lr=0.001-seed=0/run.json": (("sweep",), "sweep/random-lr=0.001-seed=1/run.json"),
-    "search/study.db": (("sweep --search",), "search/trials/sweep.json"),
     "model.safetensors": (("predict",), "weights.safetensors"),
     "scenes/model.safetensors": (MODEL, "renamed/model.safetensors"),
     "scenes/config.json": (MODEL, "renamed/config.json"),
@@ -217,8 +216,8 @@ def damaged(path: str, sort: str, number: int, work: Path) -> tuple[bytes, bytes
 
 
 def read(scene: Scene, reader: str, checkpoint: bytes | None) -> Done:
-    if reader.startswith("sweep"):  # goes on with what is there
-        scene.own("sweep/sweep.json" if reader == "sweep" else "search/study.db")
+    if reader == "sweep":  # goes on with what is there
+        scene.own("sweep/sweep.json")
     if reader == "train-top --trunk-cache":
         scene.own("top/trunk-cache/*/plan.json")
         (scene.out / "top").mkdir(parents=True)
@@ -237,8 +236,7 @@ def reading(done: Done, scene: Scene, reader: str) -> tuple[list[str], Results]:
     else:  # the last column of a report is seconds, and as wide as they are
         lines = [line for line in text.splitlines() if not any(word in line for word in TIMES)]
         lines = [re.sub(r"\d[\d.]*s\b", "", re.sub(r"[ ─━]+", " ", line)) for line in lines]
-    folders = {"sweep": scene.work / "sweep", "sweep --search": scene.work / "search"}
-    written = folders.get(reader, scene.out)
+    written = scene.work / "sweep" if reader == "sweep" else scene.out
     return lines, results(written, *scene.places) if written.exists() else {}
 
 

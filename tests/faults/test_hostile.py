@@ -231,7 +231,7 @@ WRITTEN = {
 }
 ODD = {
     **{PLAN: "cache show", SHARD: "cache verify", RUN: "report", "train.parquet": "manifest show"},
-    **{"settings.toml": "train-head --config", "search/study.db": "sweep --search"},
+    **{"settings.toml": "train-head --config"},
 }
 SHARDS: dict[str, Callable[[Any, Scene], None]] = {
     "elsewhere": elsewhere,

@@ -44,8 +44,6 @@ WRITERS: Mapping[str, str] = {
     " --init least-square --checkpoint-every 2 --no-probe --workers 1",
     "sweep": f"sweep {_CACHES} --out out/sweep --bank-size 2 {_GRID} init=random,class-mean"
     " seed=0:2 lr=1e-3,3e-3",
-    "sweep --search": f"sweep {_CACHES} --out out/search {_GRID} --search optuna --trials 5"
-    " --bank-size 2 lr=1e-4..1e-1:log init=random,class-mean",
     "export": "export work/runs/random --out out/model.safetensors",
     "export, folder": "export work/runs/random --out out/scenes",
     "add": "add work/scenes work/images/new --replace --out out/grown --features out/features"
@@ -82,7 +80,6 @@ READERS: Mapping[str, str] = {
     "extract --manifest": f"{_IMAGES % 'base'} --manifest work/train.parquet"
     " --out out/cache".replace("--dataset folder ", ""),
     "sweep": WRITERS["sweep"].replace("out/sweep", "work/sweep"),
-    "sweep --search": WRITERS["sweep --search"].replace("out/search", "work/search"),
     "cache import": WRITERS["cache import"],
 }
 """Commands that read each kind of file; the last but one go on in a folder of the workload."""
@@ -132,7 +129,7 @@ def make_work(folder: Path) -> None:
         f"{_IMAGES % 'new'} --out out/caches/new",
         *(WRITERS[name] for name in ("cache import", "manifest build", "align", "train-head")),
         *(WRITERS[name] for name in ("export", "export, folder", "train-top", "sweep")),
-        *(WRITERS["sweep --search"], READERS["rename"]),
+        READERS["rename"],
     )
     for words in made:
         done = run(words.split(), folder)

@@ -24,7 +24,6 @@ from clinit.headtrain.stream.buffer import balanced, quotas_of
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Stream
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.sweep.search import hold_out
 
 DIM, NAMES = 7, tuple("uvwxyz")
 COUNTS = (9, 12, 5, 8, 6, 10)
@@ -284,8 +283,8 @@ def test_a_shared_buffer_of_two_parts_is_one_without_base_classes() -> None:
     np.testing.assert_array_equal(found, balanced(14)(counts, ranks))
 
 
-def test_a_search_holds_out_rows_of_the_new_classes_alone() -> None:
-    held = hold_out(RunData.of(None, NEW), 0.2, seed=0)
+def test_a_sweep_holds_out_rows_of_the_new_classes_alone() -> None:
+    held = RunData.of(None, NEW).held_out(0.2, seed=0)
     assert not held.base.class_names
     assert len(held.new.val.labels) == 10
 

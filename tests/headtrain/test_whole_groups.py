@@ -16,7 +16,6 @@ from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.sweep.search import hold_out
 
 CLASSES, PHOTOGRAPHS, COPIES, DIM = 4, 12, 3, 16
 IMAGES = np.random.default_rng(1).permutation(np.repeat(np.arange(CLASSES * PHOTOGRAPHS), COPIES))
@@ -57,9 +56,9 @@ def test_a_probe_and_a_fitted_head_hold_out_whole_groups(
     assert share(held[0]) == 2 / PHOTOGRAPHS
 
 
-def test_a_search_holds_out_whole_groups() -> None:
+def test_a_sweep_holds_out_whole_groups() -> None:
     head = Head(np.zeros((CLASSES, DIM), np.float32), np.zeros(CLASSES, np.float32), NAMES)
-    found = hold_out(RunData(SOURCE, SOURCE, head), 0.25, seed=0).base
+    found = RunData(SOURCE, SOURCE, head).held_out(0.25, seed=0).base
     held = rows_with(found.val.features[:])
     assert share(held) == 0.25
     assert len(found.train.labels) == (~held).sum()

@@ -72,7 +72,7 @@ def test_own_class_means_start_like_the_built_in_ones(own: Any, scale: Any, bias
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
 def test_left_out_logits_are_those_of_the_closed_forms(bias: Any) -> None:
-    pairs = (class_means, "class-mean"), (least_squares, "least-square")
+    pairs: Any = (class_means, "class-mean"), (least_squares, "least-square")
     for own, built_in in pairs:
         start = Start(init=own, bias=bias, weighting="sample")
         expected = logits(replace(start, init=built_in), made())
@@ -93,7 +93,8 @@ def test_images_that_repeat_each_other_are_left_out_together() -> None:
 
 def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> None:
     data = made((40, 50, 32, 20))
-    own, built_in = (logits(Start(init=init), data) for init in (class_means, "class-mean"))
+    inits: Any = (class_means, "class-mean")
+    own, built_in = (logits(Start(init=init), data) for init in inits)
     at = data.labels >= START
     columns = data.labels[at] - START
     np.testing.assert_allclose(own[at, columns], built_in[at, columns], rtol=1e-5)
@@ -101,9 +102,8 @@ def test_with_many_images_each_of_a_class_of_32_is_still_left_out_alone() -> Non
 
 def test_new_classes_of_one_image_start_at_the_norm_of_the_old_rows() -> None:
     data = made((5, 6, 1, 1))
-    own, built_in = (
-        initialise(Start(init=init), data, travel=1.0) for init in (class_means, "class-mean")
-    )
+    inits: Any = (class_means, "class-mean")
+    own, built_in = (initialise(Start(init=init), data, travel=1.0) for init in inits)
     np.testing.assert_allclose(own.rows.weight, built_in.rows.weight, rtol=1e-6)
 
 
@@ -126,7 +126,7 @@ def test_packages_offer_starts_by_entry_points(
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text(f"[clinit.starts]\ntheirs = {__name__}:class_means\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert Start(init=Imported.of("theirs")) == Start(init=class_means)
+    assert Study.of({"init": "theirs"}).start == Start(init=class_means)
 
 
 def one_number(*given: Any) -> Any:

@@ -109,8 +109,8 @@ EXCLUSIVE = [
     (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
     (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
-    (True, {"anchor": "moments"}, "anchor must be none or l2 for top blocks, got 'moments'"),
-    (True, {"anchor": "l2"}, "anchor_strength must be a number for top blocks, got 'auto'"),
+    (True, {"anchor": "moments"}, "must be l2"),
+    (True, {"anchor": "l2"}, "a number for anchor_strength"),
     (True, {"precision": "tf32"}, "got 'tf32'"),
 ]
 

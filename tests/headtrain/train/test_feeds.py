@@ -48,11 +48,10 @@ def read(feed: DrawnFeed, *stops: int) -> tuple[torch.Tensor, torch.Tensor]:
     found, start = [], 0
     for stop in stops:
         feed.prepare(start, stop)
-        rows = feed.batches[start:stop]
-        found.append((feed.features[rows], feed.labels[rows]))
+        batches = feed.batches[start:stop]
+        found.append((feed.features[batches], feed.labels[batches]))
         start = stop
-    rows, labels = zip(*found, strict=True)
-    return torch.cat(rows), torch.cat(labels)
+    return torch.cat([rows for rows, _ in found]), torch.cat([labels for _, labels in found])
 
 
 def test_what_is_kept_are_means_and_one_covariance() -> None:
