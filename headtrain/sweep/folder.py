@@ -12,7 +12,7 @@ the size of a bank on the memory that is free; so a sweep that goes on finds its
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Required, TypedDict
@@ -58,7 +58,7 @@ class SweepFolder:
     path: Path
     recorded: dict[str, Path]
     """Records by the identity of their run."""
-    configs: list[Mapping[str, Any]]
+    configs: Sequence[Mapping[str, Any]]
     """The settings of all of them."""
     info: dict[str, Any]
     """The content of sweep.json."""
@@ -133,6 +133,6 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
         info = {**before, **info, "heads": {**before["heads"], **info["heads"]}}
     if info != before:
         _DOCUMENT.write(path / SWEEP, info)
-    configs = [settings_of(stored) for _, stored in found]
+    configs: list[Mapping[str, Any]] = [settings_of(stored) for _, stored in found]
     recorded = {identity_of(each): folder for each, (folder, _) in zip(configs, found, strict=True)}
     return SweepFolder(path, recorded, configs, info)

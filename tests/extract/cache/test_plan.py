@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,9 @@ from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import split_names
 from clinit.extract.cache.plan import Plan, read_plan, settle_plan
+from clinit.files.documents import content_sha256
+
+OF_LATER: dict[str, Any] = {"shape": (2, 2), "compiled": True}
 
 
 @pytest.fixture
@@ -36,6 +40,15 @@ def test_a_plan_survives_the_disk(plan: Plan, tmp_path: Path) -> None:
     assert read_plan(tmp_path) == plan
     assert read_plan(tmp_path).identifier == plan.identifier
     settle_plan(plan, tmp_path)
+
+
+def test_what_earlier_versions_did_not_record_changes_the_identifier_only_if_it_is_set(
+    plan: Plan,
+) -> None:
+    earlier = {name: value for name, value in plan.content().items() if name not in OF_LATER}
+    assert plan.identifier == content_sha256(earlier)
+    others = {replace(plan, **{name: value}).identifier for name, value in OF_LATER.items()}
+    assert len(others - {plan.identifier}) == len(OF_LATER)
 
 
 @pytest.mark.parametrize(

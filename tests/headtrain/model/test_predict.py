@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,12 @@ def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_
         for guess in prediction.guesses:
             assert guess.probability == pytest.approx(float(expected[guess.row]), abs=2e-3)
             assert guess.task == tasks[guess.name]
+
+
+def test_a_compiled_network_gives_the_logits_of_the_plain_one(model: Classifier) -> None:
+    batch = torch.rand(3, 3, *model.facts.transform.crop)
+    compiled = replace(model.backbone, program=model.backbone.forward)  # without a compiler
+    torch.testing.assert_close(replace(model, backbone=compiled).logits(batch), model.logits(batch))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
