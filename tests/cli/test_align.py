@@ -5,23 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
-from clinit.errors import CacheError
 from clinit.headtrain.stream.source import read_base_head
-
-NETWORK = [
-    "--backbone=convnextv2_atto",
-    "--model-arg=depths=(1,1,1,1)",
-    "--model-arg=dims=(4,8,8,12)",
-    "--input-size=32",
-    "--device=cpu",
-]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.cli.calls import NETWORK, call, refused
 
 
 @pytest.fixture
@@ -30,23 +17,18 @@ def extract(
 ) -> Callable[..., Path]:
     root = make_tree(train=8, val=3)
 
-    def call(*arguments: object, name: str = "cache") -> Path:
+    def run(*arguments: object, name: str = "cache") -> Path:
         out = tmp_path / name
         places = ["--root", root, "--out", out, "--weights", tiny_weights]
-        shown = run("extract", *places, *NETWORK, "--dataset", "folder", *arguments)
+        shown = call("extract", *places, *NETWORK, "--dataset", "folder", *arguments)
         assert shown.exit_code == 0, shown.output
         return out
 
-    return call
+    return run
 
 
 def align(cache: Path, out: Path, *arguments: object) -> Result:
-    return run("align", cache, "--out", out, "--device", "cpu", "--epochs", 4, *arguments)
-
-
-def refused(result: Result) -> CacheError:
-    assert isinstance(result.exception, CacheError), result.output
-    return result.exception
+    return call("align", cache, "--out", out, "--device", "cpu", "--epochs", 4, *arguments)
 
 
 def test_align_takes_the_views_of_the_cache_in_turn(

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from clinit.cli.main import app
-from clinit.errors import ClinitError
 from clinit.files.lock import claim_file, claim_folder
+from tests.cli.calls import call, refused
 
 BOTH = ("--base", "hollow", "--new", "hollow")
 COMMANDS = {
@@ -31,15 +29,6 @@ def _something_to_read(
     monkeypatch.chdir(folder)
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def refusal(result: Result) -> str:
-    assert isinstance(result.exception, ClinitError), result.output
-    return f"{result.exception}\n{result.exception.remedy}"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_another_process_writes_is_refused_before_anything_is_read(
     tmp_path: Path, name: str
@@ -49,12 +38,13 @@ def test_what_another_process_writes_is_refused_before_anything_is_read(
     out = tmp_path / "head.safetensors"
     words = (*COMMANDS[name], "--out", out)
     with (claim_file if into_file else claim_folder)(out):
-        told = refusal(run(*words))
-    assert "another process is writing" in told
-    assert str(out) in told
+        error = refused(call(*words))
+    assert "another process is writing" in str(error)
+    assert str(out) in str(error)
     draft = (tmp_path if into_file else out) / ".head.safetensors.tmp-0123456789abcdef"
     draft.mkdir()
     (draft / "steps.parquet").touch()
-    assert "hollow" in refusal(run(*words))
+    error = refused(call(*words))
+    assert "hollow" in f"{error}\n{error.remedy}"
     assert not draft.exists()
     assert not (into_file and list(tmp_path.iterdir()))

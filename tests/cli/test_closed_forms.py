@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
 from clinit.errors import ExperimentError, HeadError, MachineError
 from clinit.headtrain.closed import methods as closed_methods
 from clinit.headtrain.model.predict import load_model
+from tests.cli.calls import call
 
 SMALL = {
     "ranpac": ["--ranpac-width", "40"],
@@ -17,13 +17,9 @@ SMALL = {
 }
 
 
-def invoke(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def train(caches: Path, out: Path, method: str, *options: str) -> Result:
     sides = ["--base", caches / "base", "--new", caches / "new", "--out", out]
-    return invoke(
+    return call(
         "train-head", *sides, "--tasks=2", "--device=cpu", "--method", method, *SMALL[method],
         *options,
     )  # fmt: skip
@@ -42,7 +38,7 @@ def runs(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", SMALL)
 def test_a_run_is_repeated_bit_for_bit(method: str, runs: Path) -> None:
-    result = invoke("rerun", runs / method)
+    result = call("rerun", runs / method)
     assert result.exit_code == 0, result.output
     said = "every table is that of" if method == "fecam" else "the final head are those of"
     assert said in result.output
@@ -51,7 +47,7 @@ def test_a_run_is_repeated_bit_for_bit(method: str, runs: Path) -> None:
 @pytest.mark.parametrize("method", ["slda", "simplecil"])
 def test_linear_heads_are_exported(method: str, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
-    result = invoke("export", runs / method, "--out", out)
+    result = call("export", runs / method, "--out", out)
     assert result.exit_code == 0, result.output
     caution = load_model(out, device="cpu").facts.caution
     assert (caution is not None) == (method == "simplecil")
@@ -62,7 +58,7 @@ def test_what_is_no_linear_head_is_neither_diagnosed_nor_started_from(
 ) -> None:
     head, caches = runs / "ranpac" / "head.safetensors", tiny_run.parent / "caches"
     for result in (
-        invoke("diagnose", caches / "base", "--head", head),
+        call("diagnose", caches / "base", "--head", head),
         train(caches, tmp_path / "runs", "slda", "--head", str(head)),
     ):
         assert isinstance(result.exception, HeadError)

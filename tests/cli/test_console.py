@@ -14,7 +14,6 @@ from rich.panel import Panel
 from rich.segment import Segment
 from rich.text import Text
 
-from clinit.cli import main as command_line
 from clinit.cli.frame.console import (
     Console,
     note,
@@ -25,6 +24,7 @@ from clinit.cli.frame.console import (
     warn,
 )
 from clinit.words import visible
+from tests.cli.test_main import run
 
 HOSTILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\r\x08\x00"
 SHOWN = r"a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\x0d\x08\x00"
@@ -123,13 +123,6 @@ def test_csv_is_shown_on_a_terminal_and_kept_as_it_is_in_a_file(
         monkeypatch.setattr("sys.stdout", stream)
         print_csv("n,\x1b\t\n")
         assert stream.getvalue() == expected
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["clinit", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        command_line.main()
-    return int(caught.value.code or 0)
 
 
 FILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\r\n"

@@ -3,36 +3,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
 from clinit.errors import ClinitError, ManifestError
+from tests.cli.calls import NETWORK, call
 from tests.extract.dataset.made import make_tar
 
-ARGUMENTS = [
-    "--backbone=convnextv2_atto",
-    "--model-arg=depths=(1,1,1,1)",
-    "--model-arg=dims=(4,8,8,12)",
-    "--input-size=32",
-    "--shard-rows=8",
-    "--device=cpu",
-]
 Call = Callable[..., Result]
 Tree = Callable[..., Path]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 @pytest.fixture
 def extract(tiny_weights: Path, tmp_path: Path) -> Call:
-    def call(*arguments: object, out: str = "cache", dataset: str | None = "folder") -> Result:
+    def run(*arguments: object, out: str = "cache", dataset: str | None = "folder") -> Result:
         places = ["--out", tmp_path / out, "--weights", tiny_weights]
         words = [] if dataset is None else ["--dataset", dataset]
-        return run("extract", *places, *ARGUMENTS, *words, *arguments)
+        return call("extract", *places, *NETWORK, "--shard-rows=8", *words, *arguments)
 
-    return call
+    return run
 
 
 def test_both_splits_are_extracted_summed_up_and_shown(
@@ -45,7 +33,7 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     assert lines[0] == f"train: 15 images, features 15 x 12 float16 in 2 shards at {cache}/train"
     assert "the bound is " in lines[1]
     assert lines[2].endswith(" of 15 images (its classes: stored with the weights)")
-    described = run("cache", "show", cache).output
+    described = call("cache", "show", cache).output
     plan = json.loads((cache / "train" / "plan.json").read_text())
     for name, value in plan["fingerprint"].items():
         assert name == "manifest" or (name in described and value in described)
@@ -73,7 +61,7 @@ def test_shards_are_extracted_where_they_lie_also_by_a_manifest(
     members = [(f"{p.parent.name}{p.stem}.png", p.read_bytes()) for p in images]
     labels = [(f"{p.parent.name}{p.stem}.txt", p.parent.name.encode()) for p in images]
     root, manifest = make_tar(tmp_path / "s" / "0.tar", [*members, *labels]).parent, tmp_path / "m"
-    run("manifest", "build", "webdataset", "--root", root, "--split", "train", "--out", manifest)
+    call("manifest", "build", "webdataset", "--root", root, "--split", "train", "--out", manifest)
     assert "stored head: top-1 " in extract("--root", root, dataset="webdataset").output
     shown = extract("--manifest", manifest, "--root", root, dataset=None)
     assert "train: 15 images, features 15 x 12 float16" in shown.output
@@ -84,7 +72,7 @@ def test_invalid_rows_are_listed_and_read_again(
     extract: Call, make_tree: Tree, tmp_path: Path
 ) -> None:
     root, path = make_tree(train=10), tmp_path / "train.parquet"
-    run("manifest", "build", "folder", "--root", root, "--split=train", "--out", path)
+    call("manifest", "build", "folder", "--root", root, "--split=train", "--out", path)
     images = [*root.glob("train/b/*.png"), *root.glob("train/c/*.png"), root / "train/a/9.png"]
     for image in images:
         image.rename(image.with_suffix(".gone"))
@@ -143,7 +131,7 @@ def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path:
     root, cache = make_tree(), tmp_path / "cache"
     (root / "train" / "b" / "2.png").write_text("no pixels")
     assert extract("--root", root).exit_code == 0
-    assert "  views" not in run("cache", "show", cache).output
+    assert "  views" not in call("cache", "show", cache).output
     shown = extract("--root", root, "--views", 2, "--view-seed", 7)
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("  already complete: every shard verified, nothing to do") == 2
@@ -152,7 +140,7 @@ def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path:
     assert shown.output.count("have no features") == 1, "what train has listed is not listed again"
     again = extract("--root", root, "--views", 1, "--view-seed", 7)
     assert again.output.count("  already complete: every shard verified, nothing to do") == 3
-    described = run("cache", "show", cache).output
+    described = call("cache", "show", cache).output
     assert "       views  2 of train, seed 7, " in described
     assert "random resized crop 32x32 bicubic antialias, area 0.08 to 1" in described
 

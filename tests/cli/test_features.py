@@ -9,34 +9,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner, Result
 
 from clinit.api import save_head
-from clinit.cli.main import app
-from clinit.errors import ClinitError
 from clinit.extract.arrays import fitted_head as judge_head
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.predict import predict_features
+from tests.cli.calls import call, done, refused
 
 BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")
 TRAIN = ("--init", "least-square", "--tasks", "2", "--iterations", "3", "--buffer", "30")
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def done(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
-
-
-def failed(*arguments: object) -> ClinitError:
-    result = invoke(*arguments)
-    assert isinstance(result.exception, ClinitError), (result.output, result.exception)
-    return result.exception
 
 
 def write(folder: Path, name: str, classes: tuple[str, ...], count: int, seed: int) -> list[Path]:
@@ -107,7 +89,7 @@ def test_rows_that_are_not_finite_are_named_and_do_not_affect_others(
     features[2, 3] = np.nan
     np.save(tmp_path / "some.npy", features)
     out = tmp_path / "found.parquet"
-    result = invoke("predict", work / "head.npz", tmp_path / "some.npy", "--parquet", out)
+    result = call("predict", work / "head.npz", tmp_path / "some.npy", "--parquet", out)
     assert result.exit_code == 1
     assert "1 of 4 rows cannot be read:" in result.output
     assert f"{tmp_path / 'some.npy'}, row 2: its features are not finite" in result.output
@@ -122,7 +104,7 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
     given = ("predict", work / "head.npz", work / "new-val.npy", "--reject", "max-logit")
     text = done(*given, "--threshold", "1e9")
     assert "60 of 60 rows unknown: their score is below 1e+09" in text
-    error = failed(*given)
+    error = refused(call(*given))
     assert "remembers no image of its classes" in str(error)
     assert "--threshold VALUE" in error.remedy
 
@@ -148,7 +130,7 @@ def test_options_that_mean_nothing_are_refused(
     names = {"RUN": "runs/least-square-calibrated", "X": "base-train.npy"}
     names["Y"] = "base-train-labels.npy"
     before = set(work.iterdir())
-    result = invoke(*(names.get(word, word) for word in words.split()))
+    result = call(*(names.get(word, word) for word in words.split()))
     assert result.exit_code == 2
     assert fact in " ".join(result.output.replace("│", " ").split())
     assert set(work.iterdir()) == before
@@ -191,11 +173,11 @@ def test_an_import_that_was_killed_while_its_head_was_stored_is_finished_by_the_
 
     with monkeypatch.context() as patch:
         patch.setattr(judge_head, step, kill)
-        assert invoke(*command, "--fit-head", "lda").exit_code != 0
+        assert call(*command, "--fit-head", "lda").exit_code != 0
     assert open_cache(tmp_path / "cache").head is None
     assert "Head of 3 classes: lda, shrinkage 0.0001" in done(*command, "--fit-head", "lda")
     assert "Everything is as it was written." in done("cache", "verify", tmp_path / "cache")
-    assert "the cache has a head" in str(failed(*command, "--fit-head", "lda"))
+    assert "the cache has a head" in str(refused(call(*command, "--fit-head", "lda")))
 
 
 def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
@@ -211,7 +193,7 @@ def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
     shard.unlink()
     (line,) = (
         line
-        for line in failed("cache", "verify", out).remedy.splitlines()
+        for line in refused(call("cache", "verify", out)).remedy.splitlines()
         if "clinit cache" in line and "&&" in line
     )
     place, typed = line.removeprefix("It was: cd ").split(" && clinit ")
@@ -232,7 +214,7 @@ def test_a_fitted_head_that_is_lost_is_fitted_again(
     head.unlink()
     if how == "one bit":
         head.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert "with its `--fit-head` again" in failed("cache", "verify", cache).remedy
+    assert "with its `--fit-head` again" in refused(call("cache", "verify", cache)).remedy
     text = done(*command)
     assert "Head of 3 classes: ridge, lambda 0." in text
     assert "not the head that the cache had" not in text
@@ -245,13 +227,13 @@ def test_a_head_that_was_not_fitted_is_not_replaced(
 ) -> None:
     cache, command = fitted
     save_head(cache / "head.safetensors", np.eye(3, 8, dtype=np.float32), None, BASE)
-    assert "is not the head that was stored with the features" in str(failed(*command))
+    assert "is not the head that was stored with the features" in str(refused(call(*command)))
     *given, _, _ = command
     given[given.index("--out") + 1] = other = tmp_path / "given"
     head = tmp_path / "head.npz"
     save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
     done(*given, "--head", head)
     (other / "head.safetensors").unlink()
-    assert "it was not fitted" in str(failed(*given, "--fit-head", "ridge"))
+    assert "it was not fitted" in str(refused(call(*given, "--fit-head", "ridge")))
     done(*given, "--head", head)
     assert open_cache(other).head is not None

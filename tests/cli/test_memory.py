@@ -3,27 +3,16 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from clinit.cli.main import app
 from clinit.errors import MachineError
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import find_records, read_record
+from tests.cli.calls import call, done
 from tests.headtrain.stream.made_caches import write_base, write_new
 
 SMALL = "16 kB"
 STREAM = ["--tasks=2", "--iterations=6", "--eval-every=6", "--batch-size=2", "--device=cpu"]
 GRID = ["init=random,least-square", "tasks=2", "iterations=6", "batch_size=2", "device=cpu"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def shown(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return " ".join(result.output.split())
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +31,8 @@ def test_runs_are_the_same_and_what_stays_on_disk_is_noted(
     caches: list[str], base: str, tmp_path: Path, words: list[str]
 ) -> None:
     whole, small = tmp_path / "whole", tmp_path / "small"
-    assert "disk" not in shown(*words, *caches, f"--out={whole}")
-    said = shown(*words, *caches, f"--out={small}", "--memory", SMALL)
+    assert "disk" not in done(*words, *caches, f"--out={whole}")
+    said = done(*words, *caches, f"--out={small}", "--memory", SMALL)
     assert f"Note: {base}/train stays on disk" in said
     assert "16.00 kB of --memory" in said
     names = [folder.name for folder in find_records(whole)]
@@ -54,7 +43,7 @@ def test_runs_are_the_same_and_what_stays_on_disk_is_noted(
         heads = [(folder / name / "head.safetensors").read_bytes() for folder in (whole, small)]
         assert heads[0] == heads[1]
     # A run is the same run wherever its features are: neither call trains it again.
-    again = shown(*words, *caches, f"--out={whole}", "--memory", SMALL)
+    again = done(*words, *caches, f"--out={whole}", "--memory", SMALL)
     assert "is there already" in again or "2 recorded already" in again
 
 
@@ -78,7 +67,7 @@ def test_what_is_too_little_or_no_size_is_refused(
 ) -> None:
     out = str(tmp_path / "new.safetensors")
     given = " ".join(words).replace("CACHES", " ".join(caches)).replace("BASE", base)
-    result = run(*given.replace("OUT", out).split())
+    result = call(*given.replace("OUT", out).split())
     if fact is not None:
         assert result.exit_code == 2
         assert fact in " ".join(result.output.replace("│", " ").split())

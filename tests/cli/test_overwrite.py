@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clinit.cli.main import app
-from clinit.errors import ClinitError
 from clinit.headtrain.model.files import read_facts
 from clinit.headtrain.record.format import find_records, read_info
+from tests.cli.calls import call, refused
 from tests.cli.made_cache import write_cache
 
 SIZES = ("--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=10")
@@ -21,17 +20,8 @@ def caches(tmp_path: Path) -> list[str]:
     return ["--base", str(base), "--new", str(new)]
 
 
-def invoke(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def train(caches: list[str], out: Path, *words: str) -> Result:
-    return invoke("train-head", *caches, "--out", out, "--device=cpu", *SIZES, *words)
-
-
-def refused(result: Result) -> ClinitError:
-    assert isinstance(result.exception, ClinitError), result.output
-    return result.exception
+    return call("train-head", *caches, "--out", out, "--device=cpu", *SIZES, *words)
 
 
 def test_the_record_of_another_run_is_replaced_where_that_is_asked_for(
@@ -69,18 +59,18 @@ def test_a_model_is_replaced_and_a_folder_that_holds_more_is_not(
     tiny_run: Path, tmp_path: Path
 ) -> None:
     out, export = tmp_path / "scenes", ("export", tiny_run, "--out")
-    invoke(*export, out, "--no-memory", "--no-temperature")
-    assert refused(invoke(*export, out)).remedy == REMEDY
-    result = invoke(*export, out, "--overwrite")
+    call(*export, out, "--no-memory", "--no-temperature")
+    assert refused(call(*export, out)).remedy == REMEDY
+    result = call(*export, out, "--overwrite")
     assert result.exit_code == 0, (result.output, result.exception)
     assert f"Note: {out} is replaced when the new one is whole" in result.output
     assert (out / "memory.safetensors").is_file()
     first = read_facts(out / "model.safetensors").class_names[0]
     rename = ("rename", out, f"{first}=other", "--overwrite", "--out")
     for _ in range(2):
-        assert invoke(*rename, tmp_path / "renamed").exit_code == 0
-    assert "which is only read" in str(refused(invoke(*rename, out)))
+        assert call(*rename, tmp_path / "renamed").exit_code == 0
+    assert "which is only read" in str(refused(call(*rename, out)))
     (out / "LICENSE").write_text("mine")
-    assert "it holds LICENSE" in str(refused(invoke(*export, out, "--overwrite")))
-    part = refused(invoke(*export, out / "model.safetensors", "--overwrite"))
+    assert "it holds LICENSE" in str(refused(call(*export, out, "--overwrite")))
+    part = refused(call(*export, out / "model.safetensors", "--overwrite"))
     assert f"it is part of the model folder {out}" in str(part)

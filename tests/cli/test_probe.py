@@ -5,19 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.main import app
 from clinit.errors import HeadError
 from clinit.extract.cache.head import read_head
+from tests.cli.calls import call
 from tests.headtrain.probe.digits import NAMES, digits
 
 QUICK = ["--lr", 0.003, "--lr", 0.03, "--weight-decay", 0, "--epochs", 5, "--device", "cpu"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +22,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, rows in (("train", digits().train), ("val", digits().val)):
         np.save(folder / f"{split}.npy", rows.features)
         np.save(folder / f"{split}-labels.npy", rows.labels)
-        shown = run(
+        shown = call(
             *("cache", "import", folder / f"{split}.npy", folder / f"{split}-labels.npy"),
             *("--backbone", "pixels", "--classes", folder / "names.txt"),
             *("--out", folder / "cache", "--split", split),
@@ -40,7 +35,7 @@ def test_a_probe_prints_protocol_grid_and_accuracy_and_writes_its_head(
     cache: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "probe.safetensors"
-    shown = run("probe", cache, *QUICK, "--out", out)
+    shown = call("probe", cache, *QUICK, "--out", out)
     for fact in (
         f"{cache}: cross entropy, AdamW, 5 epochs of batches of 256",
         "Top-1 on 60 held-out training rows, in %",
@@ -51,16 +46,16 @@ def test_a_probe_prints_protocol_grid_and_accuracy_and_writes_its_head(
     ):
         assert fact in shown.output
     assert read_head(out).class_names == NAMES
-    assert run("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
-    again = run("probe", cache, *QUICK, "--out", out)
+    assert call("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
+    again = call("probe", cache, *QUICK, "--out", out)
     assert isinstance(again.exception, HeadError)
     before = out.read_bytes()
-    assert f"{out} is replaced" in run("probe", cache, *QUICK, "--out", out, "--overwrite").output
+    assert f"{out} is replaced" in call("probe", cache, *QUICK, "--out", out, "--overwrite").output
     assert out.read_bytes() == before  # the same head
 
 
 def test_json_contains_what_the_library_returns(cache: Path) -> None:
-    shown = run("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--format", "json")
+    shown = call("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--format", "json")
     told = json.loads(shown.stdout)
     found = clinit.probe(cache, by="lbfgs", c=[0.1, 1])
     assert told["top1"] == found.top1
@@ -78,6 +73,6 @@ def test_json_contains_what_the_library_returns(cache: Path) -> None:
     ],
 )
 def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], fact: str) -> None:
-    shown = run("probe", cache, *arguments)
+    shown = call("probe", cache, *arguments)
     assert shown.exit_code == 2
     assert fact in " ".join(shown.output.replace("│", " ").split())

@@ -15,7 +15,7 @@ from clinit.analysis.metrics.efficiency import comparison_key
 from clinit.analysis.report.report import load_report
 from clinit.analysis.report.settings import Names, shown
 from clinit.cli.main import app
-from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
+from clinit.errors import CacheError, DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
 from clinit.headtrain import runs as runs_module
 from clinit.headtrain.record import format as record_module
@@ -23,6 +23,7 @@ from clinit.headtrain.record.format import find_records, read_info, read_record
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.source import head_digest, read_base_head
 from clinit.headtrain.study.study import identity_of
+from tests.cli.calls import checked, refused
 from tests.cli.made_cache import write_cache
 
 SIZES = ("--tasks=2", "--iterations=12", "--eval-every=5", "--batch-size=8", "--device=cpu")
@@ -59,16 +60,6 @@ def train(base: Path, new: Path, tmp_path: Path) -> Train:
     return run
 
 
-def done(result: Result) -> str:
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
-
-
-def refused(result: Result) -> ClinitError:
-    assert isinstance(result.exception, ClinitError), result.output
-    return result.exception
-
-
 def contents(*places: Path) -> dict[str, list[bytes]]:
     """What the records hold, by the identity of their run; wall times left out."""
     return {
@@ -84,7 +75,7 @@ def contents(*places: Path) -> dict[str, list[bytes]]:
 def test_one_call_writes_a_record_a_head_and_prints_their_table(
     train: Train, base: Path, new: Path, tmp_path: Path
 ) -> None:
-    text = done(train("runs", "--buffer", "10"))
+    text = checked(train("runs", "--buffer", "10"))
     names = ["class-mean-calibrated", "least-square-calibrated", "random"]
     assert [folder.name for folder in find_records(tmp_path / "runs")] == names
     for fact in ("A_pre", "A_new", "L_new", "least-square", "3 run records at", "Note: "):
@@ -100,7 +91,7 @@ def test_one_call_writes_a_record_a_head_and_prints_their_table(
 def test_repeated_options_are_combined_and_random_rows_come_once(
     train: Train, tmp_path: Path
 ) -> None:
-    done(train("runs", *RANDOM, "--init", "least-square", "--scale", "none", "--scale", "norm"))
+    checked(train("runs", *RANDOM, "--init", "least-square", "--scale", "none", "--scale", "norm"))
     names = [folder.name for folder in find_records(tmp_path / "runs")]
     assert names == ["least-square-none", "least-square-norm", "random"]
 
@@ -109,7 +100,7 @@ def test_fitted_rows_of_few_images_are_recorded_with_how_they_came_about(
     train: Train, tmp_path: Path
 ) -> None:
     few = ("--shots", "3", "--fit-ridge", "20", "--lambda", "0.5")
-    done(train("runs", *few, "--init", "fitted"))
+    checked(train("runs", *few, "--init", "fitted"))
     info = read_record(tmp_path / "runs" / "fitted-calibrated").info
     config, task = info["config"], info["tasks"][0]
     assert (config["shots"], config["fit_ridge"], config["lam"]) == (3, 20.0, 0.5)
@@ -160,7 +151,7 @@ def test_records_of_every_method_are_found_again(
     file.write_text(f'method = "{method}"\n{sizes}tasks = 2\ndevice = "cpu"\n')
     sides = [f"--{side}={tmp_path / side}" for side in ("base", "new")]
     words = ["train-head", *sides, f"--out={tmp_path / 'runs'}", f"--config={file}", "--diagnose"]
-    text = done(CliRunner().invoke(app, words))
+    text = checked(CliRunner().invoke(app, words))
     start = "" if method == "rehearsal" else f"{method}-"
     names = [path.name for path in find_records(tmp_path / "runs")]
     assert (method if solved else f"{start}least-square-calibrated") in names
@@ -168,7 +159,7 @@ def test_records_of_every_method_are_found_again(
     assert info["tasks"][1]["diagnosis"]
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.*")}
     monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
-    again = done(CliRunner().invoke(app, words))
+    again = checked(CliRunner().invoke(app, words))
     for name in names:
         assert f"{tmp_path}/runs/{name} is there already" in again.splitlines()
     table = {line for line in text.splitlines() if line.startswith(method)}
@@ -201,10 +192,10 @@ def test_a_class_order_that_does_not_fit_is_refused(
 def test_the_size_and_the_split_of_the_buffer_and_the_mix_are_those_asked_for(
     train: Train, tmp_path: Path
 ) -> None:
-    done(train("grows", "--buffer-per-class", "3", *RANDOM))
+    checked(train("grows", "--buffer-per-class", "3", *RANDOM))
     tasks = read_info(tmp_path / "grows" / "random")["tasks"]
     assert [task["buffer_rows"] for task in tasks] == [12, 18]
-    done(train("sgm", "--mix", "sgm", "--buffer-split", "sgm", "--buffer", "40", *RANDOM))
+    checked(train("sgm", "--mix", "sgm", "--buffer-split", "sgm", "--buffer", "40", *RANDOM))
     record = read_record(tmp_path / "sgm" / "random")
     assert (record.info["config"]["mix"], record.info["config"]["buffer_split"]) == ("sgm", "sgm")
     assert [task["buffer_rows"] for task in record.info["tasks"]] == [31, 40]
@@ -218,7 +209,7 @@ def test_the_size_and_the_split_of_the_buffer_and_the_mix_are_those_asked_for(
 
 def align(cache: Path, out: Path) -> Path:
     words = ["align", str(cache), "--out", str(out), "--device", "cpu", "--epochs", "3"]
-    assert "mse loss " in done(CliRunner().invoke(app, words))
+    assert "mse loss " in checked(CliRunner().invoke(app, words))
     return out
 
 
@@ -227,7 +218,7 @@ def test_an_aligned_head_is_what_mse_runs_start_from(
 ) -> None:
     aligned = align(base, tmp_path / "mse.safetensors")
     for name, words in {"stored": [], "aligned": ["--head", str(aligned)]}.items():
-        done(train(name, *RANDOM, "--loss", "mse", *words))
+        checked(train(name, *RANDOM, "--loss", "mse", *words))
     stored, started = (read_info(tmp_path / name / "random") for name in ("stored", "aligned"))
     assert stored["head"]["path"] is None
     assert "alignment" not in stored["head"]
@@ -240,15 +231,15 @@ def test_an_aligned_head_is_what_mse_runs_start_from(
     runs = load_report([tmp_path / "stored", tmp_path / "aligned"]).runs
     assert "head" in Names.of(runs).of_training
     assert {shown(run, "head") for run in runs} == {"mse.safetensors", "stored"}
-    other = done(train("other", *RANDOM, "--head", str(aligned)))
+    other = checked(train("other", *RANDOM, "--head", str(aligned)))
     assert "the base head is aligned with mse, not with ce" in other
 
 
 def test_the_same_head_from_a_file_gives_comparable_runs(
     train: Train, base: Path, tmp_path: Path
 ) -> None:
-    done(train("a", *RANDOM))
-    done(train("b", *RANDOM, "--head", str(base / "head.safetensors")))
+    checked(train("a", *RANDOM))
+    checked(train("b", *RANDOM, "--head", str(base / "head.safetensors")))
     one, other = (comparison_key(read_info(tmp_path / name / "random")) for name in ("a", "b"))
     assert one == other
 
@@ -280,7 +271,7 @@ def test_facts_beside_or_in_a_head_are_read_and_damaged_ones_reported(
 def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done(train("whole"))
+    checked(train("whole"))
     write, count = record_module._write_files, [0]
 
     def full(*arguments: Any) -> None:
@@ -295,7 +286,7 @@ def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
     assert "run the same command again" in error.remedy
     assert len(find_records(tmp_path / "cut")) == 2
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cut/*/run.json")}
-    assert "All heads are trained once more" in done(train("cut"))
+    assert "All heads are trained once more" in checked(train("cut"))
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
@@ -312,7 +303,7 @@ def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
 def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
     train: Train, tmp_path: Path, words: tuple[str, ...], fact: str
 ) -> None:
-    done(train("runs", *RANDOM))
+    checked(train("runs", *RANDOM))
     other = headless(write_cache(tmp_path / "other", 2))
     given = [str(other) if word == "other" else word for word in words]
     error = refused(train("runs", *RANDOM, *given))
@@ -329,7 +320,7 @@ def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
 
 def test_several_caches_are_one_side(train: Train, new: Path, tmp_path: Path) -> None:
     other = headless(write_cache(tmp_path / "other", 2))
-    done(train("runs", *RANDOM, "--new", str(other)))
+    checked(train("runs", *RANDOM, "--new", str(other)))
     record = read_record(tmp_path / "runs" / "random")
     assert record.info["new"]["path"] == str(new)
     assert record.info["new"]["other_paths"] == [str(other)]
@@ -337,16 +328,16 @@ def test_several_caches_are_one_side(train: Train, new: Path, tmp_path: Path) ->
     study = settings | {"init": "random", "eval_every": 5, "device": "cpu"}
     (same,) = clinit.train_heads(tmp_path / "base", [new, other], study)
     assert same.record.steps.equals(record.steps)
-    done(CliRunner().invoke(app, ["rerun", str(tmp_path / "runs" / "random")]))
+    checked(CliRunner().invoke(app, ["rerun", str(tmp_path / "runs" / "random")]))
 
 
 def test_several_seeds_are_the_runs_of_each_alone_bit_for_bit(train: Train, tmp_path: Path) -> None:
-    text = done(train("both", "--seed", "0:2"))
+    text = checked(train("both", "--seed", "0:2"))
     assert "Seed 1 (2 of 2):" in text
     assert "6 run records at" in text
     assert " ± " in text
     for seed in (0, 1):
-        done(train(f"seed-{seed}", "--seed", str(seed)))
+        checked(train(f"seed-{seed}", "--seed", str(seed)))
     both = contents(tmp_path / "both")
     assert len(both) == 6
     assert both == contents(tmp_path / "seed-0", tmp_path / "seed-1")
@@ -357,17 +348,17 @@ def test_several_seeds_are_the_runs_of_each_alone_bit_for_bit(train: Train, tmp_
 def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done(train("runs", *RANDOM))
-    text = done(train("runs", *RANDOM, "--seed=0:3"))
+    checked(train("runs", *RANDOM))
+    text = checked(train("runs", *RANDOM, "--seed=0:3"))
     assert f"{tmp_path / 'runs'}/random is there already" in text
     names = sorted(path.name for path in find_records(tmp_path / "runs"))
     assert names == ["random", "random-seed=1", "random-seed=2"]
     whole = contents(tmp_path / "runs")
     shutil.rmtree(tmp_path / "runs" / "random-seed=2")
-    assert "Seed 2 (" not in done(train("runs", "--seed=1,2", *RANDOM))  # the only one
+    assert "Seed 2 (" not in checked(train("runs", "--seed=1,2", *RANDOM))  # the only one
     assert contents(tmp_path / "runs") == whole
     monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
-    assert "3 run records" in done(train("runs", *RANDOM, "--seed=2,1", "--seed=0"))
+    assert "3 run records" in checked(train("runs", *RANDOM, "--seed=2,1", "--seed=0"))
 
 
 @pytest.mark.parametrize(

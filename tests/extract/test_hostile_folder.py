@@ -12,9 +12,9 @@ from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, store_head
 from clinit.extract.dataset.manifest import write_manifest
 from clinit.extract.dataset.scan import scan
-from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.run import extract
 from clinit.files.lock import claim_file
+from tests.extract.work.made import tiny_config
 
 Write = Callable[[Path], object]
 
@@ -39,9 +39,7 @@ def commands(
 ) -> dict[str, Write]:
     """Everything that writes into a cache, as a function of its folder."""
     root = make_tree(train=1, val=1)
-    model_args = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
-    backbone = BackboneConfig(name="convnextv2_atto", weights=tiny_weights, model_args=model_args)
-    config = ExtractConfig(backbone=backbone, input_size=32, batch_size=8, views=1)
+    config = tiny_config(tiny_weights, views=1)
     manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
     np.save(tmp_path / "x.npy", np.eye(4, 6, dtype=np.float32)[np.arange(12) % 4])
     np.save(tmp_path / "y.npy", np.arange(12) % 4)

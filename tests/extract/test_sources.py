@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +11,17 @@ from clinit.errors import ExperimentError, ImageError
 from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import available_splits, scan
-from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.headtrain.top.inputs import open_side
 from tests.extract.dataset.made import make_parquet, make_tar
+from tests.extract.work.made import tiny_config
 
-MODEL = "convnextv2_atto"
-ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 KINDS = ("folder", "webdataset", "huggingface")
 
 
 @pytest.fixture
 def config(tiny_weights: Path) -> ExtractConfig:
-    backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
-    return ExtractConfig(backbone=backbone, input_size=32, batch_size=4, shard_rows=6)
+    return tiny_config(tiny_weights)
 
 
 @pytest.fixture

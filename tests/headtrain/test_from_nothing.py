@@ -181,7 +181,8 @@ def test_starts_and_gains_are_of_the_tasks_after_the_first() -> None:
     report = report_of(trained({"init": "random"}, {"init": "least-square"}))
     for run in report.runs:
         starts = run.points.filter((run.points["iteration"] == 0) & (run.points["task"] > 1))
-        assert run.row()["acc_new_start"] == pytest.approx(starts["acc_new"].mean())
+        for name in ("acc_new", "loss_new"):
+            assert run.row()[f"{name}_start"] == pytest.approx(starts[name].mean())
         assert run.gain is not None
         assert {task.task for task in run.gain.tasks} <= {2, 3}
     assert "of a task after the first" in conclusions(report.data)[0]

@@ -1,52 +1,30 @@
-"""A small stream in memory: eight base classes, six new ones."""
+"""A small stream in memory: eight base classes, seven new ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.grid import distinct, parse_grid, runs_of
-
-DIM, BASE, NEW = 12, 8, 6
-
-
-def _centres(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(count, DIM))
-
-
-def _blobs(prefix: str, rows: int, seed: int, classes: int, place: int) -> FeatureSet:
-    labels = np.repeat(np.arange(classes), rows)
-    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
-    features = (_centres(classes, place)[labels] + 0.7 * noise).astype(np.float16)
-    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(classes)))
+from tests.headtrain.test_experiment import make_base, make_head, make_new
 
 
 @pytest.fixture
 def data() -> RunData:
     """Gaussian classes, and a head that knows those of the base."""
-    mean = 4 * _centres(BASE, 1)
-    head = Head(
-        mean.astype(np.float32),
-        (-(mean**2).sum(1) / 8).astype(np.float32),
-        tuple(f"base{i}" for i in range(BASE)),
-    )
     base, new = (
-        Source(
-            _blobs(name, 20, seed, classes, place),
-            _blobs(name, 6, seed + 1, classes, place),
-            path=f"caches/{name}",
-            fingerprint=Fingerprint({"weights": "1", "manifest": name}),
-            val_manifest=f"{name} val",
+        replace(
+            side,
+            path=f"caches/{side.path}",
+            fingerprint=Fingerprint({"weights": "1", "manifest": str(side.path)}),
+            val_manifest=f"{side.path} val",
         )
-        for name, seed, classes, place in (("base", 1, BASE, 1), ("new", 3, NEW, 2))
+        for side in (make_base(), make_new())
     )
-    return RunData(base, new, head)
+    return RunData(base, new, make_head())
 
 
 @pytest.fixture

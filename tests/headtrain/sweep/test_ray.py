@@ -20,7 +20,6 @@ import pytest
 from clinit.errors import CacheError, ClusterError
 from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.scan import scan
-from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.work import run as module
 from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
 from clinit.headtrain.record.format import find_records, read_record
@@ -29,6 +28,7 @@ from clinit.headtrain.stream.source import read_sources
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
 from clinit.headtrain.sweep.plan import compile_banks
+from tests.extract.work.made import tiny_config
 from tests.headtrain.stream.made_caches import write_base, write_new
 
 
@@ -82,11 +82,8 @@ class FakeRay:
 
 @pytest.fixture
 def config(tiny_weights: Path) -> ExtractConfig:
-    model_args: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
-    backbone = BackboneConfig(
-        name="convnextv2_atto", weights=tiny_weights, model_args=model_args, device="auto"
-    )
-    return ExtractConfig(backbone=backbone, input_size=32, batch_size=2, shard_rows=2, views=1)
+    config = tiny_config(tiny_weights, batch_size=2, shard_rows=2, views=1)
+    return replace(config, backbone=replace(config.backbone, device="auto"))
 
 
 Extract = Callable[..., Path]

@@ -78,19 +78,6 @@ def test_a_run_is_the_same_whatever_bank_it_is_trained_in(
         )
 
 
-def test_what_is_recorded_is_not_trained_again(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    sweep(make_runs(*GRID), data, tmp_path)
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
-    plan = sweep(make_runs(*GRID, "seed=0:3", "scale=norm,calibrated"), data, tmp_path)
-    assert (len(plan.done), plan.num_left) == (8, 18 - 8)
-    assert len(find_records(tmp_path)) == 18
-    assert all(path.stat().st_mtime_ns == time for path, time in written.items())
-    again = sweep(make_runs(*GRID), data, tmp_path)
-    assert (len(again.done), again.num_left, again.banks) == (8, 0, ())
-
-
 def other_side(side: Source, **changes: Any) -> Source:
     fields = {**side.fingerprint.fields, **changes.pop("fields", {})}
     return replace(side, fingerprint=Fingerprint(fields), **changes)

@@ -1,0 +1,37 @@
+"""Commands that are called as a user types them."""
+
+from typer.testing import CliRunner, Result
+
+from clinit.cli.main import app
+from clinit.errors import ClinitError
+
+NETWORK = [
+    "--backbone=convnextv2_atto",
+    "--model-arg=depths=(1,1,1,1)",
+    "--model-arg=dims=(4,8,8,12)",
+    "--input-size=32",
+    "--device=cpu",
+]
+"""The options of the network of `tiny_weights`."""
+
+
+def call(*words: object) -> Result:
+    """Call `clinit WORD…`."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def checked(result: Result) -> str:
+    """Return what a command that has succeeded has printed."""
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def done(*words: object) -> str:
+    """Call a command that succeeds; return what it prints."""
+    return checked(call(*words))
+
+
+def refused(result: Result) -> ClinitError:
+    """Return the error that a command has ended in."""
+    assert isinstance(result.exception, ClinitError), (result.output, result.exception)
+    return result.exception
