@@ -49,16 +49,6 @@ def test_a_spike_is_that_of_the_steps_one_by_one(values: list[float]) -> None:
     assert (spike.height, spike.area) == pytest.approx(naive(values), rel=1e-9, abs=1e-6)
 
 
-@settings(deadline=None)
-@given(losses, st.floats(-100, 100))
-def test_a_spike_does_not_depend_on_the_level(values: list[float], level: float) -> None:
-    spike, raised = Spike.of(np.array(values)), Spike.of(np.array(values) + level)
-    assert spike is not None
-    assert raised is not None
-    assert raised.area == pytest.approx(spike.area, abs=1e-6)
-    assert raised.height == pytest.approx(spike.height, abs=1e-6)
-
-
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), None])
 @pytest.mark.parametrize("place", [0, 5, -1])
 def test_a_task_without_a_finite_loss_has_no_spike(odd: float | None, place: int) -> None:

@@ -13,17 +13,6 @@ def runs(*words: str) -> list[Study]:
     return distinct(runs_of(parse_grid(["device=cpu", *words])))
 
 
-def test_a_grid_is_every_combination_with_all_else_at_its_default() -> None:
-    found = runs("init=class-mean,least-square", "seed=0:2", "lr=1e-3,1e-2")
-    assert [(run.start.init, run.stream.seed, run.training.lr) for run in found] == [
-        (init, seed, lr)
-        for init in ("class-mean", "least-square")
-        for seed in (0, 1)
-        for lr in (1e-3, 1e-2)
-    ]
-    assert {run.stream.iterations for run in found} == {Study().stream.iterations}
-
-
 @pytest.mark.parametrize(
     ("words", "count"),
     [

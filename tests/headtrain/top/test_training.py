@@ -78,16 +78,6 @@ def test_ten_steps_are_those_of_adamw_written_out(key: str, full_rank: bool) -> 
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9, msg=name)
 
 
-def test_parameters_that_the_network_lists_are_not_decayed() -> None:
-    network = build("vit")
-    make_plastic(network, cut_network(network, 2).blocks, full_rank=True)
-    listed = network.get_parameter("pos_embed").requires_grad_(True)
-    optimizer, _ = top_optimizer(network, iterations=10)
-    (group,) = (g for g in optimizer.param_groups if any(p is listed for p in g["params"]))
-    assert group["weight_decay"] == 0
-    assert group["lr_scale"] == pytest.approx(0.9**4)
-
-
 def test_the_loss_is_the_mean_over_new_and_old_rows(
     make_top: Callable[..., Any], make_images: Callable[..., Any]
 ) -> None:
