@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from clinit.extract.cache.head import Head
 from clinit.headtrain.array import to_numpy
@@ -56,10 +56,3 @@ class Rows:
     def on_host(self) -> Rows:
         """Return the rows as NumPy arrays."""
         return Rows(to_numpy(self.weight), to_numpy(self.bias))
-
-
-def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
-    """Return which classes a head rules out, whatever the features."""
-    # Half of it: rows that were divided and multiplied again are not what they were to the bit.
-    found: np.ndarray = (head.bias <= NEVER / 2) & ~head.weight.any(axis=1)
-    return found

@@ -33,7 +33,7 @@ from scipy.optimize import brentq
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.files.documents import Count
-from clinit.headtrain.rows import never_wins
+from clinit.headtrain.rows import NEVER
 
 BINS = 15
 LEAST_ROWS = 100
@@ -97,6 +97,13 @@ class Temperature:
 def divided(head: Head, temperature: Temperature | None) -> Head:
     """Return a head as trained as it is exported: without a temperature, as it is."""
     return head if temperature is None else temperature.divided(head)
+
+
+def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
+    """Return which classes a head rules out, whatever the features."""
+    # Half of it: rows that were divided and multiplied again are not what they were to the bit.
+    found: np.ndarray = (head.bias <= NEVER / 2) & ~head.weight.any(axis=1)
+    return found
 
 
 def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:

@@ -20,6 +20,7 @@ from clinit.cli.frame.model_source import (
     ModelArgument,
     ModelOut,
     NetworkOptions,
+    check_model,
     check_onnx_out,
     check_out,
     check_source,
@@ -29,7 +30,6 @@ from clinit.cli.frame.model_source import (
 )
 from clinit.cli.frame.options import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.frame.progress import doing
-from clinit.cli.frame.run_data import check_model
 from clinit.cli.frame.study_options import takes
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of, visible
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clinit.extract.cache.head import Top1
+    from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
-    from clinit.headtrain.model.model_file import ModelFacts
 
 FEW = 30
 """Held-out images below which an accuracy is told in counts: of 30 it is known to 9 points."""
@@ -258,14 +258,14 @@ def _changed(
     """Write the model at `path` to `out` after a change of its classes; return it."""
     check_model(path)
     check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.files import open_model, write_model
     from clinit.headtrain.model.images import check_apart
-    from clinit.headtrain.model.model import open_model
 
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(path, device="cpu")
         check_apart(out, path)
         found = change(opened, {**command_data(), "model": opened.origin})
-        found.write(out, overwrite=overwrite)
+        write_model(found, out, overwrite=overwrite)
     return found
 
 
@@ -280,10 +280,11 @@ def show(
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
-    from clinit.headtrain.model.folder import read_model
+    from clinit.headtrain.model.files import memory_of, read_facts
 
     with doing("Reading the model …"):
-        facts, _, memory = read_model(model)
+        facts = read_facts(model)
+        memory = memory_of(model, facts)
     if as_json or output is Output.json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
         return

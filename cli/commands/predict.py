@@ -16,6 +16,7 @@ from rich.text import Text
 from clinit.cli.frame.console import err, note, out, print_json, say, warn
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
+from clinit.cli.frame.model_source import check_model
 from clinit.cli.frame.options import (
     AsJson,
     CompileOption,
@@ -26,7 +27,6 @@ from clinit.cli.frame.options import (
     described,
 )
 from clinit.cli.frame.progress import counting, doing
-from clinit.cli.frame.run_data import check_model
 from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.words import examples, number_of, printable, visible
@@ -204,7 +204,7 @@ def _open(
 ) -> tuple[Predictor | Head, Rejection | None]:
     """Open a model or a head, and tell when what it is given is of none of its classes."""
     from clinit.extract.cache.head import read_head
-    from clinit.headtrain.model.model import open_model
+    from clinit.headtrain.model.files import open_model
     from clinit.headtrain.model.onnx import load_onnx
     from clinit.headtrain.model.predict import Classifier, Rejection, load_model
 

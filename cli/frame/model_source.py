@@ -8,6 +8,7 @@ Typer sees the options of a network of timm and of an extraction instead of `net
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,8 @@ from clinit.cli.frame.claim import tell_replaced
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
 from clinit.cli.frame.progress import doing
-from clinit.cli.frame.run_data import check_model
 from clinit.cli.frame.work_progress import extraction_progress, training_progress
-from clinit.errors import ManifestError
+from clinit.errors import ManifestError, ModelError
 from clinit.extract.work import options
 from clinit.files.paths import check_writable
 
@@ -115,7 +115,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         )
     check_writable(out)
     if out.exists() or out.is_symlink():
-        from clinit.headtrain.model.folder import check_free
+        from clinit.headtrain.model.files import check_free
 
         check_free(out, overwrite=overwrite)
     tell_replaced([out], overwrite=overwrite)
@@ -145,12 +145,41 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
         )
 
 
+def check_model(path: Path, images: Sequence[Path] = ()) -> None:
+    """Check that there is something that may be a model, and that it is not among the images.
+
+    Args:
+        path: What is given as the model.
+        images: What is given behind it.
+
+    Raises:
+        ModelError: If there is nothing at `path`, or it is no model and one of the images is.
+    """
+    if not path.exists():
+        raise ModelError(
+            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+        )
+    model = next(filter(_looks_like_model, images), None)
+    if model is not None and not _looks_like_model(path):
+        raise ModelError(
+            f"{path} is not a model, but {model} is one: are they swapped?",
+            remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
+        )
+
+
+def _looks_like_model(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "model.safetensors").is_file()
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
+
+
 def open_source(
     paths: Sequence[Path], network: NetworkOptions, out: Path, *, overwrite: bool
 ) -> tuple[Model, ImageJob]:
     """Return the model that the arguments of a command name, and what is to be done with images."""
+    from clinit.headtrain.model.files import open_model
     from clinit.headtrain.model.images import ImageJob, Listener
-    from clinit.headtrain.model.model import open_model, stock_model
+    from clinit.headtrain.model.model import stock_model
 
     job = ImageJob(
         images=paths[-1],

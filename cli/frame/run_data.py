@@ -5,7 +5,6 @@ What a command reads is there: asked before PyTorch is loaded, which takes secon
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import typer
 from clinit.cli.frame.claim import tell_replaced
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.progress import doing
-from clinit.errors import ExperimentError, HeadError, ModelError, RecordError
+from clinit.errors import ExperimentError, HeadError, RecordError
 from clinit.extract.cache.folder import split_names
 
 if TYPE_CHECKING:
@@ -51,34 +50,6 @@ def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Stud
         if found:
             raise typer.BadParameter(f"{option} goes with --base: it is about a pretrained head")
     note("no --base: the stream starts from nothing, its first task makes the head")
-
-
-def check_model(path: Path, images: Sequence[Path] = ()) -> None:
-    """Check that there is something that may be a model, and that it is not among the images.
-
-    Args:
-        path: What is given as the model.
-        images: What is given behind it.
-
-    Raises:
-        ModelError: If there is nothing at `path`, or it is no model and one of the images is.
-    """
-    if not path.exists():
-        raise ModelError(
-            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
-        )
-    model = next(filter(_looks_like_model, images), None)
-    if model is not None and not _looks_like_model(path):
-        raise ModelError(
-            f"{path} is not a model, but {model} is one: are they swapped?",
-            remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
-        )
-
-
-def _looks_like_model(path: Path) -> bool:
-    if path.is_dir():
-        return (path / "model.safetensors").is_file()
-    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
 
 
 def check_run(path: Path) -> None:

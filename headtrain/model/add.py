@@ -22,17 +22,17 @@ from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import grown_head
-from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured
+from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.files import check_free, open_model, write_model
+from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured, old_features
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model, open_model
-from clinit.headtrain.model.model_file import Change, ModelFacts
+from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Start, Stream, Training
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.temperature import temperature_of
@@ -150,7 +150,7 @@ def add_images(
     images = image_features(model, job, config.hold_out, check)
     data = job.where_from(model, images)
     if old is not None:
-        old = _old_classes(old, model, listener)
+        old = old_features(old, model, listener)
         data["old"] = old.description
         old = measured(old, config.hold_out)
     with listener.training() as observer:
@@ -160,26 +160,8 @@ def add_images(
     with listener.doing("Putting backbone and head together …"):
         found = find_images([job.images]) if onnx else []
         some = found[:: max(1, -(-len(found) // MOST_IMAGES))] if onnx else None
-        written = added.model.write(job.out, compare_on=some, overwrite=job.overwrite)
+        written = write_model(added.model, job.out, compare_on=some, overwrite=job.overwrite)
     return replace(added, onnx=written.onnx)
-
-
-def _old_classes(given: Source | Path, model: Model, listener: Listener) -> Source:
-    """Return features of old classes that are of the model's network."""
-    if isinstance(given, Path):
-        with listener.doing("Reading the features of old classes …"):
-            given = read_source(given)
-    # They may be of this network, or of the one that its base head was trained on.
-    found = given.fingerprint.without_rows
-    own = model.network(found.dtype or "float16").fingerprint
-    differing = [found.differences(each.without_rows) for each in (model.facts.fingerprint, own)]
-    if all(differing):
-        raise ModelError(
-            f"the features in {given.path} are not of the network of {model.origin}: they differ"
-            f" in {', '.join(map(str, differing[0]))}",
-            remedy="Give the cache of this network, or the images: `clinit remember`.",
-        )
-    return given
 
 
 def add(
@@ -235,6 +217,7 @@ def add(
         found = temperature_of(head, FeatureSet.joined([tested, held], head.class_names))
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
+    old_before = accuracy(model.head, tested.named(model.facts.class_names))
     # A number that no task of the model has had, not even one that was removed.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
@@ -257,7 +240,7 @@ def add(
     return Addition(
         model=grown.after(change),
         replaced=len(places),
-        old_before=accuracy(model.head, tested.named(model.facts.class_names)),
+        old_before=old_before,
         old=old_after,
         new=new_after,
     )

@@ -23,10 +23,10 @@ from clinit.extract.cache.head import Head, Top1, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
-from clinit.headtrain.model.folder import check_free
+from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.files import Written, check_free, write_model
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model import Model, Written, model_args
-from clinit.headtrain.model.model_file import Change, ModelFacts
+from clinit.headtrain.model.model import Model, model_args
 from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
 from clinit.headtrain.record.format import (
     RunRecord,
@@ -36,8 +36,13 @@ from clinit.headtrain.record.format import (
     read_record,
 )
 from clinit.headtrain.record.info import SideInfo, is_held_out
-from clinit.headtrain.rows import never_wins
-from clinit.headtrain.temperature import LEAST_ROWS, Temperature, divided, temperature_of
+from clinit.headtrain.temperature import (
+    LEAST_ROWS,
+    Temperature,
+    divided,
+    never_wins,
+    temperature_of,
+)
 from clinit.words import examples
 
 HELD_OUT_PER_CLASS = 20
@@ -409,7 +414,7 @@ def export_run(
         memory, forgets = trained.memory(model.depends_on)
         model, notes = replace(model, memory=memory), (*notes, *forgets)
     compare_on = (check_with or trained.images()) if onnx else None
-    written = model.write(out, compare_on=compare_on, overwrite=overwrite)
+    written = write_model(model, out, compare_on=compare_on, overwrite=overwrite)
     head = divided(head, temperature)
     return Export(out, trained, head, temperature, notes, written, model.memory)
 

@@ -20,14 +20,15 @@ from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import scan_splits
-from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.run import ExtractConfig, Network, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
+from clinit.headtrain.model.facts import Change
+from clinit.headtrain.model.files import write_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
-from clinit.headtrain.model.model_file import Change
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
@@ -139,7 +140,7 @@ def image_features(
             remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
         )
     check(manifests["train"].class_names)
-    network = model.network(job.extraction.dtype)
+    network = network_of(model, job.extraction.dtype)
     content = _same_content(manifests, root, folder)
     if not folder.exists():  # else it may be a cache of others, which the extraction refuses
         _CONTENT.write(folder / _CONTENT_FILE, content)
@@ -172,6 +173,21 @@ def image_features(
     return measured(source, hold_out)
 
 
+def network_of(model: Model, dtype: str) -> Network:
+    """Return the network of a model as an extraction needs it.
+
+    Its features do not depend on the classifier: models with other classes on the same body
+    have features of the same fingerprint.
+
+    Args:
+        model: Its classifier is not used.
+        dtype: How features are stored.
+    """
+    config = replace(model.backbone.config, model_args=model.facts.model_args)
+    body = replace(model.backbone, config=config, weights_sha256=model.depends_on["body"])
+    return replace(Network.of(body, model.facts.transform, dtype), backbone=model.backbone)
+
+
 def _same_content(
     manifests: Mapping[str, Manifest], root: Path, folder: Path
 ) -> dict[str, dict[str, str]]:
@@ -197,6 +213,24 @@ def _same_content(
             remedy=_CONTENT.remedy,
         )
     return {"digests": found}
+
+
+def old_features(given: Source | Path, model: Model, listener: Listener) -> Source:
+    """Return features of old classes; they are refused if they are of another network."""
+    if isinstance(given, Path):
+        with listener.doing("Reading the features of old classes …"):
+            given = read_source(given)
+    # They may be of this network, or of the one that its base head was trained on.
+    found = given.fingerprint.without_rows
+    own = network_of(model, found.dtype or "float16").fingerprint
+    differing = [found.differences(each.without_rows) for each in (model.facts.fingerprint, own)]
+    if all(differing):
+        raise ModelError(
+            f"the features in {given.path} are not of the network of {model.origin}: they differ"
+            f" in {', '.join(map(str, differing[0]))}",
+            remedy="Give the cache of this network, or the images: `clinit remember`.",
+        )
+    return given
 
 
 def measured(source: Source, share: float) -> Source:
@@ -282,5 +316,5 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
     )
     remembering = replace(model, memory=memory).after(change)
     with job.listener.doing("Putting backbone and head together …"):
-        remembering.write(job.out, overwrite=job.overwrite)
+        write_model(remembering, job.out, overwrite=job.overwrite)
     return remembering

@@ -10,28 +10,25 @@ LDA, class means and D_LS are functions of these numbers, and of no image. Held-
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
 are measured on them. Kept features are training rows for a later rehearsal.
 
-The file is a safetensors file next to the model. Its metadata holds, under `clinit_memory`, a
-sealed JSON document with class names, what the features depend on, and the digest of the tensors.
+`clinit.headtrain.model.files` writes and reads it, next to the model.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.files.commit import commit_file
-from clinit.files.documents import DocumentKind
-from clinit.files.paths import check_readable
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
+
+ARRAYS = ("counts", "means", "covariance", "variances")
+"""Fields that a file holds as tensors."""
+ROWS = ("held_out", "kept")
+"""Fields that it holds as features and labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -132,8 +129,8 @@ class Memory:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return all arrays by name, as a file holds them."""
-        plain = {name: getattr(self, name) for name in _ARRAYS}
-        for name in _ROWS:
+        plain = {name: getattr(self, name) for name in ARRAYS}
+        for name in ROWS:
             rows: FeatureSet = getattr(self, name)
             plain |= {name: rows.features, f"{name}_labels": rows.labels}
         return {name: tensor for name, tensor in plain.items() if tensor is not None}
@@ -210,7 +207,7 @@ class Memory:
 
     def renamed(self, class_names: tuple[str, ...]) -> Memory:
         """Return the same memory of classes of other names."""
-        rows = {name: replace(getattr(self, name), class_names=class_names) for name in _ROWS}
+        rows = {name: replace(getattr(self, name), class_names=class_names) for name in ROWS}
         return replace(self, class_names=class_names, **rows)
 
 
@@ -222,10 +219,16 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:
-        raise _refusal(
+        raise not_remembered(
             "what the model remembers is of another backbone: it differs in"
             f" {', '.join(sorted(differing))}"
         )
+
+
+def not_remembered(why: str) -> ModelError:
+    """Return the error for a memory that is damaged or of another model."""
+    remedy = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
+    return ModelError(why, remedy=remedy)
 
 
 def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
@@ -239,68 +242,3 @@ def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
     if memory.variances is not None:
         return memory.variances
     return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)
-
-
-MEMORY_FILE = "memory.safetensors"
-_ARRAYS = ("counts", "means", "covariance", "variances")
-_ROWS = ("held_out", "kept")
-_FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
-_KEY = "clinit_memory"
-_DOCUMENT = DocumentKind(
-    title="the description of what a model remembers",
-    format="clinit-memory/1",
-    error=ModelError,
-    remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
-)
-
-
-def _refusal(why: str) -> ModelError:
-    return ModelError(why, remedy=_DOCUMENT.remedy)
-
-
-def write_memory(memory: Memory, path: Path) -> None:
-    """Write a memory to `path`, atomically.
-
-    Raises:
-        ClinitError: If it cannot be written.
-    """
-    tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
-    facts = {name: getattr(memory, name) for name in _FACTS} | {"tensors": _digest(tensors)}
-    # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
-    text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
-    content = save(tensors, metadata={_KEY: text})
-    commit_file(path, lambda draft: draft.write_bytes(content))
-
-
-def read_memory(path: Path) -> Memory:
-    """Read what a model remembers.
-
-    Raises:
-        StorageError: If there is no such file, or it may not be read.
-        ModelError: If it is damaged.
-    """
-    check_readable(path, ModelError)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise _refusal(f"{path} is not the memory of a model: {error}") from error
-    if text is None:
-        raise _refusal(f"{path} does not describe what it remembers: clinit has not written it")
-    origin = f"the description in {path}"
-    facts = _DOCUMENT.parse(text, origin=origin)
-    if facts.pop("tensors") != _digest(tensors):
-        raise _refusal(f"{path} has changed since it was written")
-    names = facts["class_names"] = tuple(facts["class_names"])
-    facts |= {name: tensors.get(name) for name in _ARRAYS}
-    facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in _ROWS}
-    return Memory(**facts)
-
-
-def _digest(tensors: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-        digest.update(np.ascontiguousarray(tensor).data)
-    return digest.hexdigest()

@@ -6,11 +6,9 @@ classes is compared with features times head before it is written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,33 +16,18 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import BackboneError, HeadError, ModelError
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.errors import BackboneError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.dataset.known import is_text
 from clinit.extract.head_names import name_rows
-from clinit.extract.network.backbone import Backbone, body_sha256, state_sha256
-from clinit.extract.work.run import ExtractConfig, Network, load_network
-from clinit.headtrain.model.folder import ONNX_FILE, check_free, read_model, write_model_folder
-from clinit.headtrain.model.memory import MEMORY_FILE, Memory, check_backbone, write_memory
-from clinit.headtrain.model.model_file import Change, ModelFacts, for_timm, write_model
-from clinit.headtrain.model.onnx import OnnxCheck, write_onnx
-from clinit.headtrain.temperature import divided
+from clinit.extract.network.backbone import Backbone, body_sha256
+from clinit.extract.work.run import ExtractConfig, load_network
+from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
 
 TOLERANCE = 1e-5
 """Between the network's logits and features times head, relative to what is added up in them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """What was written of a model."""
-
-    facts: ModelFacts
-    num_parameters: int
-    onnx: OnnxCheck | None
-    """How its ONNX form compares; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,27 +59,6 @@ class Model:
             "transform": self.facts.transform.describe(),
             "autocast": self.facts.autocast,
         }
-
-    def network(self, dtype: str) -> Network:
-        """Return the network as an extraction needs it.
-
-        Its features do not depend on the classifier: models with other classes on the same body
-        have features of the same fingerprint.
-
-        Args:
-            dtype: How features are stored.
-        """
-        fingerprint = Fingerprint.of_network(
-            backbone=self.facts.backbone,
-            weights=self.depends_on["body"],
-            model_args=self.facts.model_args,
-            timm=timm.__version__,
-            transform=self.facts.transform.describe(),
-            decoder=decoder_version(),
-            dtype=dtype,
-            autocast=self.facts.autocast,
-        )
-        return Network(self.backbone, self.facts.transform, fingerprint)
 
     def after(self, change: Change) -> Model:
         """Return the model with one more change in its history."""
@@ -181,70 +143,6 @@ class Model:
                 remedy="`clinit model show MODEL` lists its classes.",
             )
 
-    def write(
-        self, out: Path, *, compare_on: Sequence[Path] | None = None, overwrite: bool = False
-    ) -> Written:
-        """Write the network with these classes to `out`.
-
-        A folder holds what the model remembers; a file, whose name ends in .safetensors, does not.
-
-        Args:
-            out: The folder or the file; there must be nothing yet, unless it is overwritten.
-            compare_on: Write the network as ONNX into the folder too, and compare it on these
-                images, or on noise without any; None for no ONNX form.
-            overwrite: Whether a model that is there is replaced.
-
-        Raises:
-            ModelError: If there is something at `out` that may not be replaced, timm cannot have
-                the network from a folder, or its ONNX form computes something else.
-            BackboneError: If the network cannot hold the head.
-            ClinitError: If it cannot be written.
-        """
-        check_free(out, overwrite=overwrite)
-        head = divided(self.head, self.facts.temperature)
-        network = assemble(self.backbone, head)
-        _check_same_logits(network, self, head)
-        facts = replace(
-            self.facts,
-            weights=state_sha256(network.state_dict()),
-            timm=for_timm(network, self.facts.model_args),
-        )
-        check = None
-        if out.suffix == ".safetensors":
-            write_model(network, facts, out)
-        else:
-
-            def write_more(draft: Path) -> None:
-                nonlocal check
-                if compare_on is not None:
-                    check = write_onnx(network, facts, draft / ONNX_FILE, compare_on)
-                if self.memory is not None:
-                    write_memory(self.memory, draft / MEMORY_FILE)
-
-            write_model_folder(out, network, facts, more=write_more, overwrite=overwrite)
-        num_parameters = sum(parameter.numel() for parameter in network.parameters())
-        return Written(facts, num_parameters, check)
-
-
-def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
-    """Open a model folder or file of `clinit export`.
-
-    Raises:
-        ModelError: If there is none, or it or its memory is damaged or of another backbone.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
-    """
-    facts, backbone, memory = read_model(Path(path), device=device)
-    assert backbone is not None
-    assert backbone.head is not None
-    head = replace(backbone.head, class_names=facts.class_names)
-    if facts.temperature is not None:
-        head = facts.temperature.multiplied(head)
-    model = Model(facts, backbone, head, memory, str(path))
-    if memory is not None:
-        check_backbone(model.depends_on, memory.backbone)
-    return model
-
 
 def stock_model(config: ExtractConfig) -> Model:
     """Return a pretrained network of timm as a model that remembers nothing.
@@ -288,15 +186,9 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
     """Build the network of `backbone` with `head` as its classifier, as timm builds it.
 
     Raises:
-        HeadError: If the head reads features of another width.
         BackboneError: If the network cannot hold the head.
     """
     config = backbone.config
-    if head.dim != backbone.dim:
-        raise HeadError(
-            f"the head reads features of width {head.dim}, {config.name} gives {backbone.dim}",
-            remedy="Export the run with the cache that it was trained on: `--base CACHE`.",
-        )
     network: nn.Module = timm.create_model(
         config.name, pretrained=False, num_classes=head.num_classes, **model_args(backbone)
     )
@@ -329,8 +221,13 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
 
 
 @torch.inference_mode()
-def _check_same_logits(network: nn.Module, model: Model, head: Head) -> None:
-    """Check, on seeded noise, that `network` computes `head` on the features of `model`."""
+def checked_network(model: Model, head: Head) -> nn.Module:
+    """Return the network of a model with `head`, which on seeded noise it is found to compute.
+
+    Raises:
+        BackboneError: If the network cannot hold the head, or computes something else.
+    """
+    network = assemble(model.backbone, head)
     backbone, transform = model.backbone, model.facts.transform
     exact = replace(backbone, config=replace(backbone.config, autocast="off"))
     generator = torch.Generator().manual_seed(0)
@@ -347,6 +244,7 @@ def _check_same_logits(network: nn.Module, model: Model, head: Head) -> None:
             " logits of the head on its features",
             remedy="Choose another backbone: something follows or surrounds its classifier.",
         )
+    return network
 
 
 def model_args(backbone: Backbone) -> dict[str, Any]:

@@ -22,8 +22,6 @@ more ways than a few new ones.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
@@ -33,15 +31,14 @@ from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.settings import OldRows
 from clinit.headtrain.statistics.old_classes import paired_rows, root
 from clinit.headtrain.stream.buffer import drawn_per_class
 from clinit.headtrain.stream.seeds import Draw, generator
 
-OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
-
 
 def old_rows(
-    choice: OldRowsChoice,
+    choice: OldRows,
     head: Head,
     memory: Memory | None,
     new: FeatureSet,

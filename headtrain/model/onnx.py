@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from clinit.errors import BackboneError, DeviceError, ModelError
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable
-from clinit.headtrain.model.model_file import METADATA, ModelFacts, facts_text, parse_facts
+from clinit.headtrain.model.facts import METADATA, ModelFacts
 from clinit.headtrain.model.predict import Predictor, load_files
 from clinit.machine import cpu_count
 
@@ -147,7 +147,7 @@ def _serialised(network: nn.Module, facts: ModelFacts) -> bytes:
             node.metadata_props.clear()  # where in which file of this machine it was called
             node.doc_string = None
         model.metadata_props.clear()
-        model.metadata_props.update({METADATA: facts_text(facts), _DIGEST: _NO_DIGEST})
+        model.metadata_props.update({METADATA: facts.text(), _DIGEST: _NO_DIGEST})
         content: bytes = program.model_proto.SerializeToString(deterministic=True)
     except Exception as error:  # whatever a network holds that ONNX has not; or above 2 GiB
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -263,7 +263,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
         raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
     if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
         raise _no_model(f"{path} has changed since it was written")
-    return OnnxClassifier(parse_facts(text, path), session)
+    return OnnxClassifier(ModelFacts.parse(text, path), session)
 
 
 def _no_model(why: str) -> ModelError:

@@ -41,9 +41,9 @@ from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.compiled import Compile, on_its_way
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
 from clinit.headtrain.array import as_array, to_numpy
-from clinit.headtrain.model.folder import read_model
+from clinit.headtrain.model.facts import METADATA, ModelFacts, caution
+from clinit.headtrain.model.files import read_facts, read_network
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.model_file import METADATA, ModelFacts, caution
 from clinit.machine import cpu_count, out_of_memory
 from clinit.words import printable
 
@@ -326,9 +326,8 @@ def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    facts, backbone, _ = read_model(Path(path), device=device, remembers=False)
-    assert backbone is not None
-    return Classifier(facts, backbone)
+    facts = read_facts(path := Path(path))
+    return Classifier(facts, read_network(path, facts, device))
 
 
 def load_files(

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 from clinit.headtrain.setting import Part, setting
 from clinit.headtrain.study.parts import LOSS, MAX_SEED, Init, Loss
 
+OldRows = Literal["auto", "kept", "pseudo", "head", "none"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RememberConfig(Part):
@@ -40,7 +42,7 @@ class AddConfig(RememberConfig):
     )
     lr: float = setting(1e-3, "Learning rate of AdamW.", above=0)
     loss: Loss = setting("ce", LOSS)
-    old_rows: Literal["auto", "kept", "pseudo", "head", "none"] = setting(
+    old_rows: OldRows = setting(
         "auto",
         "What stands for images of old classes: real rows (kept by the model, or of --old),"
         " rows drawn from the statistics that it remembers (pseudo), rows drawn from what its"

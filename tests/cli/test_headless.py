@@ -16,7 +16,7 @@ from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.model import open_model
+from clinit.headtrain.model.files import open_model
 from clinit.headtrain.stream.source import read_source
 from tests.conftest import Once
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.headtrain.model.model_file import read_facts
+from clinit.headtrain.model.files import read_facts
 from clinit.headtrain.record.format import find_records, read_info
 from tests.cli.made_cache import write_cache
 

@@ -19,14 +19,11 @@ from clinit.errors import BackboneError, ClinitError, ModelError
 from clinit.extract.cache.head import Top1
 from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
+from clinit.headtrain.model import files
+from clinit.headtrain.model.card import card
 from clinit.headtrain.model.export import Export
-from clinit.headtrain.model.folder import (
-    MODEL_FILE,
-    card,
-    data_config,
-    write_model_folder,
-)
-from clinit.headtrain.model.model_file import METADATA, Change, ModelFacts, read_facts, write_model
+from clinit.headtrain.model.facts import METADATA, Change, ModelFacts, data_config
+from clinit.headtrain.model.files import MODEL_FILE, read_facts, write_network
 from clinit.headtrain.model.predict import Classifier, load_model
 from tests.snapshots import check_snapshot
 
@@ -92,7 +89,7 @@ def test_a_transform_that_timm_has_no_words_for_is_exported_to_a_file_only(
 ) -> None:
     facts = replace(model.facts, transform=replace(model.facts.transform, **change))
     with pytest.raises(ModelError, match="timm has no words") as caught:
-        write_model_folder(tmp_path / "model", model.backbone.network, facts)
+        write_network(model.backbone.network, facts, tmp_path / "model")
     assert "--out FILE.safetensors" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
 
@@ -126,7 +123,7 @@ def test_a_folder_of_an_earlier_version_may_say_more_to_timm(
     (copy / "pytorch_model.bin").write_bytes(b"not unpickled")
     (copy / "model.safetensors").unlink()
     facts = replace(model.facts, timm=None)
-    write_model(model.backbone.network, facts, copy / "model.safetensors")
+    write_network(model.backbone.network, facts, copy / "model.safetensors")
     assert load_model(copy, device="cpu").facts.num_classes == 5
 
 
@@ -134,7 +131,7 @@ def test_names_of_all_kinds_come_back_and_nothing_is_overwritten(
     model: Classifier, tmp_path: Path
 ) -> None:
     facts, network = replace(model.facts, class_names=HOSTILE_NAMES), model.backbone.network
-    write_model_folder(tmp_path / "model", network, facts)
+    write_network(network, facts, tmp_path / "model")
     assert load_model(tmp_path / "model", device="cpu").facts.class_names == HOSTILE_NAMES
     built = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
     assert built.pretrained_cfg["label_names"] == list(HOSTILE_NAMES)
@@ -142,25 +139,28 @@ def test_names_of_all_kinds_come_back_and_nothing_is_overwritten(
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("folder", "link"):
         with pytest.raises(ModelError, match=r"never replaced: it is (no model|a link)"):
-            write_model_folder(tmp_path / name, network, facts, overwrite=True)
+            write_network(network, facts, tmp_path / name, overwrite=True)
 
 
-def test_a_folder_is_written_whole_or_not_at_all(model: Classifier, tmp_path: Path) -> None:
-    def fail(draft: Path) -> None:
-        (draft / "x").write_text("half")
+def test_a_folder_is_written_whole_or_not_at_all(
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(facts: ModelFacts) -> str:
         raise OSError(28, "No space left on device")
 
     network = load_model(model.backbone.config.weights or "", device="cpu").backbone.network
-    with pytest.raises(ClinitError, match="No space left on device"):
-        write_model_folder(tmp_path / "other", network, model.facts, more=fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "card", fail)
+        with pytest.raises(ClinitError, match="No space left on device"):
+            write_network(network, model.facts, tmp_path / "other")
     deeper = replace(model.facts, model_args={"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)})
     with pytest.raises(ModelError, match="does not build the same convnextv2_atto"):
-        write_model_folder(tmp_path / "model", network, deeper)
+        write_network(network, deeper, tmp_path / "model")
     network.get_classifier().register_forward_hook(  # type: ignore[operator]
         lambda module, inputs, output: output + 1
     )
     with pytest.raises(ModelError, match=r"does not build the same convnextv2_atto .* differ by"):
-        write_model_folder(tmp_path / "model", network, model.facts)
+        write_network(network, model.facts, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -229,7 +229,7 @@ def test_code_that_a_model_file_names_is_not_run(
     (tmp_path / "evil.pth").write_bytes(pickle.dumps(_Evil(tmp_path / "exploded")))
     arguments = {**model.facts.model_args, argument: str(tmp_path / "evil.pth")}
     path = tmp_path / "model.safetensors"
-    write_model(model.backbone.network, replace(model.facts, model_args=arguments), path)
+    write_network(model.backbone.network, replace(model.facts, model_args=arguments), path)
 
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("called"))
     with pytest.raises(ModelError, match=argument) as caught:
@@ -252,7 +252,7 @@ def test_a_model_file_that_asks_for_another_network_is_refused(
     model: Classifier, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "model.safetensors"
-    write_model(model.backbone.network, replace(model.facts, **changes), path)
+    write_network(model.backbone.network, replace(model.facts, **changes), path)
     with pytest.raises(BackboneError, match=message):
         load_model(path, device="cpu")
 

@@ -11,8 +11,9 @@ from safetensors.numpy import save_file
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.model import memory as memory_file
-from clinit.headtrain.model.memory import Memory, read_memory, write_memory
+from clinit.headtrain.model import files
+from clinit.headtrain.model.files import read_memory, write_memory
+from clinit.headtrain.model.memory import Memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
@@ -132,15 +133,15 @@ def test_a_file_of_what_no_memory_holds_is_refused(
     path, memory = tmp_path / "memory.safetensors", in_two_parts(rows)
     write_memory(memory, path)
     with safe_open(path, framework="numpy") as file:
-        content = json.loads(file.metadata()[memory_file._KEY])
+        content = json.loads(file.metadata()[files._MEMORY_KEY])
     del content["format"], content["sha256"]
     tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
     for name, value in change.items():
         (tensors if name in tensors else content)[name] = value
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    content["tensors"] = memory_file._digest(tensors)
-    text = "" if "bytes" in change else memory_file._DOCUMENT.text(content, indent=None)
-    save_file(tensors, path, metadata=None if "seal" in change else {memory_file._KEY: text})
+    content["tensors"] = files._digest(tensors)
+    text = "" if "bytes" in change else files._MEMORY.text(content, indent=None)
+    save_file(tensors, path, metadata=None if "seal" in change else {files._MEMORY_KEY: text})
     written = bytearray(change.get("bytes") or path.read_bytes())
     if "bit" in change:
         written[change["bit"]] ^= 1

@@ -1,14 +1,12 @@
-"""Model files: a timm network with the head of a run as its classifier.
+"""What a model says of itself: what its rows stand for, how they came, what its images go through.
 
-A model file is a safetensors file with the state dict of the network, so that timm loads it
-without clinit. Its metadata holds, under `clinit_model`, a JSON object that says what the rows
-of the classifier stand for and what the network's images go through. One key, because
-safetensors writes several in a random order, and equal models should be equal files.
+The metadata of a model file holds it as JSON under `clinit_model`, `config.json` beside the file
+repeats what timm reads of it. `clinit.headtrain.model.files` writes and reads both.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,18 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
+from clinit.extract.dataset.known import title
 from clinit.extract.network.backbone import read_model_args
 from clinit.extract.network.transform import Transform
-from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind
-from clinit.files.paths import check_readable
 from clinit.headtrain.temperature import Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
@@ -86,8 +80,6 @@ _DOCUMENT = DocumentKind(
     remedy="Export the run again with this version of clinit.",
 )
 METADATA = "clinit_model"
-_OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
-"""What of timm's registry describes the network, whatever weights are in it."""
 
 
 class ForTimm(TypedDict):
@@ -140,6 +132,55 @@ class ModelFacts:
         classes = f"{self.num_classes:,} classes, {later:,} of them added later"
         return f"<ModelFacts: {self.backbone}, {classes}>"
 
+    def text(self) -> str:
+        """Return the facts as the sealed JSON of the metadata of a file."""
+        content = {
+            **asdict(self),
+            # JSON has no tuples; a Python literal comes back as it was.
+            "model_args": repr(dict(self.model_args)),
+            "fingerprint": dict(self.fingerprint.fields),
+            "record": dict(self.record),
+        }
+        # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+        return _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> ModelFacts:
+        """Return the facts of `text`, found in the file at `path`.
+
+        Raises:
+            ModelError: If they are damaged, or ask for what no model file may ask for.
+        """
+        origin = f"the description in {path}"
+        content = _DOCUMENT.parse(text, origin=origin)
+        told = _DOCUMENT.convert(content, _Told, origin=origin)
+        try:
+            arguments = read_model_args(told["model_args"])
+        except ValueError as error:
+            raise ModelError(
+                f"{path} asks for what no model file may ask for: {error}",
+                remedy="Do not use this file. `clinit export` writes none that asks for this.",
+            ) from error
+        content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
+        return _DOCUMENT.convert(content, cls, origin=origin)
+
+    def folder_config(self) -> dict[str, Any]:
+        """Return what `config.json` contains, as far as the model file knows it."""
+        assert self.timm is not None
+        return {
+            **self.timm,
+            "label_descriptions": {name: title(name) for name in self.class_names},
+            "architecture": self.backbone.partition(".")[0],
+            "num_classes": self.num_classes,
+            "label_names": self.class_names,
+            "model_args": dict(self.model_args),
+            "pretrained_cfg": {
+                **self.timm["pretrained_cfg"],
+                **data_config(self.transform),
+                "num_classes": self.num_classes,
+            },
+        }
+
     @property
     def caution(self) -> str | None:
         """Why probabilities are not to be taken at their word; None where they are.
@@ -170,85 +211,39 @@ class _Told(TypedDict):
     fingerprint: dict[str, str]
 
 
-def for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:
-    """Return what timm reads of a network that the model file has no use for."""
-    registered: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
-    told = {"custom_load": False, **{name: registered.get(name) for name in _OF_THE_NETWORK}}
-    if model_args.get("dynamic_img_size") or model_args.get("strict_img_size") is False:
-        told["fixed_input_size"] = False
-    as_read = json.loads(json.dumps(told))  # JSON has no tuples
-    return {"num_features": int(network.num_features), "pretrained_cfg": as_read}  # type: ignore[arg-type]
-
-
-def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
-    """Write the state of `network` and what is known of it to `path`, atomically."""
-    # Clones: tensors that share memory are not written.
-    state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
-    written = save(state, metadata={METADATA: facts_text(facts)})
-    commit_file(path, lambda draft: draft.write_bytes(written))
-
-
-def read_facts(path: Path) -> ModelFacts:
-    """Read what a model file says about itself.
+def data_config(transform: Transform) -> dict[str, Any]:
+    """Return the words of timm from which `timm.data.create_transform` makes `transform`.
 
     Raises:
-        ModelError: If there is no model file at `path`.
+        ModelError: If it has none for it.
     """
-    if path.suffix == ".onnx":
-        raise ModelError(
-            f"{path} is an ONNX file, not one of weights",
-            remedy="Give it to `clinit predict`; in Python, to"
-            " `clinit.headtrain.model.onnx.load_onnx`.",
-        )
-    if not path.is_file():
-        raise no_model(f"no model file at {path}")
-    check_readable(path, ModelError)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get(METADATA)
-    except (SafetensorError, OSError) as error:
-        raise no_model(f"{path} is not a model file: {error}") from error
-    if text is None:
-        raise no_model(f"{path} does not name its classes: it is no file of `clinit export`")
-    return parse_facts(text, path)
-
-
-def no_model(why: str) -> ModelError:
-    """Return the error for what is no model file of clinit."""
-    return ModelError(why, remedy="Write one with `clinit export RUN --out FILE`.")
-
-
-def facts_text(facts: ModelFacts) -> str:
-    """Return what a model says of itself as the sealed JSON of its metadata."""
-    content = {
-        **asdict(facts),
-        # JSON has no tuples; a Python literal comes back as it was.
-        "model_args": repr(dict(facts.model_args)),
-        "fingerprint": dict(facts.fingerprint.fields),
-        "record": dict(facts.record),
+    return {
+        "input_size": (3, *transform.crop),
+        "interpolation": transform.interpolation,
+        "crop_pct": _crop_fraction(transform),
+        "crop_mode": "center" if isinstance(transform.resize, int) else "squash",
+        "mean": transform.mean,
+        "std": transform.std,
     }
-    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
-    return _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
 
 
-def parse_facts(text: str, path: Path) -> ModelFacts:
-    """Return the facts of `facts_text`, found in the file at `path`.
+def _crop_fraction(transform: Transform) -> float:
+    """Return the crop fraction p of fewest digits for which floor(crop / p) is the resized side.
 
-    Raises:
-        ModelError: If they are damaged, or ask for what no model file may ask for.
+    Usually that is the one that the side was computed from.
     """
-    origin = f"the description in {path}"
-    content = _DOCUMENT.parse(text, origin=origin)
-    told = _DOCUMENT.convert(content, _Told, origin=origin)
-    try:
-        arguments = read_model_args(told["model_args"])
-    except ValueError as error:
-        raise ModelError(
-            f"{path} asks for what no model file may ask for: {error}",
-            remedy="Do not use this file. `clinit export` writes none that asks for this.",
-        ) from error
-    content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
-    return _DOCUMENT.convert(content, ModelFacts, origin=origin)
+    height, width = transform.crop
+    resize = (transform.resize,) * 2 if isinstance(transform.resize, int) else transform.resize
+    pairs = tuple(zip(transform.crop, resize, strict=True))
+    for digits in range(7 if resize is transform.resize or height == width else 0):
+        nearest = round(height / resize[0], digits)
+        for fraction in (nearest, round(nearest - 10**-digits, digits)):
+            if fraction > 0 and all(math.floor(c / fraction) == r for c, r in pairs):
+                return fraction
+    raise ModelError(
+        f"timm has no words for what the images go through: {transform.describe()}",
+        remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
+    )
 
 
 NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")

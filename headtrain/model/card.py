@@ -1,0 +1,113 @@
+"""The model card: what the README of a model folder says to people."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.resources import files
+from string import Template
+
+from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.words import escaped, lines_of_table, visible
+
+UNFOLDED = 60
+"""Class names that stand open in the card; longer lists are folded."""
+
+
+def card(facts: ModelFacts) -> str:
+    """Return the model card: its fields for the Hub as YAML, then Markdown.
+
+    Names of classes and paths are text from data: they are escaped wherever they stand.
+    """
+    arrived = sum(task > 0 for task in facts.tasks)
+    old = f"{facts.num_classes - arrived:,} classes of the pretrained head"
+    came = f"{old} and {arrived:,} that arrived later"
+    probabilities = []
+    if (caution := facts.caution) is not None:
+        probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
+    if facts.temperature is not None:
+        probabilities.append(
+            f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are divided"
+            " by it already; the class that scores highest is the same without it."
+        )
+    template = files(__package__).joinpath("card.md").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        backbone=escaped(facts.backbone),
+        classes=f"{facts.num_classes:,}",
+        came=came if arrived < facts.num_classes else f"{arrived:,} classes",
+        transform=escaped(facts.transform.describe()),
+        probabilities="".join(f"\n{each}\n" for each in probabilities),
+        lists="".join(f"\n{_names(facts, task)}\n" for task in sorted(set(facts.tasks))),
+        accuracy=_accuracy(facts),
+        history=_history(facts),
+    )
+
+
+def _done(change: Change) -> str:
+    return "trained" if change.action == "run" else f"{change.action.removesuffix('e')}ed"
+
+
+def _names(facts: ModelFacts, task: int) -> str:
+    names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
+    origin = "of the pretrained head" if task == 0 else f"arrived in task {task}"
+    title, text = f"{len(names):,} {origin}", ", ".join(map(escaped, names))
+    if task == 0 or len(names) > UNFOLDED:
+        return _folded(title, text)
+    return f"* {title}: {text}"
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def _accuracy(facts: ModelFacts) -> str:
+    for change in reversed(facts.history):
+        rows = [
+            [escaped(group), f"{part.correct:,}", f"{part.total:,}", f"{part.percent:.2f} %"]
+            for group, part in change.accuracy.items()
+            if part.total
+        ]
+        if rows:
+            when = f"{_done(change)} ({escaped(change.date)})"
+            table = lines_of_table(["classes", "right", "test images", "top-1"], rows, numbers=3)
+            return "\n".join([f"Top-1 when the classes were last {when}:", "", *table])
+    return "Not known: no test image was evaluated."
+
+
+def _history(facts: ModelFacts) -> str:
+    if not facts.history:
+        return "Not known: the model was exported by a version of clinit that kept none."
+    heads = ["date", "what", "task", "classes", "training images", "clinit"]
+    rows = [
+        [
+            escaped(each.date),
+            _done(each),
+            "-" if each.task is None else str(each.task),
+            f"{len(each.classes):,}",
+            f"{sum(each.images.values()):,}" if each.images else "-",
+            escaped(each.clinit),
+        ]
+        for each in facts.history
+    ]
+    details = [
+        _folded(f"{number}: what was {_done(each)}, and how", _details(each))
+        for number, each in enumerate(facts.history, start=1)
+    ]
+    return "\n\n".join(["\n".join(lines_of_table(heads, rows, numbers=4)), *details])
+
+
+def _details(change: Change) -> str:
+    """Return what a change was made from and how it is repeated."""
+    data = dict(change.data)
+    words, command = data.pop("command", None), ""
+    if isinstance(words, list | tuple) and words:
+        command = f"The command:\n\n```\n{visible(shlex.join(map(str, words)))}\n```\n\n"
+    # Every line of JSON begins with a brace, a bracket or a quotation mark: none ends the block.
+    content = {
+        "classes": {name: change.images.get(name) for name in change.classes},
+        "data": data,
+        "settings": dict(change.settings),
+    }
+    text = visible(json.dumps(content, indent=2, ensure_ascii=False), lines=True)
+    heading = "Classes with their training images, data and settings:"
+    return f"{command}{heading}\n\n```json\n{text}\n```"
