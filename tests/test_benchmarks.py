@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -45,15 +44,6 @@ def test_ratios_of_extractions_are_those_of_one_round(script: Callable[[str], An
         ["clinit", "50.0", "20.0", "1.00 (1.00-1.00)", "1.00 (1.00-1.00)"],
         ["decoding alone", "50.0", "40.0", "1.00 (1.00-2.00)", "2.00 (1.00-3.00)"],
     ]
-
-
-def test_images_have_the_spectrum_of_photographs(script: Callable[[str], Any]) -> None:
-    images = script("extract_images")
-    image = images.photograph(np.random.default_rng(0), 256, 256).astype(float).mean(axis=2)
-    power = np.abs(np.fft.rfft2(image - image.mean())) ** 2
-    frequency = np.hypot(np.fft.fftfreq(256)[:, None], np.fft.rfftfreq(256)[None, :])
-    low, high = ((frequency > f / 1.2) & (frequency < f * 1.2) for f in (0.02, 0.2))
-    assert power[low].mean() / power[high].mean() == pytest.approx(100, rel=0.4)  # 1 / f^2
 
 
 @pytest.mark.slow

@@ -80,29 +80,6 @@ def test_shards_are_extracted_where_they_lie_also_by_a_manifest(
     assert "  already complete: every shard verified, nothing to do" in shown.output
 
 
-def test_settings_come_from_a_file_and_the_command_line_wins(
-    extract: Call, make_tree: Tree, tmp_path: Path
-) -> None:
-    root, manifest, file = make_tree(), tmp_path / "val.parquet", tmp_path / "study.toml"
-    run("manifest", "build", "folder", "--root", root, "--split=val", "--out", manifest)
-    file.write_text(
-        "[extract]\ndataset = 'folder'\ntransform = 'paper'\ndtype = 'float32'\nstrict = true\n"
-        "[train-head]\nlr = 1e-3\n"
-    )
-    words = ("--config", file, "--root", root, "--dtype=float16")
-    shown = extract(*words, "--split=val", dataset=None)
-    assert shown.exit_code == 0, shown.output
-    plan = json.loads((tmp_path / "cache" / "val" / "plan.json").read_text())
-    assert plan["dtype"] == "float16"
-    assert plan["fingerprint"]["transform"].startswith("resize 37x37 ")  # 256 / 224 of 32
-    other = extract(*words, "--manifest", manifest, out="other", dataset=None)
-    assert other.exit_code == 0, other.output
-    assert not (tmp_path / "other" / "train").exists()
-    for name in ("shard-00000.h5", "plan.json"):  # the manifest gives the same features
-        paths = [tmp_path / out / "val" / name for out in ("cache", "other")]
-        assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
 def test_invalid_rows_are_listed_and_read_again(
     extract: Call, make_tree: Tree, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Streams without `--base` by command: training, reports, repetition, sweeps and exports."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -66,15 +64,6 @@ def test_reports_leave_base_classes_out(made: Path, options: tuple[str, ...]) ->
     assert "A_all" in text
     for absent in ("A_pre", "A_base", "base", "nan", "None"):
         assert absent not in text
-
-
-def test_json_and_csv_hold_nothing_about_base_classes(made: Path) -> None:
-    for row in json.loads(done("report", made / "runs", "--format", "json")):
-        assert row["acc_pre"] is None
-        assert row["final"]["acc_pre"] is None
-        assert row["tasks"][0]["acc_old"] is None
-    for line in csv.DictReader(io.StringIO(done("report", made / "runs", "--format", "csv"))):
-        assert line["acc_pre"] == line["acc_pre_alone"] == ""
 
 
 @pytest.mark.parametrize("figure", ["curves", "accuracy-matrix", "efficiency", "collapse"])

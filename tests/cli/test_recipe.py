@@ -18,7 +18,6 @@ from clinit.headtrain.study.parts import Start
 from clinit.headtrain.sweep.grid import distinct, runs_of
 
 ROOT: Any = typer.main.get_command(app)
-INITS = ("random", "class-mean", "least-square")
 ORDER = [
     "table1-first-task",
     "table2-last-layer",
@@ -29,14 +28,6 @@ ORDER = [
     "table7-forward-transfer",
     "table8-cost",
 ]
-LOSSES = ("ce", "sqen", "mse")
-STREAM = {"tasks": 5, "mix": "text", "buffer_split": "balanced", "head_width": "full"}
-HEAD = {"class_mean": "raw", "weight_decay": 0.05, "lam": 0.05}
-LAST_LAYER = STREAM | HEAD | {"method": "rehearsal", "batch_size": 256, "eval_every": 50}
-TOP = LAST_LAYER | {"lr": 1.5e-3, "top_blocks": 2, "layer_decay": 0.9, "probe": True}
-LOW_RANK = TOP | {"full_rank": False, "rank": 48, "alpha": 48.0, "a_init": "gaussian"}
-EWC = {"method": "ewc", "lr": 8e-4, "batch_size": 128, "full_rank": True, "ewc_lam": 1e6}
-DERPP = {"method": "derpp", "derpp_alpha": 0.1, "derpp_beta": 0.9, "derpp_teacher": "stored"}
 SMALL, LARGE = (600, 24_000), (1200, 192_000)
 
 
@@ -59,18 +50,6 @@ def runs(name: str, *, top: bool = False) -> list[dict[str, Any]]:
     return [
         run.values() for run in distinct(run for each in grids for run in runs_of(each, top=top))
     ]
-
-
-def cells(found: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(run[key] for key in keys) for run in found)
-
-
-def check(found: list[dict[str, Any]], expected: dict[str, Any]) -> None:
-    for run in found:
-        is_lambda_read = run["init"] == "least-square"
-        wanted = {k: v for k, v in expected.items() if k != "lam" or is_lambda_read}
-        assert {name: run[name] for name in wanted} == wanted
-        assert run["scale"] == ("none" if run["init"] == "random" else "norm")
 
 
 def test_the_recipes_are_the_tables_of_the_paper() -> None:

@@ -86,7 +86,9 @@ def test_held_out_rows_take_the_place_of_the_test_rows(caches: list[str], tmp_pa
     ("words", "message"),
     [
         (["--top", "--bank-size", "3"], "--bank-size is for banks of heads"),
+        (["--top", "--held-out", "0.2"], "--held-out is for banks of heads"),
         (["--workers", "3"], "--workers is for runs of top blocks"),
+        (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

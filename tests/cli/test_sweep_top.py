@@ -44,23 +44,6 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     assert len(find_records(tmp_path / "out")) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["seed=0", "--top", "--bank-size=3"], "--bank-size is for banks of heads"),
-        (["seed=0", "--top", "--held-out=0.2"], "--held-out is for banks of heads"),
-        (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
-        (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
-    ],
-)
-def test_options_of_the_other_kind_of_runs_are_refused(
-    sweep: Callable[..., Result], words: list[str], message: str
-) -> None:
-    result = sweep(*words)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
-
-
 def test_a_file_holds_the_settings_of_the_runs(
     sweep: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,54 +12,31 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
-from torchvision.transforms.v2 import RandomResizedCrop
 
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.cache.read import open_cache
 from clinit.extract.dataset.decode import decode
-from clinit.extract.dataset.scan import scan
-from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import make_transform
 from clinit.extract.views import Box, View, crop_box
-from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.split_run import Progress, SplitResult
-
-MODEL = "convnextv2_atto"
-ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+from clinit.extract.work.run import ExtractConfig
+from clinit.extract.work.split_run import Progress
+from tests.conftest import TINY_ARGS, TINY_MODEL
+from tests.extract.work.made import extracted, files, tiny_config
 
 
 @pytest.fixture
 def config(tiny_weights: Path) -> ExtractConfig:
-    backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
-    return ExtractConfig(backbone=backbone, input_size=32, batch_size=4, shard_rows=6, views=2)
-
-
-def run(
-    root: Path,
-    out: Path,
-    config: ExtractConfig,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    splits: tuple[str, ...] = ("train", "val"),
-) -> list[SplitResult]:
-    manifests = {split: scan("folder", root, split).manifest for split in splits}
-    return list(extract(manifests, root, out, config, on_progress=on_progress))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """Everything in a cache but what tells of the run itself."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in ("cache.json", ".lock")
-    }
+    return tiny_config(tiny_weights, views=2)
 
 
 def test_a_view_holds_the_features_of_the_cropped_images(
     make_tree: Callable[..., Path], config: ExtractConfig, tiny_weights: Path, tmp_path: Path
 ) -> None:
     root = make_tree()
-    run(root, tmp_path / "cache", replace(config, dtype="float32", view_seed=9))
-    network = timm.create_model(MODEL, num_classes=3, checkpoint_path=str(tiny_weights), **ARGS)
+    extracted(root, tmp_path / "cache", replace(config, dtype="float32", view_seed=9))
+    network = timm.create_model(
+        TINY_MODEL, num_classes=3, checkpoint_path=str(tiny_weights), **TINY_ARGS
+    )
     network.eval()
     data = timm.data.resolve_model_data_config(network)
     transform = make_transform("timm", data, input_size=32)
@@ -81,11 +57,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
     root = make_tree()
-    run(root, tmp_path / "cache", config)
-    run(root, tmp_path / "again", replace(config, workers=5))
+    extracted(root, tmp_path / "cache", config)
+    extracted(root, tmp_path / "again", replace(config, workers=5))
     assert files(tmp_path / "again") == files(tmp_path / "cache")
-    run(root, tmp_path / "batches", replace(config, batch_size=3, dtype="float32"))
-    run(root, tmp_path / "other", replace(config, view_seed=1))
+    extracted(root, tmp_path / "batches", replace(config, batch_size=3, dtype="float32"))
+    extracted(root, tmp_path / "other", replace(config, view_seed=1))
     names = ("cache", "batches", "other")
     one, batches, other = (open_cache(tmp_path / n).views[1].load().features for n in names)
     np.testing.assert_allclose(one, batches, rtol=1e-3, atol=1e-4)
@@ -97,12 +73,12 @@ def test_views_are_added_to_a_finished_cache_and_only_the_missing_ones_are_compu
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
     computed = [
-        [result.computed_rows for result in run(root, out, replace(config, views=views))]
+        [result.computed_rows for result in extracted(root, out, replace(config, views=views))]
         for views in (0, 1, 3, 2)
     ]
     assert computed == [[15, 6], [0, 0, 15], [0, 0, 0, 15, 15], [0, 0, 0, 0]]
     assert len(open_cache(out).views) == 3
-    run(root, tmp_path / "whole", replace(config, views=3))
+    extracted(root, tmp_path / "whole", replace(config, views=3))
     assert files(out) == files(tmp_path / "whole")
 
 
@@ -111,7 +87,7 @@ def test_a_resumed_view_is_bit_identical_to_an_uninterrupted_one(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, stop_after: int
 ) -> None:
     root = make_tree()
-    run(root, tmp_path / "whole", config)
+    extracted(root, tmp_path / "whole", config)
     calls = 0
 
     def interrupt(progress: Progress) -> None:
@@ -121,12 +97,12 @@ def test_a_resumed_view_is_bit_identical_to_an_uninterrupted_one(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(root, tmp_path / "resumed", config, interrupt)
+        extracted(root, tmp_path / "resumed", config, on_progress=interrupt)
     cache = open_cache(tmp_path / "resumed")  # the plain features can be used
     assert cache.split("train").num_valid == 15
     with pytest.raises(CacheError, match=r"views/\d holds \d of 3 shards: its extraction was inte"):
         _ = cache.views
-    run(root, tmp_path / "resumed", config)
+    extracted(root, tmp_path / "resumed", config)
     assert files(tmp_path / "resumed") == files(tmp_path / "whole")
 
 
@@ -135,13 +111,13 @@ def test_what_the_views_cannot_be_made_of_is_refused_before_anything_is_computed
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
     with pytest.raises(ManifestError, match="of the training images, but only val"):
-        run(root, out, config, splits=("val",))
+        extracted(root, out, config, splits=("val",))
     with pytest.raises(ValueError, match="views must be at least 0, got -1"):
         replace(config, views=-1)
-    run(root, out, config)
+    extracted(root, out, config)
     shutil.rmtree(out / "val")
     with pytest.raises(CacheError, match=r"views/0 was begun with view_seed = 0, this command has"):
-        run(root, out, replace(config, view_seed=1, views=3))
+        extracted(root, out, replace(config, view_seed=1, views=3))
     assert not (out / "val").exists()
 
 
@@ -149,10 +125,10 @@ def test_a_view_that_is_not_of_the_train_split_beside_it_is_refused(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
-    run(root, out, config)
+    extracted(root, out, config)
     for name, changed in (("transform", {"transform": "paper"}), ("seed", {"view_seed": 1})):
-        run(root, tmp_path / name, replace(config, **changed))
-    run(make_tree("others", classes="xyz"), tmp_path / "manifest", config)
+        extracted(root, tmp_path / name, replace(config, **changed))
+    extracted(make_tree("others", classes="xyz"), tmp_path / "manifest", config)
     second, first = out / "views" / "1", tmp_path / "first"
     shutil.copytree(out / "views" / "0", first)
     for origin, message in (
@@ -171,10 +147,6 @@ def test_a_view_that_is_not_of_the_train_split_beside_it_is_refused(
     assert caught.value.remedy == f"Give its parent folder, {out}."
 
 
-CONFIG: dict[str, Any] = {
-    **{"input_size": (3, 64, 64), "interpolation": "bicubic"},
-    **{"mean": (0.5,), "std": (0.5,), "crop_pct": 0.875},
-}
 VIEW = View((64, 48), "bicubic", seed=3, number=1)
 SHAPES = [(100, 100), (36, 40), (40, 36), (375, 500), (1, 1), (2, 3), (10, 300), (300, 10), (7, 10)]
 
@@ -225,23 +197,6 @@ def test_boxes_are_those_of_the_naive_procedure(height: int, width: int) -> None
         for box in (found, crop_box(height, width, lambda: 0.0)):
             assert 0 <= box.top < box.top + box.height <= height
             assert 0 <= box.left < box.left + box.width <= width
-
-
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (100, 60)])
-def test_boxes_are_distributed_like_those_of_torchvision(height: int, width: int) -> None:
-    number = 4_000
-    theirs = RandomResizedCrop(64)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        pixels = torch.zeros(3, height, width, dtype=torch.uint8)
-        drawn = [theirs.make_params([pixels]) for _ in range(number)]
-    expected = np.array([[d["top"], d["left"], d["height"], d["width"]] for d in drawn])
-    draw = np.random.default_rng(0).random
-    boxes = [crop_box(height, width, draw) for _ in range(number)]
-    found = np.array([[b.top, b.left, b.height, b.width] for b in boxes])
-    for quantile in (0.1, 0.5, 0.9):
-        difference = np.quantile(found, quantile, axis=0) - np.quantile(expected, quantile, axis=0)
-        assert (np.abs(difference) <= 0.04 * np.array([height, width, height, width])).all()
 
 
 def test_pixels_are_those_of_pillow_cropped_resized_and_mirrored() -> None:

@@ -6,17 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from sklearn.base import BaseEstimator
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
-from sklearn.neighbors import NearestCentroid
 
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.report import report_of
 from clinit.errors import ExperimentError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
-from clinit.headtrain.closed.moments import FeatureMap
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.runs import RunData, train_heads
 from clinit.headtrain.start.calibrate import PRIOR
@@ -49,7 +45,6 @@ def rows(counts: tuple[int, ...], seed: int) -> FeatureSet:
 
 
 NEW = Source(rows(COUNTS, 2), rows((6,) * 6, 3))
-HEADLESS = {"fecam", "klda"}
 
 
 def trained(*studies: Mapping[str, Any], new: Source = NEW) -> list[RunRecord]:
@@ -92,55 +87,6 @@ def test_the_last_ridge_head_is_that_of_scikit_learn_on_all_rows() -> None:
     head = head_of(solved(method="ridge", lam=0.05))
     expected = refit(NEW.train.features, NEW.train.labels, 0.05, 6)
     np.testing.assert_allclose(np.column_stack([head.weight, head.bias]), expected, rtol=1e-4)
-
-
-class Shrunk(BaseEstimator):  # type: ignore[misc]
-    """The covariance of one class with the shrinkage of `lda`."""
-
-    def fit(self, features: np.ndarray) -> "Shrunk":
-        covariance = np.cov(features.T.astype(np.float64), bias=True)
-        self.covariance_ = (1 - 1e-4) * covariance + 1e-4 * np.eye(DIM)
-        return self
-
-
-def test_the_last_lda_head_is_that_of_scikit_learn_on_all_rows() -> None:
-    head = head_of(solved(method="lda"))
-    lda = LinearDiscriminantAnalysis(
-        solver="lsqr", priors=[1 / 6] * 6, covariance_estimator=Shrunk()
-    ).fit(NEW.train.features.astype(np.float64), NEW.train.labels)
-    np.testing.assert_allclose(head.weight, lda.coef_, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(head.bias, lda.intercept_ + np.log(6), rtol=1e-4, atol=1e-4)
-
-
-def test_the_last_ncm_head_labels_as_the_nearest_centroids_of_scikit_learn() -> None:
-    head = head_of(solved(method="ncm"))
-    centroids = NearestCentroid().fit(NEW.train.features, NEW.train.labels)
-    np.testing.assert_allclose(head.weight, centroids.centroids_, rtol=1e-5)
-    answers = (NEW.val.features @ head.weight.T + head.bias).argmax(axis=1)
-    np.testing.assert_array_equal(answers, centroids.predict(NEW.val.features))
-
-
-def test_slda_is_the_recursion_over_all_rows() -> None:
-    head = head_of(solved(method="slda", slda_shrinkage=0.01))
-    means, counts = np.zeros((6, DIM)), np.zeros(6)
-    covariance = np.zeros((DIM, DIM))
-    for number, (row, label) in enumerate(zip(NEW.train.features, NEW.train.labels, strict=True)):
-        apart = row.astype(np.float64) - means[label]
-        spread = number / (number + 1) * np.outer(apart, apart)
-        covariance = (number * covariance + spread) / (number + 1)
-        means[label] += apart / (counts[label] + 1)
-        counts[label] += 1
-    inverse = np.linalg.inv(0.99 * covariance + 0.01 * np.eye(DIM))
-    np.testing.assert_allclose(head.weight, means @ inverse, rtol=1e-3, atol=1e-4)
-    biases = -0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
-    np.testing.assert_allclose(head.bias, biases, rtol=1e-3)
-
-
-def test_ranpac_is_the_ridge_of_scikit_learn_on_all_mapped_rows() -> None:
-    head = head_of(solved(method="ranpac", ranpac_width=20, ranpac_lam=1.0))
-    mapped = FeatureMap.relu(DIM, 20, seed=0)(NEW.train.features).astype(np.float64)
-    ridge = Ridge(alpha=1.0, fit_intercept=False).fit(mapped, np.eye(6)[NEW.train.labels])
-    np.testing.assert_allclose(head.weight, ridge.coef_, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(

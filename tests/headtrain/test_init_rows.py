@@ -3,19 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 
-import clinit
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.study.study import Study, identity_of
 from clinit.headtrain.sweep.grid import run_of
-from tests.headtrain.test_experiment import BASE, DIM, NEW, make_base, make_head, make_new
+from tests.headtrain.test_experiment import make_base, make_head, make_new
 
 SMALL: dict[str, Any] = {"tasks": 2, "iterations": 0, "batch_size": 8, "device": "cpu"}
 LEAST_SQUARE = {"scale": "norm", "lam": 0.05}
@@ -24,16 +20,6 @@ SIDES = make_base(train=(12, 3, 9, 20, 1, 7, 8, 5)), make_new(train=(15, 6, 9, 1
 
 def study(*settings: Mapping[str, Any], **more: Any) -> Study:
     return Study.of({name: value for each in (*settings, more) for name, value in each.items()})
-
-
-def run(*heads: Mapping[str, Any], **changes: Any) -> list[RunRecord]:
-    studies = [study(SMALL, head, **changes) for head in heads]
-    return run_experiment(*SIDES, make_head(), studies)
-
-
-def final_weight(record: RunRecord) -> np.ndarray:
-    assert record.head is not None
-    return record.head.weight
 
 
 def test_a_buffer_is_kept_for_initialisation_alone() -> None:
@@ -46,36 +32,6 @@ def test_a_buffer_is_kept_for_initialisation_alone() -> None:
     ):
         asked = study(method=method, init_rows=rows, buffer=60)
         assert asked.resolved().stream.buffer == expected
-
-
-def one_hot_solution(
-    features: np.ndarray, labels: np.ndarray, weights: np.ndarray, classes: int
-) -> np.ndarray:
-    """The ridge system of Eq. 3 row by row, with a weight per row."""
-    z = np.c_[features.astype(np.float64), np.ones(len(features))]
-    system, right = 0.05 * np.eye(DIM + 1), np.zeros((classes, DIM + 1))
-    for row, label, weight in zip(z, labels.tolist(), weights, strict=True):
-        system += weight * np.outer(row, row)
-        right[label] += weight * row
-    return np.asarray(np.linalg.solve(system, right.T).T[:, :DIM])
-
-
-@pytest.mark.parametrize("weighting", ["class", "sample"])
-def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
-    raw = {**LEAST_SQUARE, "scale": "none", "weighting": weighting}
-    asked = study(SMALL, raw, tasks=1, method="joint")
-    (record,) = run_experiment(*SIDES, make_head(), [asked])
-    scenario = build_scenario(*SIDES, make_head(), asked.stream)
-    features = scenario.train.take(np.arange(len(scenario.train.labels)))
-    labels = scenario.train.labels
-    counts = np.bincount(labels)
-    per_class = 1 / (len(counts) * counts)
-    if weighting == "sample":
-        per_class[:] = 1 / len(labels)
-    expected = one_hot_solution(features, labels, per_class[labels], BASE + NEW)[BASE:]
-    np.testing.assert_allclose(final_weight(record)[BASE:], expected, rtol=1e-4, atol=1e-6)
-    peer = clinit.least_squares(features, labels, weighting=weighting)
-    np.testing.assert_allclose(final_weight(record)[BASE:], peer.weight[BASE:], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

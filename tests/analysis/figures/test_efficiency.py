@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from clinit.analysis.figures.efficiency import races
+from clinit.analysis.metrics.efficiency import gain
 from clinit.analysis.report.report import load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -11,33 +12,16 @@ from clinit.headtrain.record.format import RunRecord
 MakeRun = Callable[..., RunRecord]
 
 
-def naive(curve: dict[int, float], random: dict[int, float]) -> tuple[int | None, float, float]:
-    """I_d and both gains from accuracies by iteration, transcribed from docs/metrics.md."""
-    best = max(random.values())
-    level = 0.95 * best - 1e-9
-    first = min(iteration for iteration in random if iteration > 0)
-    reached = min((it for it, acc in curve.items() if acc >= level), default=None)
-    equal = min(it for it, acc in random.items() if acc >= level)
-    top = min(it for it, acc in random.items() if acc >= best - 1e-9)
-    if reached is None:
-        return None, float("nan"), float("nan")
-    return reached, max(equal, first) / max(reached, first), max(top, first) / max(reached, first)
-
-
 def test_a_race_has_the_iterations_and_gains_of_the_definition(three_inits: Path) -> None:
     (race,) = races(load_report([three_inits]).runs)
-    curves = {
-        runner.start.name: dict(
-            zip(runner.line.at.astype(int).tolist(), runner.line.mean.tolist(), strict=True)
-        )
-        for runner in race.runners
-    }
+    points = {each.start.name: each.start.first.points.filter(task=1) for each in race.runners}
     assert (race.task, race.words) == (1, "task 1, seed 0")
-    assert race.best == pytest.approx(max(curves["random"].values()))
+    assert race.best == points["random"]["acc_new"].max()
     for runner in race.runners:
-        reached, equal, best = naive(curves[runner.start.name], curves["random"])
-        assert runner.gain.reached == reached
-        assert runner.result == f"{reached}, ×{equal:.3g}, ×{best:.3g}"
+        (found,) = gain(points[runner.start.name], points["random"]).tasks
+        assert runner.gain.reached == found.reached
+        told = (found.value("equal-level"), found.value("random-best"))
+        assert runner.result == f"{found.reached}, ×{told[0]:.3g}, ×{told[1]:.3g}"
     assert race.of_random.random_best == 200
 
 

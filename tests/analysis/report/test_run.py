@@ -60,27 +60,6 @@ def test_rows_hold_the_metrics_of_the_run_and_of_its_tasks(make_run: MakeRun) ->
     assert [bare[name] for name in ("d_ls", "spike_area", "forward_transfer")] == [None] * 3
 
 
-def test_the_start_is_the_mean_of_tasks_before_their_first_step(make_run: MakeRun) -> None:
-    shares = {1: 0.1, 2: 0.35, 3: 0.6}
-    record = make_run(
-        accuracy=lambda task, i: 0.9 if i else shares[task],
-        loss_curve=lambda task, i: 0.5 if i else float(task),
-    )
-    images = {row: task for row, _, task, *_ in record.classes.iter_rows()}
-    starts = []
-    for task in shares:
-        correct = total = 0
-        for at, iteration, row, right, every, *_ in record.evaluations.iter_rows():
-            if (at, iteration, images[row]) == (task, 0, task):
-                correct, total = correct + right, total + every
-        starts.append(100 * correct / total)
-    for skip_start in (False, True):
-        row = RunSummary.of(record, skip_start=skip_start).row()
-        assert row["acc_new_start"] == pytest.approx(sum(starts) / 3)
-        assert [task["acc_new_start"] for task in row["tasks"]] == pytest.approx(starts)
-        assert row["loss_new_start"] == 2.0
-
-
 def test_gains_are_those_over_the_random_run(three_inits: Path) -> None:
     rows = load_report([three_inits]).rows()
     assert [row["init"] for row in rows] == [*INITS]

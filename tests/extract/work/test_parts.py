@@ -1,7 +1,5 @@
 """Parts of an extraction: each by itself, at once or killed, with the bits of the whole."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +14,7 @@ from clinit.extract.cache.read import open_split
 from clinit.extract.dataset.scan import scan
 from clinit.extract.work.run import ExtractConfig
 from clinit.extract.work.split_run import SplitResult
+from clinit.files.lock import claim_file
 from tests.extract.work.made import extracted, files, tiny_config
 
 
@@ -81,42 +80,6 @@ def test_parts_at_once_give_the_bits_of_the_whole(
     assert files(tmp_path / "shared") == files(tmp_path / "whole")
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.extract.work.made import extracted, tiny_config
-root, out, weights = map(Path, sys.argv[1:])
-def kill(progress):
-    if progress.split == "train, view 0" and progress.rows_done > 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-config = tiny_config(weights, batch_size=2, shard_rows=2, views=2)
-extracted(root, out, config, on_progress=kill)
-"""
-
-
-def test_a_killed_extraction_of_views_is_resumed_to_the_same_bits(
-    make_tree: Callable[..., Path], config: ExtractConfig, tiny_weights: Path, tmp_path: Path
-) -> None:
-    root, config = make_tree(), replace(config, views=2)
-    words = [sys.executable, "-c", KILLED, *map(str, (root, tmp_path / "killed", tiny_weights))]
-    assert subprocess.run(words, cwd=Path(__file__).parents[3], check=False).returncode == -9
-    rows = [each.computed_rows for each in extracted(root, tmp_path / "killed", config)]
-    assert rows[:2] == [0, 0]
-    assert 0 < rows[2] < 15 == rows[3]
-    extracted(root, tmp_path / "whole", config)
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from clinit.files.lock import claim_file
-with claim_file(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
 @pytest.mark.parametrize(
     ("held", "match"), [("part-1-of-2", "another process is writing"), ("part-3-of-3", "in common")]
 )
@@ -125,13 +88,8 @@ def test_a_part_that_another_process_extracts_is_refused(
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
     (out / "train").mkdir(parents=True)
-    command = [sys.executable, "-c", HOLD, str(out / "train" / held)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        with pytest.raises(ClinitError, match=match):
-            extracted(root, out, config, Part(1, 2))
-        process.kill()
+    with claim_file(out / "train" / held), pytest.raises(ClinitError, match=match):
+        extracted(root, out, config, Part(1, 2))
     own, other = (out / "train" / f".{shard_name(n)}.tmp-0123456789abcdef" for n in (0, 1))
     own.touch()
     other.touch()

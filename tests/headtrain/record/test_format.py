@@ -145,18 +145,6 @@ def as_earlier_versions_wrote_it(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps({**info, "format": "clinit-run/1"}))
 
 
-def test_a_record_of_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
-    record = replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)})
-    write_record(record, tmp_path / "random")
-    as_earlier_versions_wrote_it(tmp_path / "random")
-    read = read_record(tmp_path / "random")
-    assert read.info == record.info
-    assert read.digests is None
-    assert read.evaluations.equals(record.evaluations)
-    assert (final_head(read).weight == HEAD.weight).all()
-    assert changed_parameters(read)["w"].tolist() == [1, 1]
-
-
 def test_a_missing_a_damaged_and_a_foreign_table_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "random"
     write_record(make_record(), folder)
@@ -270,34 +258,6 @@ def test_a_wrong_field_is_named(
 def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
     write_record(make_record(later=[1, {"a": None}]), tmp_path / "random")
     assert read_record(tmp_path / "random").info["later"] == [1, {"a": None}]
-
-
-def change(name: str, column: str, row: int, value: object) -> Callable[[RunRecord], RunRecord]:
-    """Return what changes one value of a table."""
-
-    def changed(record: RunRecord) -> RunRecord:
-        table: pl.DataFrame = getattr(record, name)
-        values = table[column].to_list()
-        values[row] = value
-        series = pl.Series(column, values, dtype=table.schema[column])
-        return replace(record, **{name: table.with_columns(series)})  # type: ignore[arg-type]
-
-    return changed
-
-
-def test_a_record_of_an_earlier_version_lacks_mistakes_and_counts_within_tasks(
-    tmp_path: Path, seal_record: Callable[[Path], None]
-) -> None:
-    folder = tmp_path / "random"
-    write_record(make_record(), folder)
-    (folder / "mistakes.parquet").unlink()
-    evaluations = pl.read_parquet(folder / "evaluations.parquet").drop("correct_in_task")
-    evaluations.write_parquet(folder / "evaluations.parquet")
-    seal_record(folder)
-    read = read_record(folder)
-    assert read.mistakes is None
-    assert read.evaluations.drop("correct_in_task").equals(evaluations)
-    assert read.evaluations["correct_in_task"].null_count() == len(evaluations)
 
 
 @pytest.mark.parametrize(

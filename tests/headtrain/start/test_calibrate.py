@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import approx_fprime, minimize
+from scipy.optimize import minimize
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import (
@@ -92,28 +92,6 @@ def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
     assert found.shift == pytest.approx(best.x[1], rel=1e-4, abs=1e-5)
     assert found.loss_before == pytest.approx(naive_loss(name, np.array([1.0, 0.0]), raw, data))
     assert found.steps < 20
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
-    data, raw = arrival(), raw_rows()
-    around = CalibrationSet.of(data, LOSSES[name])
-    objective = Objective.of(around, around.logits(in_sample(raw)))
-
-    def slope(x: np.ndarray) -> np.ndarray:
-        return objective.expansion(x)[1]
-
-    for point in (np.array([0.7, -0.3]), np.array([-2.0, 4.0])):
-        expected = naive_loss(name, point, raw, data)
-        assert objective.value(point) - objective.penalty(point) == pytest.approx(expected)
-        prior = naive_prior(point[0], raw, data)
-        assert objective.value(point) == pytest.approx(expected + prior)
-        _, gradient, hessian = objective.expansion(point)
-        np.testing.assert_allclose(
-            approx_fprime(point, objective.value), gradient, rtol=1e-5, atol=1e-5
-        )
-        slopes = approx_fprime(point, slope)
-        np.testing.assert_allclose(slopes, hessian, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", [(-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])

@@ -1,4 +1,4 @@
-"""The curve that lambda is chosen by, beside explicit solves and a general solver."""
+"""The curve that lambda is chosen by, beside leave-one-out logits and a general solver."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.train.losses import LOSSES
+from tests.headtrain.start.test_left_out import left_out_logits
 
 OLD, NEW, DIM = 3, 2, 8
 
@@ -39,32 +40,15 @@ def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
 
 
-def naive_left_out(data: NewClasses, lam: float, bias: str = "write") -> np.ndarray:
-    """Solve once without each row; the others of a new class take its share of the weight."""
-    counts = np.bincount(data.labels)
-    z = np.column_stack([data.features, np.ones(len(data.features))])
-    truth = np.eye(OLD + NEW)[data.labels]
-    logits = []
-    for row in range(len(z)):
-        kept = np.arange(len(z)) != row
-        left = counts - ((np.arange(len(counts)) == data.labels[row]) & (data.labels[row] >= OLD))
-        weights = 1 / (len(counts) * np.maximum(left, 1)[data.labels])
-        weighted = z[kept] * weights[kept, None]
-        system = weighted.T @ z[kept] + lam * np.eye(DIM + 1)
-        seen = z[row] * np.r_[np.ones(DIM), bias == "write"]
-        logits.append((np.linalg.solve(system, weighted.T @ truth[kept]).T @ seen)[OLD:])
-    return np.array(logits)
-
-
 @pytest.mark.parametrize("bias", ["write", "keep"])
 @pytest.mark.parametrize("loss", ["ce", "mse", "sqen"])
-def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: str) -> None:
+def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: Any) -> None:
     data = arrival()
     curve = curve_of(data, loss, with_bias=bias == "write")
     others = data.features @ data.head.weight.T + data.head.bias
     labels = torch.from_numpy(data.labels)
     for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::4]:
-        left_out = naive_left_out(data, lam, bias)
+        left_out = left_out_logits(Start(lam=lam, bias=bias), data, lam)
 
         def calibrated(point: np.ndarray, left_out: np.ndarray = left_out) -> float:
             logits = others.copy()

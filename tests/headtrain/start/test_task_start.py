@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.neighbors import NearestCentroid
 
-from clinit.errors import StatisticsError
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start import task_start
 from clinit.headtrain.start.initialise import initialise
@@ -122,13 +121,6 @@ def test_a_solved_head_gets_all_its_rows(method: str, weighting: Weighting) -> N
     np.testing.assert_array_equal(found.rows.bias, expected.bias)
     assert found.lam == lam
     assert list(seconds) == ["features", "statistics", "solve"]
-
-
-def test_a_lambda_that_cannot_be_chosen_is_refused() -> None:
-    labels = sample()[1]
-    kept = [*np.flatnonzero(labels < OLD), *(np.argmax(labels == OLD + k) for k in range(NEW))]
-    with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
-        Reader(kept=kept).start.start(study(init="least-square", lam="held-out"), head())
 
 
 def test_heads_that_are_alike_yet_start_alike_and_are_computed_once(

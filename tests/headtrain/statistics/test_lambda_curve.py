@@ -80,18 +80,6 @@ def test_copies_are_left_out_together(weighting: Weighting) -> None:
         assert error == pytest.approx(total, rel=1e-9)
 
 
-def test_generalised_cross_validation_is_that_of_the_hat_matrix() -> None:
-    features, labels = rows()
-    found = generalised_curve(ClassStatistics.of(features, labels, weighting="sample"), LAMS)
-    extended, truth, count = np.c_[features, np.ones(len(labels))], np.eye(3)[labels], len(labels)
-    for lam, error in zip(LAMS, found.errors, strict=True):
-        gram = extended.T @ extended / count + lam * np.eye(extended.shape[1])
-        hat = extended @ np.linalg.solve(gram, extended.T) / count
-        residual = truth - hat @ truth
-        expected = (residual**2).sum() / (2 * count) / (1 - np.trace(hat) / count) ** 2
-        assert error == pytest.approx(expected, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("count", "dim", "mean"),
     [(10, 300, 0.0), (5, 400, 0.0), (3, 200, 3.0), (100, 300, 10.0), (301, 300, 1.0), (1, 9, 1.0)],

@@ -20,7 +20,6 @@ from clinit.headtrain.sweep import plan as runner
 from clinit.headtrain.sweep.folder import open_folder
 from clinit.headtrain.sweep.plan import (
     BankHalved,
-    RunsRecorded,
     SweepEvent,
     SweepPlan,
     plan_sweep,
@@ -50,22 +49,6 @@ def sweep(
 def by_id(out: Path) -> dict[str, RunRecord]:
     records = map(read_record, find_records(out))
     return {record.info["id"]: record for record in records}
-
-
-def test_every_run_is_recorded_once_under_its_name(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    runs = make_runs(*GRID)
-    events: list[SweepEvent] = []
-    sweep(runs, data, tmp_path, observer=events.append)
-    records = by_id(tmp_path)
-    assert len(records) == len(runs) == 8
-    for name, record in records.items():
-        assert record.path == tmp_path / name
-        config = record.info["config"]
-        assert f"seed={config['seed']}" in name
-        assert f"loss={config['loss']}" in name
-    assert sum(event.runs for event in events if isinstance(event, RunsRecorded)) == 8
 
 
 def test_records_without_a_later_setting_are_named_apart_from_runs_that_give_it(
@@ -249,14 +232,3 @@ def test_a_bank_that_does_not_fit_into_memory_is_halved(
     sweep(make_runs("lr=1e-3..1e-2:log5"), data, tmp_path, observer=events.append)
     assert [event.runs for event in events if isinstance(event, BankHalved)] == [5, 3]
     assert len(by_id(tmp_path)) == 5
-
-
-def test_solved_heads_are_runs_like_others(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    grid = ("method=rehearsal,joint,ncm,ridge", "init=random,lda", "lam=0.05,1", "seed=0:2")
-    runs = make_runs(*grid)
-    sweep(runs, data, tmp_path)
-    assert len(by_id(tmp_path)) == len(runs)
-    again = sweep(make_runs(*grid), data, tmp_path)
-    assert (len(again.done), again.num_left) == (len(runs), 0)

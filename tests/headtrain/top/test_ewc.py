@@ -132,23 +132,6 @@ def test_lambda_0_is_plain_fine_tuning_bit_for_bit(make_top: Make, images: Any) 
     assert method.base_sample == 0
 
 
-@pytest.mark.parametrize("classes", [BASE, BASE + 2 * STEP])
-def test_rows_of_classes_that_came_after_an_anchor_are_free(
-    make_top: Make, images: Any, classes: int
-) -> None:
-    model, method = make_top(classes), Ewc(EwcConfig(lam=1e6))
-    learn(method, model, images, TASKS[0])
-    enter(model, images, TASKS[1])
-    method.begin(model, TASKS[1], images)
-    before = method.loss(model, images.batch(images.new, 20), None)
-    with torch.no_grad():
-        model.classifier.weight[BASE + STEP :] = 1e3 * torch.randn(STEP, 4)
-        model.classifier.bias[BASE + STEP :] = -1e3
-    after = method.loss(model, images.batch(images.new, 20), None)
-    penalties = [(loss - losses.mean()).item() for loss, losses in (before, after)]
-    assert penalties[0] == pytest.approx(penalties[1], rel=1e-3, abs=1e-3)
-
-
 def test_the_sample_is_drawn_by_the_seed_and_its_fisher_is_the_naive_one(
     make_top: Make, images: Any
 ) -> None:
@@ -277,16 +260,3 @@ def test_the_sum_of_penalties_is_one_quadratic(heights: tuple[int, ...]) -> None
                 here = at[name][: len(f)] if f.ndim else at[name]
                 expected += (f.double() * (here.double() - values[name]) ** 2).sum().item()
         assert merged.value(at).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_finite_differences_agree_with_the_gradient_of_the_penalty() -> None:
-    fisher, values = draw_anchor(0, rows=3)
-    spring = Quadratic.around(
-        {name: weights.double().clamp(max=10) for name, weights in fisher.items()},
-        {name: each.double() for name, each in values.items()},
-    )
-    at = {name: each.double().requires_grad_() for name, each in draw_anchor(5, rows=4)[1].items()}
-    assert torch.autograd.gradcheck(
-        lambda matrix, scalar: 0.5 * spring.value({"matrix": matrix, "scalar": scalar}),
-        (at["matrix"], at["scalar"]),
-    )

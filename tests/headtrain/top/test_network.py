@@ -10,7 +10,6 @@ from clinit.errors import BackboneError
 from clinit.headtrain.top.lora import add_lora, layers, merge
 from clinit.headtrain.top.network import (
     Cut,
-    Shares,
     block_names,
     check_cut,
     classifier_of,
@@ -117,22 +116,3 @@ def test_what_is_plastic_changes_and_nothing_else_and_is_counted(key: str, full_
     assert counted.plastic == sum(sizes[name] for name in changed)
     assert counted.block == sum(sizes[name] for name in inside)
     assert counted.total == sum(sizes.values())
-
-
-def test_the_last_two_blocks_of_femto_with_a_head_of_1365_classes_are_54_6_per_cent() -> None:
-    """The paper's 55 %: all parameters of two blocks, norms included, and of the head."""
-    network = timm.create_model("convnextv2_femto", num_classes=1365)
-    blocks = cut_network(network, 2).blocks
-    depthwise, norm, response, fc1, fc2 = (
-        *(49 * 384 + 384, 2 * 384, 2 * 1536),
-        *(1536 * 384 + 1536, 384 * 1536 + 384),
-    )
-    head = 1365 * 384 + 1365
-    inside = 2 * (depthwise + norm + response + fc1 + fc2) + head
-    make_plastic(network, blocks, full_rank=True)
-    assert shares(network, blocks) == Shares(inside, inside, inside, 5_373_765)
-    assert round(100 * inside / 5_373_765, 1) == 54.6
-    add_lora(network, layers(network, blocks), generator=torch.Generator())
-    make_plastic(network, blocks, full_rank=False)
-    trained, weights = 4 * 48 * (384 + 1536) + head, 4 * 384 * 1536 + head
-    assert shares(network, blocks) == Shares(trained, weights, inside, 5_373_765)

@@ -1,5 +1,5 @@
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from timm.optim import param_groups_layer_decay
-from torch.nn import functional
 
 from clinit.errors import CheckpointError
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
@@ -21,7 +19,6 @@ from clinit.headtrain.record.format import (
     read_record,
     write_record,
 )
-from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import Images, Storage
@@ -236,45 +233,6 @@ def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
     last = (pl.col("task") == 2) & (pl.col("iteration") == STREAM["iterations"])
     counted = np.bincount(val.labels[rows][right], minlength=classes)
     assert record.evaluations.filter(last).sort("row")["correct"].to_list() == counted.tolist()
-
-
-def naive_losses(inputs: TopInputs) -> Iterator[float]:
-    """Fine-tune the top block and the head by the book: autograd, AdamW, one cycle."""
-    network = copy.deepcopy(inputs.network)
-    halves = cut_network(network, 1)
-    weight = torch.from_numpy(inputs.initial_head.weight.copy())
-    bias = torch.from_numpy(inputs.initial_head.bias.copy())
-    for task in inputs.scenario.tasks:
-        rows = inputs.task_plan.rows(task)
-        schedule = inputs.task_plan.schedule(rows)
-        random = random_task_rows(inputs.study.stream.seed, task, weight.shape[1])
-        classifier = torch.nn.Linear(weight.shape[1], task.stop)
-        with torch.no_grad():
-            classifier.weight.copy_(torch.cat([weight, torch.from_numpy(random.weight).float()]))
-            classifier.bias.copy_(torch.cat([bias, torch.from_numpy(random.bias).float()]))
-        network.head.fc = classifier  # type: ignore[union-attr]
-        network.requires_grad_(False)
-        for part in (classifier, *map(network.get_submodule, halves.blocks)):
-            part.requires_grad_(True)
-        groups = param_groups_layer_decay(network, weight_decay=0.05, layer_decay=0.9)
-        rates = [HEAD["lr"] * group.pop("lr_scale") for group in groups]
-        for group in groups:
-            if group["params"][0] is classifier.bias:
-                group["weight_decay"] = 0.05
-        optimizer = torch.optim.AdamW(groups, lr=1.0)
-        steps = inputs.study.stream.iterations
-        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps)
-        for batch in schedule.batches:
-            chosen = rows.rows[batch]
-            (values,) = inputs.train.stream([chosen])
-            labels = torch.from_numpy(inputs.scenario.train.labels[chosen])
-            loss = functional.cross_entropy(classifier(halves.top(values)), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            cycle.step()
-            yield loss.item()
-        weight, bias = classifier.weight.detach(), classifier.bias.detach()
 
 
 def test_forward_transfer_is_measured_after_every_task_but_the_last(
