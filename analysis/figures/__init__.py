@@ -13,7 +13,6 @@ class FigureName(StrEnum):
     EFFICIENCY = "efficiency"
     ACCURACY_MATRIX = "accuracy-matrix"
     CONFUSIONS = "confusions"
-    CLASS_GAINS = "class-gains"
     LAMBDA_PATH = "lambda-path"
     COLLAPSE = "collapse"
     COST = "cost"

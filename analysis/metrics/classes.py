@@ -1,14 +1,10 @@
-"""Single classes: which are taken for which, and which gain from a start.
+"""Single classes: which are taken for which.
 
 Of two classes, the one that came with the later task is new and the other one old. Pairs of
-classes that came together are left out of the confusions: initialisation and training treat both
-alike. Gains of classes are compared at the end of the class's own task, before later tasks have
-their say.
+classes that came together are left out: initialisation and training treat both alike.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import polars as pl
 
@@ -72,36 +68,3 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
             remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record that has it.",
         )
     return record.mistakes
-
-
-def class_gains(records: Sequence[RunRecord], references: Sequence[RunRecord]) -> pl.DataFrame:
-    """Compare two starts, each with the records of the same seeds in the same order.
-
-    Returns name, accuracy, reference and gain, percent and points, the greatest gain first.
-    Accuracies are means over the seeds at which the class has test images. Classes are told by
-    name: their order differs between seeds. Base classes have no task of their own.
-    """
-    ours, theirs = (
-        pl.concat(map(own_task_accuracies, each))
-        .group_by("name", maintain_order=True)
-        .agg(pl.col("accuracy").mean())
-        for each in (records, references)
-    )
-    return (
-        ours.join(theirs.rename({"accuracy": "reference"}), on="name", how="inner")
-        .with_columns(gain=pl.col("accuracy") - pl.col("reference"))
-        .sort("gain", "name", descending=[True, False])
-    )
-
-
-def own_task_accuracies(record: RunRecord) -> pl.DataFrame:
-    """Return the accuracy of each new class at the end of its own task: name, accuracy."""
-    last = pl.col("iteration") == pl.col("iteration").max().over("task")
-    own = record.classes.select("row", "name", origin="task")
-    return (
-        record.evaluations.filter(last)
-        .join(own, on="row", how="inner", validate="m:1")
-        .filter((pl.col("task") == pl.col("origin")) & (pl.col("total") > 0))
-        .sort("row")
-        .select("name", accuracy=100.0 * pl.col("correct") / pl.col("total"))
-    )

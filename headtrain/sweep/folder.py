@@ -12,7 +12,7 @@ the size of a bank on the memory that is free; so a sweep that goes on finds its
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Required, TypedDict
@@ -58,7 +58,7 @@ class SweepFolder:
     path: Path
     recorded: dict[str, Path]
     """Records by the identity of their run."""
-    configs: Sequence[Mapping[str, Any]]
+    configs: list[Mapping[str, Any]]
     """The settings of all of them."""
     info: dict[str, Any]
     """The content of sweep.json."""

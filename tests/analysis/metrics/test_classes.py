@@ -1,11 +1,11 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.metrics.classes import class_gains, confusions
+from clinit.analysis.metrics.classes import confusions
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -66,37 +66,3 @@ def test_only_the_last_task_counts_and_pairs_of_one_task_are_left_out() -> None:
     assert found.select("true_class", "predicted_class", "true_is_new", "share").rows() == [
         ("bus", "cat", True, 20.0)
     ]
-
-
-def accuracies_of(records: Sequence[RunRecord]) -> dict[str, float]:
-    """Means over seeds at the last evaluation of each class's own task, found row by row."""
-    values: dict[str, list[float]] = {}
-    for record in records:
-        for row, name, origin, *_ in record.classes.iter_rows():
-            best, value = -1, None
-            for task, iteration, other, correct, total, *_ in record.evaluations.iter_rows():
-                if other == row and task == origin and iteration >= best and total:
-                    best, value = iteration, 100 * correct / total
-            if value is not None:
-                values.setdefault(name, []).append(value)
-    return {name: sum(each) / len(each) for name, each in values.items()}
-
-
-@pytest.mark.parametrize("untested", [None, 2])
-def test_gains_are_differences_of_means_over_seeds_sorted(
-    make_run: MakeRun, untested: int | None
-) -> None:
-    ours, theirs = (
-        [
-            make_run(seed=s, untested_task=untested, accuracy=lambda t, i, h=h: h + 0.1 * (t == 2))
-            for s, h in enumerate(heights)
-        ]
-        for heights in ((0.9, 0.6), (0.5, 0.7))
-    )
-    found = class_gains(ours, theirs)
-    first, second = accuracies_of(ours), accuracies_of(theirs)
-    expected = {name: first[name] - second[name] for name in first}
-    assert not expected.keys() & {f"class {row}" for row in range(4)}  # those of the base
-    assert dict(found.select("name", "gain").iter_rows()) == pytest.approx(expected)
-    assert found["gain"].to_list() == sorted(found["gain"], reverse=True)
-    assert set(class_gains(ours, ours)["gain"]) == {0.0}
