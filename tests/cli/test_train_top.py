@@ -111,9 +111,6 @@ def test_a_record_of_another_run_is_not_overwritten(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method=naive", "--buffer=5"], "--buffer does not go with --method naive"),
-        (["--method=derpp", "--ewc-lambda=1"], "--ewc-lambda does not go with --method derpp"),
-        (["--method=ewc", "--rank=2"], "--rank does not go with --method ewc"),
         (["--full-rank"], "--rank does not go with --full-rank"),
         (["--no-trunk-cache", "--trunk-budget=1GB"], "does not go with --no-trunk-cache"),
         (["--trunk-budget=many"], "'many'"),

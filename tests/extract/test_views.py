@@ -1,4 +1,3 @@
-import itertools
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -219,16 +218,3 @@ def test_pixels_are_those_of_pillow_cropped_resized_and_mirrored() -> None:
         assert difference.max() <= 2
         assert difference.float().mean() < 0.1
     assert 0 < flips < 12
-
-
-def test_a_view_follows_from_seed_number_and_row_alone() -> None:
-    pixels, keys = image(90, 140), list(itertools.product((0, 1), (0, 1), (0, 1)))
-    views, again = (
-        [
-            View((32, 32), "bilinear", seed, number).to_input(pixels, row)
-            for seed, number, row in keys
-        ]
-        for _ in range(2)
-    )
-    assert all(map(torch.equal, views, again))
-    assert not any(torch.equal(one, other) for one, other in itertools.combinations(views, 2))

@@ -58,11 +58,3 @@ def test_pairs_agree_with_counting_each_by_itself(seed: int) -> None:
     assert found.columns[:2] == ["true_class", "predicted_class"]
     assert found.rows() == [pytest.approx(line) for line in naive(mistakes, 2)]
     assert confusions(mistakes, CLASSES, 3).rows() == found.rows()[:3]
-
-
-def test_only_the_last_task_counts_and_pairs_of_one_task_are_left_out() -> None:
-    rows = [(1, 0, 0, 3), (2, 0, 0, 1), (2, 3, 0, 4), (2, 5, 0, 6), (2, 6, 1, 0)]
-    found = confusions(pl.DataFrame(rows, schema=SCHEMA, orient="row"), CLASSES)
-    assert found.select("true_class", "predicted_class", "true_is_new", "share").rows() == [
-        ("bus", "cat", True, 20.0)
-    ]

@@ -48,15 +48,6 @@ def test_the_gain_of_any_curves_is_the_formula(reading: Reading) -> None:
     assert None in found
 
 
-def test_random_against_itself_is_one_at_equal_level_and_not_to_its_best() -> None:
-    # At 76 % at 150, at its best of 80 % at 200.
-    assert gain(RANDOM, RANDOM).mean("equal-level") == 1.0
-    assert gain(RANDOM, RANDOM).mean("random-best") == 4 / 3
-    early = curve(0, 96, 97, 98, 99, 100)
-    assert gain(early, early).mean("equal-level") == 1.0
-    assert gain(early, early).mean("random-best") == 5.0
-
-
 def test_a_level_never_reached_has_no_gain_and_is_counted() -> None:
     random = pl.concat([RANDOM, curve(0, 40, 70, 77, 80, 79, task=2)])
     run = pl.concat([curve(0, 10, 20, 30, 40, 50), curve(0, 76, 0, 0, 0, 0, task=2)])

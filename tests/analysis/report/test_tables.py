@@ -1,5 +1,4 @@
 import re
-import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from clinit.analysis.figures.line import starts_of
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import FURTHER_MEASURES
 from clinit.analysis.report.report import Report, load_report, report_of
-from clinit.analysis.report.seeds import Spread, seed_groups
 from clinit.analysis.report.settings import by_data, labels
 from clinit.analysis.report.tables import (
     diagnosis_table,
@@ -125,22 +123,6 @@ def test_tables_figures_and_notes_give_a_run_the_same_number(make_run: MakeRun) 
     seeds = {str(run.number): run.config["seed"] for run in report.runs if run.init == "random"}
     found = re.findall(r"random \(seed (\d), run (\d)\)", " ".join(report.notes))
     assert {(number, int(seed)) for seed, number in found} == {*seeds.items()}
-
-
-def test_runs_that_differ_only_in_their_seed_are_one_group(make_run: MakeRun) -> None:
-    report = seeded(make_run)
-    groups = seed_groups(report.runs)
-    assert [group.runs[0].init for group in groups] == [*reversed(INITS)]
-    for group in groups:
-        rows = [row for row in report.rows() if row["init"] == group.runs[0].init]
-        for name in ("acc_all", "acc_new", "loss_new"):
-            values = [row[name] for row in rows]
-            found = group.spread(name)
-            assert found is not None
-            assert found.mean == pytest.approx(statistics.mean(values))
-            assert found.deviation == pytest.approx(statistics.stdev(values))
-    assert Spread.of([]) is None
-    assert Spread.of([2.0]) == Spread(2.0, None)
 
 
 def test_the_ranking_has_deviations_beside_or_below_the_means(make_run: MakeRun) -> None:

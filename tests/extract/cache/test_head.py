@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
@@ -165,21 +164,6 @@ def test_no_changed_byte_of_a_head_file_is_read(head: Head, tmp_path: Path, suff
             assert (found.class_names, found.fingerprint) == (head.class_names, "f")
             assert found.alignment == {"loss": "mse"}
         assert found.class_names in (stored.class_names, None)
-
-
-@pytest.mark.parametrize("tensor", ["weight", "bias"])
-def test_other_tensors_under_the_same_metadata_are_refused(
-    head: Head, tmp_path: Path, tensor: str
-) -> None:
-    path = tmp_path / "head.safetensors"
-    write_head(head, path)
-    with safe_open(path, framework="numpy") as file:
-        metadata = dict(file.metadata())
-    tensors = {"weight": head.weight.copy(), "bias": head.bias.copy()}
-    tensors[tensor].flat[0] += 1
-    save_file(tensors, path, metadata=metadata)
-    with pytest.raises(HeadError, match=r"head\.safetensors has changed since it was written"):
-        read_head(path)
 
 
 def test_a_head_that_cannot_be_read_is_not_called_absent(

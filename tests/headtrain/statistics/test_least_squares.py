@@ -5,8 +5,6 @@ import pytest
 import torch
 
 import clinit
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 
 
 def sample() -> tuple[np.ndarray, np.ndarray]:
@@ -75,23 +73,3 @@ def test_cuda_tensors_stay_on_their_device_and_give_the_same_head(
     )
     assert found.weight.device.type == "cuda"
     np.testing.assert_allclose(found.weight.cpu().numpy(), expected.weight, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("lam", [0.0, 0.05])
-def test_cupy_arrays_take_every_step_that_numpy_arrays_take(lam: float) -> None:
-    cupy = pytest.importorskip("cupy")
-    features, labels = sample()
-    near = ClassStatistics.of(features, labels)
-    parts = [
-        ClassStatistics.of(
-            cupy.asarray(features[rows]), cupy.asarray(labels[rows]), totals=near.totals
-        )
-        for rows in (slice(70), slice(70, None))
-    ]
-    far = parts[0] + parts[1]
-    np.testing.assert_allclose(far.total_covariance.get(), near.total_covariance, atol=1e-12)
-    np.testing.assert_allclose(far.within_covariance.get(), near.within_covariance, atol=1e-12)
-    expected = least_squares_head(near, lam).weight
-    np.testing.assert_allclose(least_squares_head(far, lam).weight.get(), expected, atol=1e-10)
-    np.testing.assert_allclose(LambdaPath.of(far).head(lam).weight.get(), expected, atol=1e-10)
