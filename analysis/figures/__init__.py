@@ -13,6 +13,5 @@ class FigureName(StrEnum):
     EFFICIENCY = "efficiency"
     ACCURACY_MATRIX = "accuracy-matrix"
     CONFUSIONS = "confusions"
-    LAMBDA_PATH = "lambda-path"
     COLLAPSE = "collapse"
     COST = "cost"

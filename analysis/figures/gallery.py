@@ -24,7 +24,6 @@ GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.EFFICIENCY: efficiency.figure,
     FigureName.ACCURACY_MATRIX: accuracy_matrix.figure,
     FigureName.CONFUSIONS: bars.confusions_figure,
-    FigureName.LAMBDA_PATH: tasks.lambda_path_figure,
     FigureName.COLLAPSE: tasks.collapse_figure,
     FigureName.COST: bars.cost_figure,
 }

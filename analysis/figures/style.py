@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -80,13 +78,6 @@ def looks_of(starts: Sequence[Start]) -> list[Look]:
             colour, line = number if few else inits.index(init), own[:number].count(init)
         looks.append(Look.numbered(number, COLOURS[colour % len(COLOURS)], line))
     return looks
-
-
-def ordered_looks(count: int) -> list[Look]:
-    """Return looks of things that have an order, such as tasks: from dark to light."""
-    places = [0.85 * number / max(1, count - 1) for number in range(count)]
-    colours = [to_hex(colormaps["viridis"](place)) for place in places]
-    return [Look.numbered(number, colour, number) for number, colour in enumerate(colours)]
 
 
 def is_dark(rgba: tuple[float, float, float, float]) -> bool:

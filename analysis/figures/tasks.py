@@ -1,4 +1,4 @@
-"""Figures of what happens at single tasks: the loss spike, the choice of lambda, collapse."""
+"""Figures of what happens at single tasks: the loss spike, collapse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from clinit.analysis.figures.line import (
     finite_values,
     lines_of,
     log_floor,
-    seed_of,
     starts_of,
 )
 from clinit.analysis.report.run import RunSummary
@@ -26,7 +25,6 @@ from clinit.errors import RecordError
 
 STEPS = 100
 """Most steps of a task of which the loss spike is drawn."""
-JUDGED_BY = {"leave_one_out_loss": "leave-one-out loss", "held_out_error": "held-out error"}
 COLLAPSE = {
     "nc1": "NC1",
     "nc2": "NC2",
@@ -74,68 +72,6 @@ def loss_spike_figure(runs: Sequence[RunSummary]) -> Figure:
         grid.name_axes(number, x="Step of the task", y=y)
     style.scale_losses(grid.axes[0], [list(each.values()) for each in lines], floor)
     grid.legend(names, style.line_handles(looks))
-    return grid.figure
-
-
-def lambda_lines(run: RunSummary) -> dict[int, tuple[str, Line, float | None]]:
-    """Return how the lambdas of each task were judged: by what, and the line over their log10.
-
-    The last of a task is log10 of the lambda that was chosen; None where none could be told from
-    rows of zeros, or the record does not say. Empty where the run did not choose.
-    """
-    found = {}
-    for task in run.record.info["tasks"]:
-        curve: dict[str, Any] = dict(task.get("lambda_curve") or {})
-        measure = next((each for each in JUDGED_BY if each in curve), None)
-        if measure is None:
-            continue
-        judged = zip(curve["lam"], curve[measure], strict=False)
-        points = {
-            float(np.log10(lam)): float("nan") if value is None else value
-            for lam, value in judged
-            if lam is not None and lam > 0
-        }
-        lam = (task.get("initialisation") or {}).get("lam")
-        chosen = float(np.log10(lam)) if lam else None
-        line = Line.of([*points], [[*points.values()]])
-        found[task["task"]] = JUDGED_BY[measure], line, chosen
-    return found
-
-
-def lambda_path_figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return one panel per start, that of its first seed, with one line per task."""
-    found = {}
-    for start in starts_of(runs):
-        name = f"{start.name}, {seed_of(start.first)}" if len(start.runs) > 1 else start.name
-        if paths := lambda_lines(start.first):
-            found[name] = paths
-    if not found:
-        raise RecordError(
-            "no run chose its lambda, so that there is nothing that lambdas were judged by",
-            remedy="Train with `clinit train-head --init least-square --lambda auto`, the default:"
-            " it records what each lambda was judged by.",
-        )
-    tasks = sorted({task for paths in found.values() for task in paths})
-    names = [f"task {task}" for task in tasks]
-    looks = dict(zip(tasks, style.ordered_looks(len(tasks)), strict=True))
-    grid = style.Grid.of(len(found), 3, 1.9, names=names)
-    for number, (axes, (name, paths)) in enumerate(zip(grid.axes, found.items(), strict=True)):
-        grid.head(number, name, beside=0.3)
-        for task, (_, line, chosen) in paths.items():
-            style.draw_line(axes, line, looks[task], (0, 0), marks=0)
-            near = np.flatnonzero(np.isclose(line.at, np.nan if chosen is None else chosen))
-            for place in near[:1]:
-                marked = looks[task].marker
-                axes.plot(line.at[place], line.mean[place], marked, ms=5, color=looks[task].colour)
-        lines = [line for _, line, _ in paths.values()]
-        style.scale_height(axes, finite_values([lines]))
-        places = np.concatenate([line.at for line in lines])
-        low, high = int(np.ceil(places.min())), int(np.floor(places.max()))
-        powers = range(low, high + 1, max(1, -(-(high - low) // 4)))
-        axes.set_xticks(powers, [f"$10^{{{power}}}$" for power in powers])
-        measure = next(measure for measure, _, _ in paths.values())
-        grid.name_axes(number, x="λ (mark: chosen)", y=measure.capitalize())
-    grid.legend(names, style.line_handles(list(looks.values())))
     return grid.figure
 
 

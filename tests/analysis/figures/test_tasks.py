@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +10,11 @@ from clinit.analysis.figures.tasks import (
     collapse_line,
     first_steps,
     floor_of,
-    lambda_lines,
 )
 from clinit.analysis.report.report import report_of
-from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
-LAMS = [1e-3, 1e-2, 0.1, 1.0]
 VALUES = {name: 0.5 + number for number, name in enumerate(COLLAPSE)}
 
 
@@ -36,24 +32,6 @@ def test_the_first_steps_of_each_task_are_those_of_the_table(
         assert line.at.tolist() == list(range(min(iterations, STEPS)))
         expected = [curve(task, step) for step in range(min(iterations, STEPS))]
         assert line.mean == pytest.approx(expected, rel=1e-6)
-
-
-def judged(record: RunRecord, **curve: Any) -> RunRecord:
-    for task in record.info["tasks"]:
-        losses = [0.4 * task["task"], 0.2, None, 3.0]
-        task["lambda_curve"] = {"lam": LAMS, "leave_one_out_loss": losses} | curve  # type: ignore[typeddict-item]
-        task["initialisation"]["lam"] = 1e-2  # type: ignore[index]
-    return record
-
-
-def test_a_line_holds_what_each_lambda_was_judged_by(make_run: MakeRun) -> None:
-    found = lambda_lines(RunSummary.of(judged(make_run("least-square"))))
-    assert [*found] == [1, 2, 3]
-    measure, line, chosen = found[2]
-    assert (measure, chosen) == ("leave-one-out loss", -2.0)
-    assert line.at.tolist() == [math.log10(lam) for lam in LAMS]
-    assert line.mean.tolist()[:2] == [0.8, 0.2]
-    assert math.isnan(line.mean[2])
 
 
 def diagnosed(record: RunRecord, **changes: Any) -> RunRecord:

@@ -77,7 +77,7 @@ def test_several_figures_are_files_and_those_without_facts_are_left_out(
     result = call(three_inits, *words, f"--plot={tmp_path / 'a.svg'}", "--json")
     assert len(json.loads(result.stdout)) == 3
     drawn = {path.stem.removeprefix("a-") for path in tmp_path.glob("*.svg")}
-    assert {*FigureName} - drawn == {"collapse", "lambda-path"}
+    assert {*FigureName} - drawn == {"collapse"}
     said = " ".join(result.stderr.split())
     assert "the curves are drawn in" in said
     assert "collapse is not drawn" in said
