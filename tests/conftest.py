@@ -170,14 +170,6 @@ def tiny_run(make_run: Callable[..., Path], once: Once) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tiny_run: Path, once: Once) -> Path:
-    """The export of that run, a folder; it remembers its classes."""
-    from clinit.headtrain.model.export import export_run
-
-    return once("exported", lambda folder: export_run(tiny_run, folder / "scenes")) / "scenes"
-
-
-@pytest.fixture(scope="session")
 def tiny_onnx(tiny_run: Path, once: Once) -> Any:
     """The export of that run as a folder with an ONNX form."""
     from clinit.headtrain.model.export import export_run

@@ -10,14 +10,12 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from clinit.cli.main import app
-from clinit.errors import ClinitError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.files import open_model
 from clinit.headtrain.stream.source import read_source
+from tests.cli.calls import call, checked, refused
 from tests.conftest import Once
 
 TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,15 +28,7 @@ COLOURS = {name: 40 * number for number, name in enumerate("abcde")}
 
 
 def done(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == 0, (result.output, result.exception)
-    return " ".join(result.output.split())
-
-
-def failed(*arguments: object) -> ClinitError:
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert isinstance(result.exception, ClinitError), (result.output, result.exception)
-    return result.exception
+    return " ".join(checked(call(*arguments)).split())
 
 
 def photographs(root: Path, classes: str) -> Path:
@@ -129,7 +119,9 @@ def test_features_without_a_head_become_a_model(
     cache = open_cache(tmp_path / "first")
     assert (cache.head, cache.split("train").dim) == (None, 12)
     assert "no pretrained head" in str(
-        failed("train-head", "--base", cache.path, "--new", cache.path, "--out", tmp_path / "no")
+        refused(
+            call("train-head", "--base", cache.path, "--new", cache.path, "--out", tmp_path / "no")
+        )
     )
     run = trained(tmp_path, "logistic")
     done("export", run, "--out", tmp_path / "exported")
@@ -177,10 +169,10 @@ def test_a_head_on_projected_features_is_exported_for_pooled_ones(
     expected = rows.astype(float) @ head.weight.T + head.bias
     found = pooled.astype(float) @ model.head.weight.T + model.head.bias
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
-    refused = failed("train-top", "--base", tmp_path / "first", "--new", tmp_path / "later",
+    error = refused(call("train-top", "--base", tmp_path / "first", "--new", tmp_path / "later",
                      "--head", tmp_path / "head.safetensors", "--out", tmp_path / "top",
-                     "--device", "cpu", "--top-blocks", 1)  # fmt: skip
-    assert "--features pooled" in refused.remedy
+                     "--device", "cpu", "--top-blocks", 1))  # fmt: skip
+    assert "--features pooled" in error.remedy
 
 
 def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_path: Path) -> None:
@@ -227,5 +219,5 @@ def test_what_a_network_without_a_classifier_lacks_is_refused(
     for side in ("first", "later"):
         (tmp_path / side).symlink_to(folder / side)
     photographs(tmp_path / "alone", "a")
-    error = failed(*command.split(), "--out", "out", *network_of(folder, title))
+    error = refused(call(*command.split(), "--out", "out", *network_of(folder, title)))
     assert fact in f"{error} {error.remedy}"

@@ -87,13 +87,6 @@ def edit(split: CacheSplit, change: Change) -> Path:
     return path
 
 
-def test_an_unchanged_summary_of_an_earlier_version_is_read(split: CacheSplit) -> None:
-    edit(split, lambda content: content["head"].pop("tensors"))
-    found = open_split(split.path)
-    without = replace(split.summary.head, tensors=None)
-    assert found.summary == replace(split.summary, head=without)
-
-
 @pytest.mark.parametrize(("change", "message"), DAMAGES)
 def test_a_summary_with_a_wrong_field_or_of_another_plan_is_refused(
     split: CacheSplit, change: Change, message: str

@@ -3,7 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -61,21 +60,6 @@ def test_records_without_a_later_setting_are_named_apart_from_runs_that_give_it(
     start = "least-square-calibrated"
     names = {f"{start}-anchor=moments-anchor-strength={each}" for each in ("0.1", "1.0")}
     assert by_id(tmp_path).keys() == {start, *names, f"joint-{start}-mix=uniform"}
-
-
-def test_a_run_is_the_same_whatever_bank_it_is_trained_in(
-    data: RunData, make_runs: MakeRuns, tmp_path: Path
-) -> None:
-    runs = make_runs(*GRID)
-    sweep(runs, data, tmp_path / "whole")
-    sweep(runs, data, tmp_path / "alone", bank_size=1)
-    whole, alone = by_id(tmp_path / "whole"), by_id(tmp_path / "alone")
-    assert whole.keys() == alone.keys()
-    for name, record in whole.items():
-        assert (record.info["bank_size"], alone[name].info["bank_size"]) == (4, 1)
-        np.testing.assert_allclose(
-            record.steps["loss"], alone[name].steps["loss"], rtol=1e-4, atol=1e-4
-        )
 
 
 def other_side(side: Source, **changes: Any) -> Source:
