@@ -204,9 +204,10 @@ def _open(
 ) -> tuple[Predictor | Head, Rejection | None]:
     """Open a model or a head, and tell when what it is given is of none of its classes."""
     from clinit.extract.cache.head import read_head
+    from clinit.headtrain.model.classifier import Classifier, load_model
     from clinit.headtrain.model.files import open_model
     from clinit.headtrain.model.onnx import load_onnx
-    from clinit.headtrain.model.predict import Classifier, Rejection, load_model
+    from clinit.headtrain.model.predict import Rejection
 
     rejection = None
     if reject is not None and threshold is not None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import timm
@@ -48,12 +48,10 @@ from clinit.headtrain.model.card import card
 from clinit.headtrain.model.facts import METADATA, ForTimm, ModelFacts
 from clinit.headtrain.model.memory import ARRAYS, ROWS, Memory, check_backbone, not_remembered
 from clinit.headtrain.model.model import Model, checked_network
+from clinit.headtrain.model.onnx import OnnxCheck, write_onnx
 from clinit.headtrain.temperature import divided
 from clinit.machine import choose_device
 from clinit.words import contrast_digests
-
-if TYPE_CHECKING:
-    from clinit.headtrain.model.onnx import OnnxCheck
 
 MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
 ONNX_FILE, MEMORY_FILE = "model.onnx", "memory.safetensors"
@@ -304,9 +302,6 @@ def write_network(
                 remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
             )
         if compare_on is not None:
-            # Here: it compares as predictions do, and these open models.
-            from clinit.headtrain.model.onnx import write_onnx
-
             check = write_onnx(network, facts, draft / ONNX_FILE, compare_on)
         if memory is not None:
             write_memory(memory, draft / MEMORY_FILE)

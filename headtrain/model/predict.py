@@ -20,7 +20,7 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,10 @@ from clinit.extract.dataset.decode import MISSING
 from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.dataset.known import MAX_PIXELS, title
 from clinit.extract.dataset.tree import IMAGE_SUFFIXES
-from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.compiled import Compile, on_its_way
+from clinit.extract.network.compiled import Compile
 from clinit.extract.work.pipeline import ImageBatch, Timing, features_of, load_batches
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.facts import METADATA, ModelFacts, caution
-from clinit.headtrain.model.files import read_facts, read_network
 from clinit.headtrain.model.memory import Memory
 from clinit.machine import cpu_count, out_of_memory
 from clinit.words import printable
@@ -268,66 +266,6 @@ class Predictor(ABC):
             on_images(there[batch.rows[-1]] + 1)
         on_images(len(paths))
         return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Classifier(Predictor):
-    """A network in PyTorch with named classes."""
-
-    facts: ModelFacts
-    backbone: Backbone
-    """The network on its device, its classifier included."""
-
-    def __repr__(self) -> str:
-        return f"<Classifier: {self.facts} on {self.device}>"
-
-    @property
-    def device(self) -> str:
-        """Where the network computes."""
-        return self.backbone.config.device
-
-    def logits(
-        self, images: Float[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to normalised images."""
-        if self.backbone.program is None:
-            return self.backbone.logits(images)
-        head, features = self.backbone.head, self.backbone.features(images)
-        assert head is not None
-        weight, bias = (torch.from_numpy(each).to(self.device) for each in (head.weight, head.bias))
-        return features @ weight.T + bias
-
-    def on_its_way(
-        self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
-    ) -> Classifier:
-        """Return the classifier with a compiled network if that pays."""
-        backbone = on_its_way(
-            self.backbone,
-            self.facts.transform,
-            wanted,
-            device=torch.device(self.device),
-            batch_size=batch_size,
-            images=images,
-            on_note=on_note,
-        )
-        return replace(self, backbone=backbone)
-
-
-def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
-    """Load a model written by `clinit export`.
-
-    Args:
-        path: The model file, or the folder that it is in.
-        device: `auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:<index>`.
-
-    Raises:
-        ModelError: If there is no model at `path`, it has changed since it was written, or its
-            folder says otherwise than its file.
-        BackboneError: If this version of timm cannot build the network.
-        DeviceError: If the device is absent.
-    """
-    facts = read_facts(path := Path(path))
-    return Classifier(facts, read_network(path, facts, device))
 
 
 def load_files(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
     from clinit.headtrain.model.add import add_classes as add_classes
-    from clinit.headtrain.model.predict import load_model as load_model
+    from clinit.headtrain.model.classifier import load_model as load_model
     from clinit.headtrain.model.predict import predict_features as predict_features
     from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
@@ -43,7 +43,8 @@ _PLACES = {
     "clinit.headtrain.study.methods": ("DerppConfig", "EwcConfig", "Top"),
     "clinit.headtrain.study.parts": ("Start", "Stream", "Training"),
     "clinit.headtrain.study.study": ("Study",),
-    "clinit.headtrain.model.predict": ("load_model", "predict_features"),
+    "clinit.headtrain.model.classifier": ("load_model",),
+    "clinit.headtrain.model.predict": ("predict_features",),
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.statistics.solve": ("least_squares",),
     "clinit.analysis.report.report": ("Runs", "load_runs"),

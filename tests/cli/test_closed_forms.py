@@ -5,7 +5,7 @@ from typer.testing import Result
 
 from clinit.errors import ExperimentError, HeadError, MachineError
 from clinit.headtrain.closed import methods as closed_methods
-from clinit.headtrain.model.predict import load_model
+from clinit.headtrain.model.classifier import load_model
 from tests.cli.calls import call
 
 SMALL = {

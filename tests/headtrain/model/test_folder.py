@@ -21,10 +21,10 @@ from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model import files
 from clinit.headtrain.model.card import card
+from clinit.headtrain.model.classifier import Classifier, load_model
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.facts import METADATA, Change, ModelFacts, data_config
 from clinit.headtrain.model.files import MODEL_FILE, read_facts, write_network
-from clinit.headtrain.model.predict import Classifier, load_model
 from tests.snapshots import check_snapshot
 
 HOSTILE_NAMES = ("a [b](c)", "line\nbreak | <b>", "🦜 ---", "d", 'quote"\\')

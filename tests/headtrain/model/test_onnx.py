@@ -12,10 +12,11 @@ from torch import nn
 
 from clinit.errors import BackboneError, ModelError
 from clinit.headtrain.model import onnx as onnx_file
+from clinit.headtrain.model.classifier import Classifier, load_model
 from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.facts import METADATA
 from clinit.headtrain.model.onnx import load_onnx, write_onnx
-from clinit.headtrain.model.predict import Classifier, Rejection, find_images, load_model
+from clinit.headtrain.model.predict import Rejection, find_images
 from clinit.headtrain.record.format import read_info
 
 
