@@ -35,9 +35,9 @@ def claimed_head(out: Path, *, overwrite: bool) -> Iterator[None]:
     Raises:
         HeadError: If there is something that may not be replaced.
     """
-    from clinit.extract.cache.head import foreign_to_head
-
     with claimed_file(out):
+        from clinit.extract.cache.head import foreign_to_head
+
         check_free(out, "head", foreign_to_head, HeadError, overwrite=overwrite)
         tell_replaced([out], overwrite=overwrite)
         yield
