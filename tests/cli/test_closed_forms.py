@@ -3,8 +3,6 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.errors import ExperimentError, HeadError, MachineError
-from clinit.headtrain.closed import methods as closed_methods
 from clinit.headtrain.model.classifier import load_model
 from tests.cli.calls import call
 
@@ -51,28 +49,3 @@ def test_linear_heads_are_exported(method: str, runs: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     caution = load_model(out, device="cpu").facts.caution
     assert (caution is not None) == (method == "simplecil")
-
-
-def test_what_is_no_linear_head_is_neither_diagnosed_nor_started_from(
-    runs: Path, tiny_run: Path, tmp_path: Path
-) -> None:
-    head, caches = runs / "ranpac" / "head.safetensors", tiny_run.parent / "caches"
-    for result in (
-        call("diagnose", caches / "base", "--head", head),
-        train(caches, tmp_path / "runs", "slda", "--head", str(head)),
-    ):
-        assert isinstance(result.exception, HeadError)
-        assert "is no linear layer" in str(result.exception)
-    refused = train(caches, tmp_path / "runs", "fecam", "--diagnose")
-    assert isinstance(refused.exception, ExperimentError)
-    assert "--diagnose measures linear heads" in str(refused.exception)
-
-
-def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(closed_methods, "free_memory", lambda device: 10**6)
-    result = train(tiny_run.parent / "caches", tmp_path / "runs", "ranpac", "--ranpac-width=500")
-    assert isinstance(result.exception, MachineError)
-    assert "statistics of ranpac take" in str(result.exception)
-    assert "--ranpac-width" in result.exception.remedy

@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,13 +164,6 @@ def test_an_unforeseen_error_is_a_traceback_without_control_characters(
     assert said.endswith(f"ZeroDivisionError: {SHOWN}\n")
 
 
-OUTPUTS = {
-    "ascii": {"PYTHONIOENCODING": "ascii"},
-    "latin-1": {"PYTHONIOENCODING": "latin-1"},
-    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-}
-
-
 def test_streams_replace_what_they_lack_and_keep_what_they_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,22 +174,3 @@ def test_streams_replace_what_they_lack_and_keep_what_they_have(
     stream.write("é ± → \udcff")
     stream.flush()
     assert content.getvalue() == b"\xe9 \xb1 ? ?"
-
-
-def answers(environment: dict[str, str], *words: str | Path) -> tuple[int, bytes, bytes]:
-    done = subprocess.run(
-        [sys.executable, "-m", "clinit", *map(str, words)],
-        capture_output=True,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_a_report_with_curves_is_given_in_any_encoding(output: str, tiny_run: Path) -> None:
-    code, out, err = answers(OUTPUTS[output], "report", tiny_run)
-    assert (code, err) == (0, b"")
-    assert b"least-square" in out
-    assert out.count(b"?") > 20  # the frame of the curves

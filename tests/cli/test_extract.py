@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.errors import ClinitError, ManifestError
 from tests.cli.calls import NETWORK, call
 from tests.extract.dataset.made import make_tar
 
@@ -41,17 +40,6 @@ def test_both_splits_are_extracted_summed_up_and_shown(
     val = extract("--root", root, "--split", "val", "--limit-per-class", 1, out="val").output
     assert "val: 3 images" in val
     assert not (tmp_path / "val" / "train").exists()
-
-
-def test_test_images_become_the_split_val_where_that_is_asked_for(
-    extract: Call, make_tree: Tree, tmp_path: Path
-) -> None:
-    root = make_tree()
-    (root / "val").rename(root / "test")
-    assert extract("--root", root, "--split", "train").exit_code == 0
-    assert "val: 6 images" in extract("--root", root, "--split", "test").output
-    again = extract("--root", root)  # beside train, test is val
-    assert again.output.count("already complete") == 2
 
 
 def test_shards_are_extracted_where_they_lie_also_by_a_manifest(
@@ -108,23 +96,6 @@ def test_wrong_options_are_refused(
     shown = extract("--root", tmp_path, *words, dataset=None)
     assert shown.exit_code == 2
     assert text in " ".join(shown.output.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "match"),
-    [
-        (("--dataset=imagenet1k",), ManifestError, "train"),
-        (("--dataset=folder", "--root=absent"), ManifestError, "absent"),
-        (("--dataset=folder", "--part=0/2"), ClinitError, "expected i/n"),
-        (("--manifest=absent",), ManifestError, "absent"),
-    ],
-)
-def test_what_is_not_there_is_refused(
-    extract: Call, tmp_path: Path, words: tuple[str, ...], kind: type[ClinitError], match: str
-) -> None:
-    shown = extract("--root", tmp_path, *words, dataset=None)
-    assert isinstance(shown.exception, kind), shown.output
-    assert match in str(shown.exception)
 
 
 def test_views_are_extracted_and_shown(extract: Call, make_tree: Tree, tmp_path: Path) -> None:

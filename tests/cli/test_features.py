@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from clinit.api import save_head
 from clinit.extract.arrays import fitted_head as judge_head
-from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.predict import predict_features
 from tests.cli.calls import call, done, refused
@@ -82,24 +80,6 @@ def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     assert (np.array([each["classes"][0]["class"] for each in told]) == labels).mean() > 0.6
 
 
-def test_rows_that_are_not_finite_are_named_and_do_not_affect_others(
-    work: Path, tmp_path: Path
-) -> None:
-    features = np.load(work / "new-val.npy")[:4]
-    features[2, 3] = np.nan
-    np.save(tmp_path / "some.npy", features)
-    out = tmp_path / "found.parquet"
-    result = call("predict", work / "head.npz", tmp_path / "some.npy", "--parquet", out)
-    assert result.exit_code == 1
-    assert "1 of 4 rows cannot be read:" in result.output
-    assert f"{tmp_path / 'some.npy'}, row 2: its features are not finite" in result.output
-    found = pl.read_parquet(out)
-    assert found.filter(pl.col("error").is_not_null())["row"].to_list() == [2]
-    whole = predict_features(work / "head.npz", features[[0, 1, 3]])
-    first = found.filter(pl.col("rank") == 1)
-    assert first["class"].to_list() == [each.guesses[0].name for each in whole]
-
-
 def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -> None:
     given = ("predict", work / "head.npz", work / "new-val.npy", "--reject", "max-logit")
     text = done(*given, "--threshold", "1e9")
@@ -134,22 +114,6 @@ def test_options_that_mean_nothing_are_refused(
     assert result.exit_code == 2
     assert fact in " ".join(result.output.replace("│", " ").split())
     assert set(work.iterdir()) == before
-
-
-def test_a_temperature_is_fitted_to_the_rows_of_the_run_alone(work: Path, tmp_path: Path) -> None:
-    run = work / "runs" / "least-square-calibrated"
-    for name, seeds in (("same", (3 + 40, 3 + 30)), ("other", (3 + 40, 99))):
-        for split, count, seed in zip(("train", "val"), (40, 30), seeds, strict=True):
-            files = write(tmp_path, f"{name}-{split}", NEW, count, seed)
-            given = ("--backbone", "own", "--split", split, "--out", tmp_path / name)
-            done("cache", "import", *files, *given)
-    same = done("export", run, "--out", tmp_path / "same.npz", "--new", tmp_path / "same")
-    assert "Probabilities: temperature " in same
-    other = done("export", run, "--out", tmp_path / "other.npz", "--new", tmp_path / "other")
-    assert "its val rows differ" in " ".join(other.split())
-    weights = [read_head(tmp_path / f"{name}.npz").weight.tobytes() for name in ("same", "other")]
-    heads = (work / "head.npz", run / "head.safetensors")
-    assert weights == [read_head(head).weight.tobytes() for head in heads]
 
 
 @pytest.fixture

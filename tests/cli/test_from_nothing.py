@@ -112,14 +112,6 @@ def test_python_trains_the_same_runs(made: Path, record: Path) -> None:
         clinit.train_heads(None, made / "new", studies, head=record / "head.safetensors")
 
 
-def test_a_file_of_options_names_no_base_either(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(f'tasks = 4\n[train-head]\nnew = ["{made / "new"}"]\n')
-    words = ("--config", tmp_path / "study.toml", "--out", tmp_path / "runs", *SIZES)
-    done("train-head", *words, "--init", "zero")
-    (place,) = (tmp_path / "runs").glob("*/run.json")
-    assert len(read_info(place.parent)["tasks"]) == 4
-
-
 def test_the_head_of_a_run_is_exported(made: Path, record: Path, tmp_path: Path) -> None:
     text = done("export", record, "--out", tmp_path / "head.npz")
     assert "A head of 4 classes on 8 features of made" in text

@@ -191,19 +191,6 @@ def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
     assert memory_of(tmp_path / "out").class_names == after.class_names
 
 
-def test_remembering_more_classes_keeps_what_was_remembered(
-    remembering: Path, tmp_path: Path
-) -> None:
-    again = draw(tmp_path / "again", "cd", 10, start=200)
-    printed = done("remember", remembering, again, "--out", tmp_path / "out", "--device", "cpu")
-    assert "2 of 5 classes remembered, of 16 images" in printed
-    assert "3 others as they were remembered before" in printed
-    before, after = memory_of(remembering), memory_of(tmp_path / "out")
-    assert after.counts.tolist() == [5, 5, 8, 8, 5]
-    np.testing.assert_array_equal(after.means[[0, 1, 4]], before.means[[0, 1, 4]])
-    assert (after.means[2:4] != before.means[2:4]).any()
-
-
 def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     model: Path, images: Path, tmp_path: Path
 ) -> None:

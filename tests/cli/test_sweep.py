@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.headtrain.record.format import find_records, read_record
-from tests.cli.calls import checked, refused
+from clinit.headtrain.record.format import find_records
+from tests.cli.calls import checked
 from tests.cli.made_cache import write_cache
 
 DIM, CLASSES = 8, 4
@@ -39,37 +39,11 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     assert "Ranked by A_all" in again
 
 
-def test_a_study_file_and_the_command_line_make_one_grid(caches: list[str], tmp_path: Path) -> None:
-    study = tmp_path / "study.toml"
-    study.write_text('[grid]\ninit = ["random", "lda"]\nseed = "0:9"\nlr = 0.01\n')
-    checked(invoke(caches, tmp_path / "out", "seed=3", "--config", str(study)))
-    configs = [read_record(path).info["config"] for path in find_records(tmp_path / "out")]
-    assert {config["init"] for config in configs} == {"random", "lda"}
-    assert {(config["seed"], config["lr"]) for config in configs} == {(3, 0.01)}
-
-
 def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: Path) -> None:
     text = checked(invoke(caches, tmp_path / "out", "init=random,lda", "--dry-run"))
     assert "Bank 1, seed 0:\n" in text
     assert "  lda-calibrated\n" in text
     assert find_records(tmp_path / "out") == []
-
-
-def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> None:
-    nothing = ["--base", "absent", "--new", "absent"]
-    error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
-    assert "a sweep of train-head has no field 'lerning_rate'" in str(error)
-    error = refused(CliRunner().invoke(app, ["sweep", *nothing, "--out", str(tmp_path / "out")]))
-    assert "holds no grid" in str(error)
-    assert not (tmp_path / "out").exists()
-
-
-def test_held_out_rows_take_the_place_of_the_test_rows(caches: list[str], tmp_path: Path) -> None:
-    text = checked(invoke(caches, tmp_path / "out", "lr=1e-3,1e-2", "--held-out", "0.1"))
-    assert "Judged on 8 held-out training rows (0.1), not on test rows" in text
-    records = [read_record(path) for path in find_records(tmp_path / "out")]
-    assert [record.classes["val_rows"].sum() for record in records] == [8, 8]
-    assert [record.classes["train_rows"].sum() for record in records] == [72, 72]
 
 
 @pytest.mark.parametrize(

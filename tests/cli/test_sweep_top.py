@@ -44,22 +44,6 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     assert len(find_records(tmp_path / "out")) == 2
 
 
-def test_a_file_holds_the_settings_of_the_runs(
-    sweep: Callable[..., Result], tmp_path: Path
-) -> None:
-    file = tmp_path / "study.toml"
-    file.write_text(
-        "tasks = 2\n[train-top]\nrank = 3\nlr = 1e-2\niterations = 1\n[train-top.ewc]\nlr = 1e-3\n"
-        '[[sweep.grid]]\nmethod = ["rehearsal", "ewc"]\ninit = "random"\n'
-    )
-    listed = sweep("--top", f"--config={file}", "--dry-run", "device=cpu")
-    assert listed.exit_code == 0, listed.output
-    assert "2 runs, 0 recorded already" in listed.output
-    assert "ewc-random" in listed.output
-    wrong = sweep("--top", f"--config={file}", "ewc_lam=3", "method=rehearsal", "--dry-run")
-    assert "--ewc-lambda does not go with --method rehearsal" in str(wrong.exception)
-
-
 def test_a_killed_run_is_resumed_when_the_grid_has_grown(
     sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

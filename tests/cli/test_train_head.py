@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -15,7 +14,7 @@ from clinit.analysis.metrics.efficiency import comparison_key
 from clinit.analysis.report.report import load_report
 from clinit.analysis.report.settings import Names, shown
 from clinit.cli.main import app
-from clinit.errors import CacheError, DeviceError, ExperimentError, RecordError
+from clinit.errors import DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.head import read_head, write_head
 from clinit.headtrain import runs as runs_module
 from clinit.headtrain.record import format as record_module
@@ -96,20 +95,6 @@ def test_repeated_options_are_combined_and_random_rows_come_once(
     assert names == ["least-square-none", "least-square-norm", "random"]
 
 
-def test_fitted_rows_of_few_images_are_recorded_with_how_they_came_about(
-    train: Train, tmp_path: Path
-) -> None:
-    few = ("--shots", "3", "--fit-ridge", "20", "--lambda", "0.5")
-    checked(train("runs", *few, "--init", "fitted"))
-    info = read_record(tmp_path / "runs" / "fitted-calibrated").info
-    config, task = info["config"], info["tasks"][0]
-    assert (config["shots"], config["fit_ridge"], config["lam"]) == (3, 20.0, 0.5)
-    assert task["train_rows"] == 3 * task["classes"]
-    start = task["initialisation"]
-    assert start["fit_s"] > 0
-    assert start["loss_after"] <= start["loss_before"]
-
-
 def test_what_is_in_the_way_or_not_computed_is_refused_before_anything_is_read(
     tmp_path: Path, train: Train, base: Path
 ) -> None:
@@ -121,24 +106,6 @@ def test_what_is_in_the_way_or_not_computed_is_refused_before_anything_is_read(
     error = refused(train("runs"))
     assert isinstance(error, RecordError)
     assert "runs/random that is never replaced: it is no run record" in str(error)
-
-
-def test_data_that_do_not_fit_together_are_refused(
-    train: Train, base: Path, new: Path, tmp_path: Path
-) -> None:
-    (base / "head.safetensors").unlink()
-    error = refused(train("runs"))
-    assert isinstance(error, ExperimentError)
-    assert f"{base} holds no pretrained head" in str(error)
-    assert "clinit head fit" in error.remedy
-    other = write_cache(tmp_path / "other", 2, weights="2")
-    error = refused(train("runs", "--base", str(other)))
-    assert isinstance(error, CacheError)
-    assert "different backbones: weights (1 / 2)" in str(error)
-    shutil.rmtree(new / "train")
-    error = refused(train("runs"))
-    assert isinstance(error, CacheError)
-    assert "has no split 'train'" in str(error)
 
 
 @pytest.mark.parametrize("method", ["rehearsal", "naive", "joint", "ncm", "ridge", "lda"])
@@ -187,21 +154,6 @@ def test_a_class_order_that_does_not_fit_is_refused(
     assert isinstance(error, ExperimentError)
     assert fact in str(error)
     assert "per line" in error.remedy
-
-
-def test_the_size_and_the_split_of_the_buffer_and_the_mix_are_those_asked_for(
-    train: Train, tmp_path: Path
-) -> None:
-    checked(train("grows", "--buffer-per-class", "3", *RANDOM))
-    tasks = read_info(tmp_path / "grows" / "random")["tasks"]
-    assert [task["buffer_rows"] for task in tasks] == [12, 18]
-    checked(train("sgm", "--mix", "sgm", "--buffer-split", "sgm", "--buffer", "40", *RANDOM))
-    record = read_record(tmp_path / "sgm" / "random")
-    assert (record.info["config"]["mix"], record.info["config"]["buffer_split"]) == ("sgm", "sgm")
-    assert [task["buffer_rows"] for task in record.info["tasks"]] == [31, 40]
-    steps = record.steps
-    share = (steps["loss"] - steps["loss_old"]) / (steps["loss_new"] - steps["loss_old"])
-    np.testing.assert_allclose(share, [4 / 8] * 12 + [3 / 8] * 12, atol=1e-3)
 
 
 # Heads from a file.

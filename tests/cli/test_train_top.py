@@ -106,39 +106,3 @@ def test_a_record_of_another_run_is_not_overwritten(
         assert differs in str(shown.exception)
         assert "--overwrite" in shown.exception.remedy
     assert not (tmp_path / "runs" / "trunk-cache").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--full-rank"], "--rank does not go with --full-rank"),
-        (["--no-trunk-cache", "--trunk-budget=1GB"], "does not go with --no-trunk-cache"),
-        (["--trunk-budget=many"], "'many'"),
-        (["--lambda=much"], "'much'"),
-        (["--layer-decay=0"], "--layer-decay takes a number"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    train_top: Command, arguments: list[str], message: str
-) -> None:
-    shown = train_top("--init=random", *arguments)
-    assert shown.exit_code == 2
-    assert message in " ".join(shown.output.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(("rows", "buffer"), [("buffer", 9), ("new", None)])
-def test_ewc_starts_from_a_buffer_that_its_training_does_not_see(
-    train_top: Command, info_of: Callable[..., Any], rows: str, buffer: int | None
-) -> None:
-    words = ["--method=ewc", "--init=least-square", "--init=random", f"--init-rows={rows}"]
-    words += [f"--buffer={buffer}"] if buffer else []
-    shown = train_top(*words, fast=["--tasks=2", "--iterations=1", "--no-probe"])
-    assert shown.exit_code == 0, shown.output
-    started, random = info_of("ewc-least-square-calibrated"), info_of("ewc-random")
-    assert started["config"]["init_rows"] == rows
-    assert started["config"]["buffer"] == buffer
-    for task in started["tasks"]:
-        assert (task["buffer_rows"], task["init_old_rows"]) == (0, buffer or 0)
-        assert task["initialisation"]["features_s"] > 0
-    # Random rows make no pass over the features.
-    assert [task["initialisation"]["seconds"] for task in random["tasks"]] == [0, 0]

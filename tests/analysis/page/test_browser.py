@@ -114,17 +114,6 @@ def wide(page: Any) -> bool:
     return found
 
 
-def test_four_charts_are_drawn_in_the_colours_of_the_runs(
-    open_page: Open, records: list[RunRecord]
-) -> None:
-    page = open_page(records)
-    assert page.locator(".plot canvas").count() == 4
-    for chart in DIFFERING:
-        assert all(amount(page, chart, colour) > 50 for colour in (ORANGE, BLUE, GREEN))
-    assert page.locator("#legend").is_hidden()  # the switches are the legend
-    assert not page.locator("#picture").is_visible()
-
-
 def test_the_pointer_shows_task_iteration_and_values(
     open_page: Open, records: list[RunRecord]
 ) -> None:
@@ -211,17 +200,6 @@ def test_hostile_names_are_shown_as_text(open_page: Open, hostile_runs: list[Run
         assert not wide(page)
         hover(page, 1, 0.5, 0.5)
         assert not wide(page)
-
-
-def test_a_phone_shows_the_page_without_scrolling_sideways(
-    open_page: Open, records: list[RunRecord]
-) -> None:
-    page = open_page(records, width=400)
-    assert not wide(page)
-    for chart in page.locator(".plot").all():
-        assert chart.bounding_box()["width"] <= 400
-    hover(page, 0, 0.9, 0.5)
-    assert not wide(page)
 
 
 def test_every_control_is_reached_with_the_keyboard_and_has_a_name(
