@@ -7,7 +7,7 @@ import pytest
 from typer.testing import Result
 
 from clinit.headtrain.stream.source import read_base_head
-from tests.cli.calls import NETWORK, call, refused
+from tests.cli.calls import NETWORK, call
 
 
 @pytest.fixture
@@ -44,13 +44,3 @@ def test_align_takes_the_views_of_the_cache_in_turn(
     facts = read_base_head(tmp_path / "3.safetensors")[1]["alignment"]
     assert (facts["views"], facts["view_seed"]) == (3, 5)
     assert str(facts["augmentation"]).startswith("random resized crop 32x32")
-
-
-def test_a_view_that_is_incomplete_is_refused_if_it_is_read(
-    extract: Callable[..., Path], tmp_path: Path
-) -> None:
-    cache = extract("--views", 2)
-    view, out = cache / "views" / "1", tmp_path / "head.safetensors"
-    (view / "cache.json").unlink()
-    assert f"{view} holds 1 of 1 shards" in str(refused(align(cache, out)))
-    assert align(cache, tmp_path / "plain.safetensors", "--views", 0).exit_code == 0

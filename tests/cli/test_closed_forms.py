@@ -4,7 +4,7 @@ import pytest
 from typer.testing import Result
 
 from clinit.headtrain.model.classifier import load_model
-from tests.cli.calls import call
+from tests.cli.calls import call, refused
 
 SMALL = {
     "ranpac": ["--ranpac-width", "40"],
@@ -49,3 +49,9 @@ def test_linear_heads_are_exported(method: str, runs: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     caution = load_model(out, device="cpu").facts.caution
     assert (caution is not None) == (method == "simplecil")
+
+
+def test_what_is_no_linear_head_is_not_diagnosed(runs: Path, tiny_run: Path) -> None:
+    head = runs / "ranpac" / "head.safetensors"
+    error = refused(call("diagnose", tiny_run.parent / "caches" / "base", "--head", head))
+    assert "is no linear layer" in str(error)

@@ -46,15 +46,10 @@ def completed(line: str, folder: Path) -> list[str]:
     [
         ("clinit extract --dataset ", "digits folder huggingface imagenet1k places365 webdataset"),
         ("clinit extract --backbone vit_tiny_patch16_224.aug", "vit_tiny_patch16_224.augreg_in21k"),
-        ("clinit manifest show pl", "places365"),
-        ("clinit train-head --config table2", "table2-last-layer"),
         ("clinit train-head --config ./mi", "./mine.toml"),
         ("clinit train-head --base ca", ""),
-        ("clinit train-head --init z", "zero"),
-        ("clinit train-head --method kl", "klda"),
         ("clinit train-head --loss ", "ce mse sqen"),
         ("clinit sweep --objective forg", "forgetting"),
-        ("clinit reproduce last", "last-layer"),
         ("clinit recipe show star", "starts"),
     ],
 )

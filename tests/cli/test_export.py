@@ -56,8 +56,6 @@ def test_the_onnx_form_is_compared_on_images_that_are_given(tiny_run: Path, tmp_
         ("h.npz", ("--weights", "w"), "--weights means nothing where the head alone"),
         ("h", ("--head-only",), "--out is a file that ends in .npz or .safetensors"),
         ("model.pth", (), "--out is a folder, or a file that ends in"),
-        ("model.ONNX", (), "--out is a folder, or a file that ends in"),
-        ("m.NPZ", (), "--out is a folder, or a file that ends in"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

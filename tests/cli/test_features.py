@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clinit.api import save_head
 from clinit.extract.arrays import fitted_head as judge_head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.predict import predict_features
 from tests.cli.calls import call, done, refused
 
 BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")
@@ -69,12 +67,8 @@ def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     assert "Probabilities: temperature " in text
     assert f"clinit predict {work / 'head.npz'} FEATURES.npy" in text
     told = json.loads(done("predict", work / "head.npz", work / "new-val.npy", "--json"))
-    expected = predict_features(work / "head.npz", np.load(work / "new-val.npy"))
     assert [each["row"] for each in told] == list(range(60))
     assert {each["features"] for each in told} == {str(work / "new-val.npy")}
-    for each, row in zip(told, expected, strict=True):
-        assert each["classes"][0]["class"] == row.guesses[0].name
-        assert each["classes"][0]["probability"] == pytest.approx(row.guesses[0].probability)
     assert {c["task"] for each in told for c in each["classes"]} == {0, 1, 2}
     labels = np.load(work / "new-val-labels.npy")
     assert (np.array([each["classes"][0]["class"] for each in told]) == labels).mean() > 0.6
@@ -184,20 +178,3 @@ def test_a_fitted_head_that_is_lost_is_fitted_again(
     assert "not the head that the cache had" not in text
     assert {file: file.read_bytes() for file in before} == before
     assert "Everything is as it was written." in done("cache", "verify", cache)
-
-
-def test_a_head_that_was_not_fitted_is_not_replaced(
-    fitted: tuple[Path, tuple[object, ...]], tmp_path: Path
-) -> None:
-    cache, command = fitted
-    save_head(cache / "head.safetensors", np.eye(3, 8, dtype=np.float32), None, BASE)
-    assert "is not the head that was stored with the features" in str(refused(call(*command)))
-    *given, _, _ = command
-    given[given.index("--out") + 1] = other = tmp_path / "given"
-    head = tmp_path / "head.npz"
-    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
-    done(*given, "--head", head)
-    (other / "head.safetensors").unlink()
-    assert "it was not fitted" in str(refused(call(*given, "--fit-head", "ridge")))
-    done(*given, "--head", head)
-    assert open_cache(other).head is not None

@@ -89,6 +89,7 @@ MISTAKES = {
     ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127/255 meant",
     ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
     ("reproduce", "last-laier"): "last-layer",
+    ("reproduce", "cost", "--base", "b"): "--base and --new go together",
 }
 
 

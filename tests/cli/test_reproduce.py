@@ -68,21 +68,6 @@ def test_images_that_are_not_there_are_named_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["table-2"], "there is no table 'table-2'; known are first-task, last-layer"),
-        (["cost", "--base", "b"], "--base and --new go together"),
-    ],
-)
-def test_a_wrong_call_is_refused(
-    reproduce: Callable[..., Result], words: list[str], message: str
-) -> None:
-    result = reproduce(*words)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
     ("name", "settings", "seeds", "expected"),
     [
         (
@@ -96,13 +81,6 @@ def test_a_wrong_call_is_refused(
             ["buffer=9", "eval-every=2"],
             5,
             [*SCALED[:2], "iterations=12,24", "seed=0:5", "buffer=9", "eval_every=2"],
-        ),
-        ("first-task", ["iterations=5"], None, ["tasks=2", "buffer=240", "seed=0:2"]),
-        (
-            "figures",
-            ["seed=3"],
-            None,
-            [*SCALED, "buffer=240", "iterations,stop_after=25,2;60,1", "seed=3"],
         ),
         ("neural-collapse", ["seed=3"], 2, []),
     ],

@@ -102,17 +102,6 @@ def test_other_data_and_a_taken_folder_are_refused(
     assert "--out is the run that is repeated" in result.output
 
 
-def test_the_file_of_settings_trains_the_same(tiny_run: Path, tmp_path: Path) -> None:
-    caches = tiny_run.parent / "caches"
-    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
-    words += ["--config", tiny_run / "study.toml"]
-    result = CliRunner().invoke(app, ["train-head", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    (run,) = [path.parent for path in (tmp_path / "runs").glob("*/run.json")]
-    assert read_info(run)["config"] == read_info(tiny_run)["config"]
-    assert read_record(run).steps.equals(read_record(tiny_run).steps)
-
-
 def test_heads_of_a_bank_are_trained_beside_each_other_again(
     tiny_run: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ from clinit.headtrain.record.format import find_records
 from tests.cli.calls import checked
 from tests.cli.made_cache import write_cache
 
-DIM, CLASSES = 8, 4
 SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
 
 

@@ -264,9 +264,6 @@ def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
     assert error.remedy.startswith("Choose another --out, or replace it with --overwrite.")
 
 
-# Options of files.
-
-
 # Several caches and several seeds.
 
 
@@ -318,13 +315,9 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
     [
         ("3:3", "--seed 3:3 is not a range"),
         ("a", "got 'a'. Write one"),
-        ("0:3:0", "got '0:3:0'. Write one"),
         ("1.5", "got '1.5'. Write one"),
-        ("0,,2", "got ''. Write one"),
-        ("0..4:lin", "--seed 0..4:lin is not a range: it needs a count"),
         ("-1", "got -1"),
         ("4294967296", "got 4294967296"),
-        ("0:200000", "--seed 0:200000 is not a range"),
     ],
 )
 def test_what_is_no_seed_is_refused_with_what_to_write(word: str, message: str) -> None:

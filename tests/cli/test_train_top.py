@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import RecordError
 
 FAST = ["--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=9"]
 FAST += ["--rank=2", "--no-probe"]
@@ -76,33 +75,3 @@ def test_a_finished_run_is_left_as_it_is(train_top: Command, tmp_path: Path) -> 
     assert f"{runs}/random is there already" in shown.output
     assert record.read_text() == before
     assert sorted(path.name for path in runs.iterdir()) == [".lock", "random"]
-
-
-def test_several_seeds_are_trained_one_after_another_and_found_again(
-    train_top: Command, tmp_path: Path
-) -> None:
-    train_top("--init=random", "--seed=1")
-    shown = train_top("--init=random", "--seed=0:2")
-    assert shown.exit_code == 0, shown.output
-    assert f"{tmp_path}/runs/random is there already" in shown.output
-    train_top("--init=random", out="alone")
-    for name in ("steps.parquet", "evaluations.parquet", "head.safetensors", "top.safetensors"):
-        several = tmp_path / "runs" / "random-seed=0" / name
-        assert several.read_bytes() == (tmp_path / "alone" / "random" / name).read_bytes()
-
-
-def test_a_record_of_another_run_is_not_overwritten(
-    train_top: Command, tiny_run: Path, tmp_path: Path
-) -> None:
-    words = ("--init=random", "--iterations=0")
-    train_top(*words)
-    shutil.rmtree(tmp_path / "runs" / "trunk-cache")
-    for other, differs in (
-        ("--head-width=full", "config differs in head_width"),
-        (f"--head={tiny_run / 'head.safetensors'}", "other data: the head"),
-    ):
-        shown = train_top(*words, other)
-        assert isinstance(shown.exception, RecordError)
-        assert differs in str(shown.exception)
-        assert "--overwrite" in shown.exception.remedy
-    assert not (tmp_path / "runs" / "trunk-cache").exists()

@@ -143,10 +143,8 @@ def test_columns_classes_and_counts_are_read_from_beside_the_files(
     ("name", "text"),
     [
         ("dataset_info.json", "{"),
-        ("dataset_info.json", "[]"),
         ("dataset_info.json", '{"features": 1, "splits": [1]}'),
         ("README.md", "---\n: - [\n---\n"),
-        ("README.md", "---\ndataset_info: 1\n---\n"),
         ("README.md", "---\ndataset_info:\n  features:\n  - 1\n  splits: 1\n---\n"),
         ("README.md", "no card"),
     ],

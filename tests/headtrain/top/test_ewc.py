@@ -10,7 +10,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.methods import EwcConfig
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.top.ewc import Ewc, Quadratic, diagonal_fisher
+from clinit.headtrain.top.ewc import Ewc, diagonal_fisher
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import Rehearsal
 from clinit.headtrain.train.losses import LOSSES
@@ -219,32 +219,3 @@ def test_a_cuda_device_gives_the_same(make_top: Make, make_images: Make) -> None
     found = diagonal_fisher(model, images.batches(rows, 8), classes=6)
     for key, values in found.items():
         torch.testing.assert_close(values.cpu(), expected[key], rtol=1e-3, atol=1e-6)
-
-
-def draw_anchor(seed: int, rows: int = 5) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights over many orders of magnitude, some zero, and values; a scalar among them."""
-    random = torch.Generator().manual_seed(seed)
-    values = {
-        "matrix": torch.randn(rows, 3, generator=random),
-        "scalar": torch.randn((), generator=random),
-    }
-    fisher = {k: (8 * torch.randn(v.shape, generator=random)).exp() for k, v in values.items()}
-    fisher["matrix"][seed % rows] = 0
-    return fisher, values
-
-
-@pytest.mark.parametrize("heights", [(5,), (5, 5, 5, 5), (3, 5, 5)])
-def test_the_sum_of_penalties_is_one_quadratic(heights: tuple[int, ...]) -> None:
-    anchors = [draw_anchor(seed, rows) for seed, rows in enumerate(heights)]
-    merged = Quadratic.around(*anchors[0])
-    for anchor in anchors[1:]:
-        merged = merged + Quadratic.around(*anchor)
-    assert merged.fisher["matrix"].shape == (5, 3)
-    for seed in range(10, 13):
-        _, at = draw_anchor(seed, rows=8)
-        expected = 0.0
-        for fisher, values in anchors:
-            for name, f in fisher.items():
-                here = at[name][: len(f)] if f.ndim else at[name]
-                expected += (f.double() * (here.double() - values[name]) ** 2).sum().item()
-        assert merged.value(at).item() == pytest.approx(expected, rel=1e-5)
