@@ -26,7 +26,7 @@ def base(caches: list[str]) -> str:
 
 
 @pytest.mark.parametrize("words", [["train-head", *STREAM], ["sweep", *GRID]])
-def test_what_stays_on_disk_is_noted_and_the_runs_are_the_same_ones(
+def test_less_memory_is_noted_and_makes_no_other_run(
     caches: list[str], base: str, tmp_path: Path, words: list[str]
 ) -> None:
     whole, small = tmp_path / "whole", tmp_path / "small"
