@@ -53,7 +53,6 @@ def completed(line: str, folder: Path) -> list[str]:
         ("clinit train-head --init z", "zero"),
         ("clinit train-head --method kl", "klda"),
         ("clinit train-head --loss ", "ce mse sqen"),
-        ("clinit sweep --objective forg", "forgetting"),
         ("clinit reproduce last", "last-layer"),
         ("clinit recipe show star", "starts"),
     ],
