@@ -49,7 +49,6 @@ def completed(line: str, folder: Path) -> list[str]:
         ("clinit train-head --config ./mi", "./mine.toml"),
         ("clinit train-head --base ca", ""),
         ("clinit train-head --loss ", "ce mse sqen"),
-        ("clinit sweep --objective forg", "forgetting"),
         ("clinit recipe show star", "starts"),
     ],
 )

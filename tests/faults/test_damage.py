@@ -60,7 +60,7 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "scenes/model.safetensors": (MODEL, "renamed/model.safetensors"),
     "scenes/config.json": (MODEL, "renamed/config.json"),
     "scenes/memory.safetensors": (MODEL, "renamed/memory.safetensors"),
-    "train.parquet": (("manifest show", "extract --manifest"), "caches/new/train/manifest.parquet"),
+    "train.parquet": (("manifest show", "extract --manifest"), "runs/random/classes.parquet"),
     "weights.safetensors": (("export --weights",), "model.safetensors"),
     "settings.toml": (("train-head --config",), "arrays/classes.txt"),
     "arrays/features.npy": (("cache import",), "arrays/labels.npy"),
