@@ -104,7 +104,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def allocate():
     for turn in range(5):
-        np.ones(5_000_000)
+        np.ones(13_000_000)  # more than the heap of a single thread holds
         before = before if turn else faults()
     print(faults() - before)
 allocate()
