@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model import files
-from clinit.headtrain.model.files import read_memory, write_memory
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.reading import read_memory
+from clinit.headtrain.model.writing import write_memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
