@@ -19,7 +19,7 @@ from clinit.errors import BackboneError, ClinitError, ModelError
 from clinit.extract.cache.head import Top1
 from clinit.extract.network.transform import make_transform
 from clinit.files.documents import content_sha256
-from clinit.headtrain.model import files
+from clinit.headtrain.model import writing
 from clinit.headtrain.model.card import card
 from clinit.headtrain.model.classifier import Classifier, load_model
 from clinit.headtrain.model.export import Export
@@ -119,7 +119,7 @@ def test_a_folder_is_written_whole_or_not_at_all(
 
     network = load_model(model.backbone.config.weights or "", device="cpu").backbone.network
     with monkeypatch.context() as patch:
-        patch.setattr(files, "card", fail)
+        patch.setattr(writing, "card", fail)
         with pytest.raises(ClinitError, match="No space left on device"):
             write_network(network, model.facts, tmp_path / "other")
     deeper = replace(model.facts, model_args={"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)})
