@@ -22,10 +22,10 @@ from harness import CONSOLE, markdown, processor, versions, write
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.step import Updates
 from clinit.machine import choose_device, device_name
 

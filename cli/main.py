@@ -40,6 +40,8 @@ class Commands(LazyGroup):
         " and why.",
         "diagnose": "Measure how far features and head have collapsed, and how far the head is"
         " from W_LS.",
+        "statistics": "Sum caches to counts, means and one second moment: all that linear heads"
+        " need of rows.",
         "probe": "Measure how well a linear head tells the classes of a cache apart: the linear"
         " probe.",
         "export": "Write the trained classifier, backbone and head, as a model that plain timm"

@@ -33,6 +33,8 @@ from clinit.headtrain.record.info import (
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
+from clinit.headtrain.statistics.class_statistics import Weighting
+from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
@@ -123,6 +125,8 @@ def run_experiment(
             f"--diagnose measures linear heads on the features, and {method_name} is none",
             remedy="Leave --diagnose out.",
         )
+    if base.summed is not None:
+        _check_summed(base.summed, studies, diagnosed=diagnose is not None)
     plan = TaskPlan(scenario, studies[0])
     method = (ClosedForm if studies[0].is_closed else GradientHeads)(scenario, plan, head, studies)
     learner = Learner(scenario, plan, studies, method, observer, diagnose)
@@ -133,6 +137,37 @@ def run_experiment(
     timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
     return records_of(learner, origin, notes, timings, optimizer)
+
+
+def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) -> None:
+    """Check that statistics are all that runs need of the base classes.
+
+    Raises:
+        ExperimentError: If one needs rows.
+        StatisticsError: If one needs other averages.
+    """
+    for study in studies:
+        method, start = study.stream.method, study.start
+        needed: set[Weighting] = {"class"} if study.keeps_statistics else set()
+        if method == "slda":
+            needed = {"sample"}
+        elif study.is_solved and not study.is_closed:
+            needed = {"class" if method == "ncm" else start.weighting}
+        suffices = study.draws_old_rows or method in ("slda", "simplecil", "ncm", "lda")
+        suffices |= method == "naive" and not study.keeps_buffer
+        suffices |= method == "ridge" and not isinstance(start.lam, str)
+        if not suffices or (diagnosed and study.is_closed):
+            more = {"ridge": " with a lambda that is chosen", "naive": " --init-rows buffer"}
+            what = "--diagnose" if suffices else f"{method}{more.get(method, '')}"
+            raise ExperimentError(
+                f"{what} reads rows of the base classes, and {base.path} holds their statistics",
+                remedy="Give their cache (--base CACHE). Statistics serve --old-rows statistics,"
+                " --method naive, ncm, lda, slda, simplecil, and ridge with a number as --lambda.",
+            )
+        if diagnosed and method != "naive":
+            needed.add("class")
+        for weighting in needed:
+            base.averaging(weighting, method)
 
 
 def grown_head(

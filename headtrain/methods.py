@@ -28,8 +28,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
-from clinit.headtrain.statistics.old_classes import OldClasses
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
@@ -38,7 +37,8 @@ from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
-from clinit.headtrain.train.past import Past
+from clinit.headtrain.train.old_classes import OldClasses
+from clinit.headtrain.train.past import Past, RunningStatistics
 from clinit.headtrain.train.strength import STRENGTHS, judges, set_aside
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
@@ -85,7 +85,8 @@ class GradientHeads(_OnFeatures):
         self._own_seconds = np.zeros(len(self._studies))
         trainings = [study.training for study in self._studies]
         self._bank = Bank(Rows.of_head(head), trainings, self.device)
-        self._statistics = RunningStatistics()
+        base = self._scenario.base if self._shared.is_solved else None
+        self._statistics = RunningStatistics(base)
         seed = self._shared.stream.seed
         self._past = Past(self._scenario, self._plan, self.device, seed=seed)
         self._unstarted: dict[int, Rows] = {}
@@ -284,7 +285,8 @@ class ClosedForm(_OnFeatures):
                 data = self._training_rows(rows)
             with run.watch.phase("initialise"), torch_stream(self.device):
                 labels = self._scenario.train.labels[rows]
-                self._learn(run, 0, data, labels, self._scenario.num_base)
+                base = self._scenario.base
+                self._learn(run, 0, data, labels, self._scenario.num_base, statistics=base)
         self._read(run)
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
@@ -292,7 +294,8 @@ class ClosedForm(_OnFeatures):
         assert run.data is not None
         groups = self._scenario.train.groups_of(run.rows.rows)
         task = run.task
-        solution = self._learn(run, task.number, run.data, run.rows.labels, task.stop, groups)
+        labels = run.rows.labels
+        solution = self._learn(run, task.number, run.data, labels, task.stop, groups=groups)
         if solution.curve is not None:
             run.chosen(solution.curve)
         start = Initialisation(
@@ -345,13 +348,13 @@ class ClosedForm(_OnFeatures):
         data: LabelledRows,
         labels: Int[np.ndarray, " rows"],
         num_classes: int,
-        groups: Int[np.ndarray, " rows"] | None = None,
+        **more: Any,
     ) -> Solution:
         def progress(what: str, done: int, total: int) -> None:
             run.learner.observe(Progressed(what, done, total))
 
         solution = self._form.learn(
-            Arrival(number, data.arrays(), labels, num_classes, self._watch, progress, groups)
+            Arrival(number, data.arrays(), labels, num_classes, self._watch, progress, **more)
         )
         for note in solution.notes:
             run.learner.note(note)

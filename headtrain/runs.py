@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _REMEDY = "Choose another --out, or replace it with --overwrite."
 DATA_DIGESTS = (
     *("manifest_digest", "val_manifest_digest"),
-    *("features_digest", "val_features_digest", "groups_digest"),
+    *("features_digest", "val_features_digest", "groups_digest", "statistics_digest"),
 )
 """What tells data apart next to the fingerprint of a side."""
 

@@ -21,9 +21,10 @@ from clinit.analysis.metrics.collapse import (
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.array import beside, library, placed, slices, to_numpy, torch_stream
+from clinit.headtrain.array import beside, library, to_numpy, torch_stream
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block
+from clinit.headtrain.statistics.summed import Summed, blocks_of
 from clinit.words import contrast_digests
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ MEANING = {
     "d_ls": "squared error above that of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
 }
-BLOCK_ROWS = 65_536
-"""Most rows that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,19 +155,15 @@ def diagnose_split(
     Raises:
         HeadError: If the head has another width, or no class of the split.
     """
-    rows = matching_rows(head, split)
+    of_split = count(split.labels[split.valid], len(split.class_names))
+    rows = matching_rows(head, split, of_split)
     labels = rows[split.labels[split.valid]]
     totals = count(labels[labels >= 0], head.num_classes)
-    place = torch.device("cpu") if device is None else device
 
     def blocks() -> Iterator[Block]:
-        for shard in split.shards():
-            features, of_head = shard.features[shard.valid], rows[shard.labels[shard.valid]]
-            for block in slices(len(of_head), BLOCK_ROWS):
-                known = of_head[block] >= 0
-                yield placed(features[block][known], place), of_head[block][known]
+        return blocks_of(split, range(split.plan.num_shards), rows, device=device)
 
-    with torch_stream(place):
+    with torch_stream(device):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
         found = diagnose(statistics, weight, bias, lam=lam)
@@ -194,33 +189,52 @@ def diagnose_split(
     return replace(found, per_class=frame.filter(pl.col("rows") > 0))
 
 
-def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
-    """Return the head row of each class of the split, -1 where it has none.
+def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
+    """Return the metrics of `head` on the rows that statistics are of.
 
-    A head without class names is taken to have the classes of the split, in their order.
+    Args:
+        summed: Class-balanced ones.
+        head: With a row for each of their classes, which are matched by name.
+        lam: Ridge of the least squares in D_LS, >= 0.
+
+    Raises:
+        HeadError: If the head has another width, or not two of the classes.
+        StatisticsError: If it lacks a class, or all rows count the same.
     """
-    backbone = split.fingerprint.backbone_identifier
-    if head.dim != split.dim or not split.fingerprint.fits(head.fingerprint):
+    matching_rows(head, summed, summed.statistics.totals)
+    named = summed.named(head.class_names or summed.class_names)
+    statistics = named.averaging("class", "a diagnosis")
+    return diagnose(statistics, head.weight, head.bias, lam=lam)
+
+
+def matching_rows(
+    head: Head, of: CacheSplit | Summed, counts: Int[np.ndarray, " classes"]
+) -> Int[np.ndarray, " classes"]:
+    """Return the head row of each class of some data, -1 where it has none.
+
+    A head without class names is taken to have the classes of the data, in their order.
+    """
+    backbone = of.fingerprint.backbone_identifier
+    if head.dim != of.dim or not of.fingerprint.fits(head.fingerprint):
         its, features = contrast_digests(head.fingerprint, backbone)
         raise HeadError(
             f"the head reads features of width {head.dim} of the backbone {its or 'unknown'},"
-            f" {split.path} holds width {split.dim} of {features}",
+            f" {of.path} holds width {of.dim} of {features}",
             remedy="Give a head that was trained on features of this backbone.",
         )
     if head.class_names is None:
-        if head.num_classes != len(split.class_names):
+        if head.num_classes != len(of.class_names):
             raise HeadError(
                 f"the head has {head.num_classes:,} rows without class names,"
-                f" {split.path} has {len(split.class_names):,} classes",
+                f" {of.path} has {len(of.class_names):,} classes",
                 remedy="Store the class names with the head (`--head-classes` of"
                 " `clinit extract`), or give another head with `--head FILE`.",
             )
         return np.arange(head.num_classes)
-    rows = head_rows(head, split.class_names)
-    known = np.unique(rows[np.unique(split.labels[split.valid])])
-    if (known >= 0).sum() < 2:
+    rows = head_rows(head, of.class_names)
+    if len(np.unique(rows[(rows >= 0) & (counts > 0)])) < 2:
         raise HeadError(
-            f"fewer than two classes of {split.path} are among the"
+            f"fewer than two classes of {of.path} are among the"
             f" {head.num_classes:,} classes of the head",
             remedy="Give a head that was trained on these classes with `--head FILE`.",
         )

@@ -12,7 +12,7 @@ import typer
 from clinit.cli.frame.console import note, out, print_json, say
 from clinit.cli.frame.options import (
     AsJson,
-    CacheArgument,
+    CacheOrFile,
     DeviceOption,
     Memory,
     Output,
@@ -29,7 +29,7 @@ STORED = "pretrained"
 
 
 def diagnose(
-    cache: CacheArgument,
+    cache: CacheOrFile,
     split: Annotated[Split | None, described("Which rows.", default="train, or else val")] = None,
     head: Annotated[
         str, described("A head file, or the pretrained head stored with the cache.")
@@ -54,33 +54,46 @@ def diagnose(
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
-    check_caches(cache, head=None if head == STORED else Path(head))
-    from clinit.analysis.metrics.diagnosis import diagnose_split
+    if cache.is_file() and (split or per_class):
+        raise typer.BadParameter(
+            f"{cache} holds statistics: it has no --split, and no rows to look at --per-class"
+        )
+    check_caches(head=None if head == STORED else Path(head), or_files=[cache])
+    from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
-    from clinit.extract.cache.read import open_cache
+    from clinit.extract.cache.read import CacheSplit, open_cache
     from clinit.headtrain.ram import HostMemory, check_shards
     from clinit.headtrain.record.format import finite
+    from clinit.headtrain.statistics.summed import Summed, read_summed
     from clinit.machine import choose_device
 
-    opened = open_cache(cache)
-    name = split.value if split else ("train" if "train" in opened.splits else "val")
-    rows = opened.split(name)
-    chosen = opened.head if head == STORED else read_head(Path(head), dim=rows.dim, on_note=note)
+    name, stored = "", None
+    rows: CacheSplit | Summed
+    if cache.is_file():
+        rows = read_summed(cache)
+    else:
+        opened = open_cache(cache)
+        name = split.value if split else next(iter(opened.splits))
+        rows, stored = opened.split(name), opened.head
+    chosen = stored if head == STORED else read_head(Path(head), dim=rows.dim, on_note=note)
     if chosen is None:
         raise HeadError(
             f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."
         )
-    check_shards(rows, HostMemory.of(memory))
     with doing(f"Reading {cache} …"):
-        place = choose_device(device)
-        found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)
+        if isinstance(rows, CacheSplit):
+            check_shards(rows, HostMemory.of(memory))
+            place = choose_device(device)
+            found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)
+        else:
+            found = diagnose_summed(rows, chosen, lam=lam)
     if as_json or output is Output.json:
-        content = {"cache": str(cache), "split": name, "head": head, **found.content()}
+        content = {"cache": str(cache), "split": name or None, "head": head, **found.content()}
         print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
         return
     collapse = found.collapse
-    say(f"{cache}, split {name}, head {head}")
+    say(f"{cache}, {f'split {name}' if name else 'statistics'}, head {head}")
     say(
         f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"

@@ -67,8 +67,9 @@ def add(
     old: Annotated[
         Path | None,
         typer.Option(
-            help="Feature cache of old classes, named as the model names them.",
-            metavar="FOLDER",
+            help="Feature cache of old classes, named as the model names them; or its statistics,"
+            " a file of `clinit statistics`.",
+            metavar="PATH",
             show_default="what the model remembers",
         ),
     ] = None,

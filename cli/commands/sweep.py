@@ -120,7 +120,7 @@ def sweep(
         raise typer.BadParameter("--top takes one cache at --base and one at --new")
     runs = _runs(grids, top=top)
     check_base(base, head, runs)
-    check_caches(*(base or ()), *new)
+    check_caches(*new, *((base or ()) if top else ()), or_files=base or ())
     check_writable(out)
     heads = head or []
     with claimed_folder(out):

@@ -72,7 +72,7 @@ def train_head(
     recorded stays as it is, unless --overwrite is given.
     """
     check_base(base, head, studies)
-    check_caches(*(base or ()), *new, head=head)
+    check_caches(*new, head=head, or_files=base or ())
     check_writable(out)
     from clinit.headtrain import runs
     from clinit.headtrain.train.heads import check_precision

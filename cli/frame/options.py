@@ -60,6 +60,10 @@ Memory = Annotated[
     ),
 ]
 DeviceOption = Annotated[Device, described(fields_of(Training)["device"].help)]
+CacheOrFile = Annotated[
+    Path,
+    typer.Argument(help="Folder of a feature cache, or a file of `clinit statistics`."),
+]
 CacheArgument = Annotated[Path, typer.Argument(help="Folder written by `clinit extract --out`.")]
 
 
@@ -77,8 +81,9 @@ NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
     _place(
-        f"{_BASE[:-1]}; without one, the stream starts from nothing.{_SEVERAL}",
-        *("FOLDER", "Data", "--base"),
+        f"{_BASE[:-1]}, or a file of `clinit statistics` in place of its training rows; without"
+        f" one, the stream starts from nothing.{_SEVERAL}",
+        *("PATH", "Data", "--base"),
     ),
 ]
 NewCaches = Annotated[list[Path], _place(_NEW + _SEVERAL, "FOLDER", "Data", "--new")]

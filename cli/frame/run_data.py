@@ -24,14 +24,21 @@ if TYPE_CHECKING:
     from clinit.headtrain.top.images import Images
 
 
-def check_caches(*paths: Path | None, head: Path | None = None) -> None:
+def check_caches(
+    *paths: Path | None, head: Path | None = None, or_files: Collection[Path] = ()
+) -> None:
     """Check that there are caches, and a head file where one is given.
+
+    Args:
+        paths: The caches.
+        head: The head file.
+        or_files: Caches too, or files of statistics.
 
     Raises:
         CacheError: If there is no cache at one of the paths.
         HeadError: If there is no file of a head.
     """
-    for path in paths:
+    for path in (*paths, *(each for each in or_files if not each.is_file())):
         if path is not None:
             split_names(path)
     if head is not None and not head.is_file():

@@ -7,10 +7,11 @@ images. Two caches may be used together if the fields of the first kind are equa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clinit.errors import CacheError
 from clinit.files.documents import content_sha256
 from clinit.words import contrast, contrast_digests
 
@@ -195,3 +196,42 @@ class Fingerprint:
 
     def _without(self, names: frozenset[str]) -> Fingerprint:
         return Fingerprint({name: text for name, text in self.fields.items() if name not in names})
+
+
+def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
+    """Compare the fingerprints of two caches, in what says which backbone it was.
+
+    Raises:
+        CacheError: If fields differ (the message names them all), or the features are imported
+            and name no backbone.
+    """
+    if differing := one.without_rows.differences(other.without_rows):
+        raise CacheError(
+            "the two caches hold features of different backbones:"
+            f" {', '.join(map(str, differing))}",
+            remedy="Extract both with the same options of `clinit extract`, or import both with the"
+            " same `clinit cache import --backbone NAME`.",
+        )
+    if one.is_nameless:
+        raise CacheError(
+            "the two caches hold imported features that name no backbone: they need not be of the"
+            " same one",
+            remedy="Import both again with `clinit cache import --backbone NAME`.",
+        )
+
+
+def joined_fingerprint(parts: Sequence[Fingerprint]) -> Fingerprint:
+    """Return the fingerprint of all rows of several caches.
+
+    Raises:
+        CacheError: As in `check_same_backbone`.
+    """
+    for other in parts[1:]:
+        check_same_backbone(parts[0], other)
+    if len(parts) == 1:
+        return parts[0]
+    imported = [each.features for each in parts if each.features]
+    return parts[0].without_rows.of_rows(
+        content_sha256([each.manifest for each in parts]),
+        features=content_sha256(imported) if imported else None,
+    )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import RawIOBase
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError, unreadable
@@ -281,6 +282,26 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
             f"{path / HEAD_FILE} is not the head that was stored with the features beside it",
             remedy=WRITE_AGAIN,
         )
+
+
+def refuse_shared_images(caches: Sequence[Cache]) -> None:
+    """Check that no image is in more than one of several caches.
+
+    Raises:
+        CacheError: If one is.
+    """
+    for name in ("train", "val"):
+        paths = []
+        for split in (cache.splits[name] for cache in caches if name in cache.splits):
+            place = split.fingerprint.features or split.summary.run.root or split.manifest.digest
+            paths.append(split.manifest.table.select(f"{place}/" + pl.col("path")).to_series())
+        twice = pl.concat(paths) if paths else pl.Series([], dtype=pl.String)
+        if len(twice := twice.filter(twice.is_duplicated())):
+            raise CacheError(
+                f"{twice.n_unique():,} {name} images are in more than one of the caches"
+                f" {', '.join(str(cache.path) for cache in caches)}, such as {twice[0]}",
+                remedy="Give caches of different images.",
+            )
 
 
 def shard_problem(path: Path, plan: Plan, index: int) -> str | None:

@@ -98,7 +98,11 @@ class Slda(ClosedForm):
             of_class = beside(self._means, labels)
             centred = float64_of(rows) - namespace(rows).take(self._means, of_class, axis=0)
             self._lower = add_products(self._lower, centred)
-        if total := len(arrival.labels):
+        if (base := arrival.statistics) is not None:
+            self._counts = base.totals
+            self._means = beside(self._means, base.class_means)
+            self._lower = beside(self._means, self._counts.sum() * base.within_covariance)
+        if total := int(self._counts.sum()):
             covariance = symmetric(self._lower) / total
             weight = oracle_weight(covariance, total)
             self._lower = total * towards_identity(covariance, weight, mean_variance(covariance))

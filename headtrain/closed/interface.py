@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from clinit.headtrain.array import FeatureRows, as_type, namespace, slices, take, to_numpy
 from clinit.headtrain.closed.moments import FeatureMap, Progress
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.train.evaluate import Evaluation
 from clinit.headtrain.train.losses import loss_named
@@ -39,6 +40,8 @@ class Arrival:
     progress: Progress = lambda what, done, total: None
     groups: Int[np.ndarray, " rows"] | None = None
     """Equal for rows that repeat each other; None: no row repeats another."""
+    statistics: ClassStatistics | None = None
+    """What stands for the rows of the base, of which there is none then."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

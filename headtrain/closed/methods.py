@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import MachineError
-from clinit.headtrain.array import float64_of, namespace
+from clinit.headtrain.array import beside, float64_of, namespace
 from clinit.headtrain.closed.discriminants import Klda, Slda
 from clinit.headtrain.closed.fecam import Fecam
 from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
@@ -49,6 +49,10 @@ class SimpleCil(ClosedForm):
             for rows, labels in cut(arrival.features, arrival.labels):
                 add_by_class(self._sums, float64_of(rows), labels)
                 self._has_data[labels] = True
+            if (base := arrival.statistics) is not None:
+                totals = base.totals.astype(np.float64)[:, None]
+                self._sums = beside(self._sums, totals * base.class_means)
+                self._has_data = base.totals > 0
         with arrival.watch.phase("solve"):
             xp = namespace(self._sums)
             norms = xp.sqrt(xp.sum(self._sums**2, axis=1))

@@ -33,6 +33,7 @@ from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
+from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Start, Stream, Training
 from clinit.headtrain.study.study import Study
@@ -85,7 +86,7 @@ def add_classes(
         images: A folder of images for each class, or `train` and `val` with such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
         settings: Those of `clinit.headtrain.model.settings.AddConfig`, by name.
-        old: Features of old classes, in place of what the model remembers.
+        old: Features of old classes, or their statistics, in place of what the model remembers.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.
         overwrite: Whether a model that is at `out` is replaced.
@@ -200,6 +201,9 @@ def add(
         )
     places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
     left = model.without([model.facts.class_names[row] for row in places]) if places else model
+    summed = None if old is None else old.summed
+    if summed is not None and not {*summed.class_names}.isdisjoint(left.facts.class_names):
+        left, old = replace(left, memory=_with_summed(left, summed, images.train)), None
     given = _given(left, images, old)
     tested = given.val
     if left.memory is not None and not len(tested.labels):
@@ -339,6 +343,16 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
         fresh = [row.tobytes() not in known for row in train.features.astype(np.float16)]
         train = FeatureSet(train.features[fresh], train.labels[fresh], train.class_names)
     return Source(train, held_out)
+
+
+def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
+    """Return what a model remembers, and of its other classes what statistics hold."""
+    names = left.facts.class_names
+    places = [*names, *(name for name in summed.class_names if name not in {*names})]
+    statistics = summed.named(places).averaging("class", "a model")
+    of_all = Memory.of_statistics(statistics, like.nothing(tuple(places)), left.depends_on)
+    found = of_all.of_rows(range(len(names)))
+    return found if left.memory is None else found.updated(left.memory)
 
 
 def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:

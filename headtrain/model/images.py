@@ -31,7 +31,7 @@ from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.words import examples
 
 LEAST_TO_MEASURE = 5
@@ -219,7 +219,7 @@ def old_features(given: Source | Path, model: Model, listener: Listener) -> Sour
     """Return features of old classes; they are refused if they are of another network."""
     if isinstance(given, Path):
         with listener.doing("Reading the features of old classes …"):
-            given = read_source(given)
+            (given,) = read_sources(given)
     # They may be of this network, or of the one that its base head was trained on.
     found = given.fingerprint.without_rows
     own = network_of(model, found.dtype or "float16").fingerprint
@@ -246,7 +246,7 @@ def measured(source: Source, share: float) -> Source:
         share: Of the images of a class, in [0, 1).
     """
     rows = source.train
-    if len(source.val.labels) or not share:
+    if len(source.val.labels) or not share or source.summed is not None:
         return source
 
     def choose(firsts: np.ndarray) -> np.ndarray:

@@ -15,7 +15,6 @@ are measured on them. Kept features are training rows for a later rehearsal.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +33,12 @@ ROWS = ("held_out", "kept")
 FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
 """Fields that its description holds, under `METADATA`."""
 METADATA = "clinit_memory"
+DOCUMENT = DocumentKind(
+    title="the description of what a model remembers",
+    format="clinit-memory/1",
+    error=ModelError,
+    remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -91,20 +96,35 @@ class Memory:
         statistics = ClassStatistics.of(
             rows.features, rows.labels, num_classes=len(rows.class_names)
         )
-        counts = statistics.counts
-        present = counts[counts > 0]
-        return cls(
-            class_names=rows.class_names,
-            counts=counts,
-            means=statistics.class_means.astype(np.float32),
-            covariance=statistics.within_covariance.astype(np.float32),
-            averaged=len(present),
-            exact=True,
-            freedom=float((1 - 1 / present).mean()) if len(present) else 0.0,
+        return replace(
+            cls.of_statistics(statistics, rows.nothing(), backbone),
             held_out=rows.nothing() if held_out is None else held_out,
             kept=rows.first(keep),
-            backbone=dict(backbone),
             variances=_variances(rows) if with_variances else None,
+        )
+
+    @classmethod
+    def of_statistics(
+        cls, statistics: ClassStatistics, nothing: FeatureSet, backbone: Mapping[str, str]
+    ) -> Memory:
+        """Return what is remembered of rows that are not there.
+
+        Args:
+            statistics: Class-balanced ones of them.
+            nothing: No row of the same classes.
+            backbone: What the features depend on.
+        """
+        return cls(
+            class_names=nothing.class_names,
+            counts=statistics.totals,
+            means=statistics.class_means.astype(np.float32),
+            covariance=statistics.within_covariance.astype(np.float32),
+            averaged=int((statistics.totals > 0).sum()),
+            exact=True,
+            freedom=statistics.freedom,
+            held_out=nothing,
+            kept=nothing,
+            backbone=dict(backbone),
         )
 
     @property
@@ -224,35 +244,10 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:
-        raise not_remembered(
+        raise DOCUMENT.refusal(
             "what the model remembers is of another backbone: it differs in"
             f" {', '.join(sorted(differing))}"
         )
-
-
-_REMEDY = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
-
-
-def not_remembered(why: str) -> ModelError:
-    """Return the error for a memory that is damaged or of another model."""
-    return ModelError(why, remedy=_REMEDY)
-
-
-DOCUMENT = DocumentKind(
-    title="the description of what a model remembers",
-    format="clinit-memory/1",
-    error=ModelError,
-    remedy=_REMEDY,
-)
-
-
-def digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 of the names, types, shapes and bytes of arrays."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-        found.update(np.ascontiguousarray(tensor).data)
-    return found.hexdigest()
 
 
 def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:

@@ -1,7 +1,7 @@
 """What stands for the images of old classes when classes are added.
 
 Drawn from what a model remembers, in pairs around the known class means
-(`clinit.headtrain.statistics.old_classes`). If variances of the classes are known, the deviations
+(`clinit.headtrain.train.old_classes`). If variances of the classes are known, the deviations
 are scaled to those of the class, as far as the number of its images allows.
 
 Drawn from what a head alone says of its classes. With v_c the row of a class less the mean of all
@@ -32,9 +32,9 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.settings import OldRows
-from clinit.headtrain.statistics.old_classes import paired_rows, root
 from clinit.headtrain.stream.buffer import drawn_per_class
 from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.train.old_classes import paired_rows, root
 
 
 def old_rows(

@@ -7,11 +7,9 @@ clinit reads nothing else of a model folder: `config.json` is for timm.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from safetensors import SafetensorError, safe_open
 
@@ -24,9 +22,10 @@ from clinit.extract.network.backbone import (
     read_model_args,
 )
 from clinit.files.paths import check_readable
+from clinit.files.tensors import read_tensors
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
-from clinit.headtrain.model.memory import Memory, check_backbone, not_remembered
+from clinit.headtrain.model.memory import Memory, check_backbone
 from clinit.headtrain.model.model import Model
 from clinit.machine import choose_device
 from clinit.words import contrast_digests
@@ -82,8 +81,12 @@ def read_facts(path: Path) -> ModelFacts:
         )
     if not file.is_file():
         raise _no_model(f"no model file at {file}")
-    with _opened(file, "a model file", _no_model) as opened:
-        text = (opened.metadata() or {}).get(METADATA)
+    check_readable(file, ModelError)
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            text = (opened.metadata() or {}).get(METADATA)
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise _no_model(f"{file} is not a model file: {error}") from error
     if text is None:
         raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
     return parse_facts(text, file)
@@ -151,7 +154,7 @@ def memory_of(path: Path, facts: ModelFacts) -> Memory | None:
         return None
     memory = read_memory(file)
     if memory.class_names != facts.class_names:
-        raise not_remembered(
+        raise remembered.DOCUMENT.refusal(
             f"{file} remembers {len(memory.class_names):,} classes that are not the"
             f" {facts.num_classes:,} of the model"
         )
@@ -165,28 +168,8 @@ def read_memory(path: Path) -> Memory:
         StorageError: If there is no such file, or it may not be read.
         ModelError: If it is damaged.
     """
-    with _opened(path, "the memory of a model", not_remembered) as file:
-        text = (file.metadata() or {}).get(remembered.METADATA)
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if text is None:
-        raise not_remembered(
-            f"{path} does not describe what it remembers: clinit has not written it"
-        )
-    facts = remembered.DOCUMENT.parse(text, origin=f"the description in {path}")
-    if facts.pop("tensors") != remembered.digest(tensors):
-        raise not_remembered(f"{path} has changed since it was written")
+    tensors, facts = read_tensors(path, remembered.DOCUMENT, remembered.METADATA)
     names = facts["class_names"] = tuple(facts["class_names"])
     facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
     facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
     return Memory(**facts)
-
-
-@contextmanager
-def _opened(path: Path, kind: str, refusal: Callable[[str], ModelError]) -> Iterator[Any]:
-    """Open a safetensors file."""
-    check_readable(path, ModelError)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise refusal(f"{path} is not {kind}: {error}") from error

@@ -23,10 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import timm
 import torch
-from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_state
 from torch import nn
 
@@ -37,6 +35,7 @@ from clinit.extract.network.backbone import state_sha256
 from clinit.extract.network.transform import Transform
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_file, commit_folder
+from clinit.files.tensors import tensors_bytes
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.card import card
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
@@ -228,13 +227,9 @@ def _crop_fraction(transform: Transform) -> float:
 
 def write_memory(memory: Memory, path: Path) -> None:
     """Write what a model remembers to a file of the draft of its folder."""
-    tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
-    facts = {name: getattr(memory, name) for name in remembered.FACTS} | {
-        "tensors": remembered.digest(tensors)
-    }
-    # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
-    text = remembered.DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
-    path.write_bytes(save_arrays(tensors, metadata={remembered.METADATA: text}))
+    facts = {name: getattr(memory, name) for name in remembered.FACTS}
+    kind, key = remembered.DOCUMENT, remembered.METADATA
+    path.write_bytes(tensors_bytes(memory.tensors(), facts, kind, key))
 
 
 def check_free(out: Path, *, overwrite: bool = False) -> None:

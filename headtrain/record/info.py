@@ -49,6 +49,8 @@ class SideInfo(TypedDict, total=False):
     val_features_digest: str | None
     groups_digest: str | None
     """Of the groups that `clinit cache group` recorded; absent if none were."""
+    statistics_digest: str
+    """Of the arrays of `clinit statistics` that stood for the training rows; absent of rows."""
 
 
 class BaseHead(TypedDict, total=False):

@@ -27,17 +27,14 @@ from clinit.headtrain.rows import NEVER, Rows
 from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import NewClasses, discriminants
 from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.statistics.class_statistics import (
-    ClassStatistics,
-    RunningStatistics,
-    Weighting,
-)
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.parts import Start
 from clinit.headtrain.study.study import Study
+from clinit.headtrain.train.past import RunningStatistics
 from clinit.stopwatch import Stopwatch
 
 Solve = Callable[[ClassStatistics, float], Rows]

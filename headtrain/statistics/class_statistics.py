@@ -16,21 +16,16 @@ a shift anywhere near the mean removes that (T. F. Chan, G. H. Golub, R. J. LeVe
 Statistician 37(3), 1983). Statistics of different shifts add exactly:
 
     G' = G + s d^T + d s^T + w d d^T,    d = a - a',    s = sum_c w_c S_c,    w = sum_c w_c n_c.
-
-One task after another, rows that stay are not summed again: a buffer that keeps all rows has, at
-task k, those of the tasks before it and those of the task; to sum them anew at each task would cost
-k times as much as the new ones do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import (
@@ -38,13 +33,11 @@ from clinit.headtrain.array import (
     beside,
     float64_of,
     namespace,
-    select,
     take,
     to_numpy,
 )
 from clinit.headtrain.groups import one_of_each, shares_of
 from clinit.headtrain.statistics.moments import Block, MomentSums, cut, symmetric
-from clinit.headtrain.stream.buffer import TaskRows
 
 Weighting = Literal["class", "sample"]
 
@@ -57,8 +50,9 @@ class ClassStatistics:
     """Rows of each class in the whole set; a class without rows counts for nothing."""
     weighting: Weighting
     """`class`: every class with rows weighs the same. `sample`: every row does."""
-    counts: Int[np.ndarray, " classes"]
-    """Rows of each class read so far; equal to `totals` once all parts are merged."""
+    counts: Num[np.ndarray, " classes"]
+    """Rows of each class read so far, of rows that repeat each other their shares; equal to
+    `totals`, up to rounding, once all parts are merged."""
     shift: Float[Any, " dim"]
     """Subtracted from the features before they are summed."""
     sums: Float[Any, "classes dim"]
@@ -146,7 +140,7 @@ class ClassStatistics:
         return cls(
             totals=np.asarray(totals, dtype=np.int64),
             weighting=weighting,
-            counts=np.rint(moments.counts).astype(np.int64),  # whole once all shares are added
+            counts=moments.counts,
             shift=moments.shift,
             sums=moments.sums,
             gram=symmetric(moments.lower),
@@ -163,7 +157,7 @@ class ClassStatistics:
             sums=self.sums + other.sums,
             gram=self.gram + other.gram,
         )
-        assert (merged.counts <= merged.totals).all()
+        assert (merged.counts < merged.totals + 0.5).all()  # shares are rounded
         return merged
 
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
@@ -206,6 +200,34 @@ class ClassStatistics:
             sums=self.sums + beside(self.gram, self.counts.astype(np.float64))[:, None] * offset,
             gram=self.gram + cross + cross.T + mass * xp.linalg.outer(offset, offset),
         )
+
+    def renumbered(self, place: Int[np.ndarray, " classes"], num_classes: int) -> ClassStatistics:
+        """Return the same statistics under other numbers of their classes.
+
+        Args:
+            place: The new number of each class, each once; -1 for classes without a row alone.
+            num_classes: How many there are.
+        """
+        kept = np.flatnonzero(place >= 0)
+        assert not self.totals[place < 0].any()
+
+        def moved(values: np.ndarray) -> np.ndarray:
+            found = np.zeros((num_classes, *values.shape[1:]), dtype=values.dtype)
+            found[place[kept]] = values[kept]
+            return found
+
+        totals, counts, sums = map(moved, (self.totals, self.counts, self.sums))
+        return replace(self, totals=totals, counts=counts, sums=sums)
+
+    def beside(self, array: Any) -> ClassStatistics:
+        """Return the same statistics as arrays of the library and on the device of `array`."""
+        shift, sums, gram = (beside(array, each) for each in (self.shift, self.sums, self.gram))
+        return replace(self, shift=shift, sums=sums, gram=gram)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows have been read."""
+        return np.allclose(self.counts, self.totals)  # sums of shares are rounded
 
     @property
     def num_classes(self) -> int:
@@ -256,6 +278,15 @@ class ClassStatistics:
         return self.gram - (means * beside(self.gram, self.shares)[:, None]).T @ means
 
     @property
+    def freedom(self) -> float:
+        """Average of 1 - 1 / n_c over the classes with rows, 0 without any.
+
+        Class-balanced, Sigma_W is expected to be as much smaller than that of the populations.
+        """
+        present = self.totals[self.totals > 0]
+        return float((1 - 1 / present).mean()) if len(present) else 0.0
+
+    @property
     def target_covariance(self) -> Float[Any, "classes dim"]:
         """Ave y (h - mu_G)^T: row c is share_c (mu_c - mu_G)."""
         return beside(self.gram, self.shares)[:, None] * self.centred_class_means
@@ -265,11 +296,11 @@ class ClassStatistics:
         return namespace(rows).where(present, rows, 0.0)
 
     def _shifted_mean(self) -> Any:
-        assert np.array_equal(self.counts, self.totals), "a part is not the whole"
+        assert self.is_whole, "a part is not the whole"
         return beside(self.gram, self.weights) @ self.sums
 
     def _shifted_class_means(self) -> Any:
-        assert np.array_equal(self.counts, self.totals), "a part is not the whole"
+        assert self.is_whole, "a part is not the whole"
         rows = np.maximum(self.totals, 1).astype(np.float64)
         return self.sums / beside(self.gram, rows)[:, None]
 
@@ -316,49 +347,3 @@ def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
         for part in (one, other)
     )
     return first + second
-
-
-class RunningStatistics:
-    """The statistics that were asked for last, by which the next ones are found sooner.
-
-    Features of a row of the pool must be the same each time.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[Weighting, tuple[np.ndarray, ClassStatistics]] = {}
-
-    def of(
-        self,
-        rows: TaskRows,
-        features: FeatureRows,
-        num_classes: int,
-        weighting: Weighting,
-        groups: Int[np.ndarray, " rows"] | None = None,
-    ) -> ClassStatistics:
-        """Return the class statistics of the rows of a task.
-
-        Rows are summed only if they are not among the last ones, and all of these are there.
-
-        Args:
-            rows: The rows.
-            features: Theirs, of shape (rows, dim).
-            num_classes: Classes seen so far, those without rows included.
-            weighting: What an average is.
-            groups: Of rows that repeat each other; the same of a row of the pool each time.
-        """
-        summed = partial(ClassStatistics.of, weighting=weighting)
-        seen, last = self._last.get(weighting, (rows.rows, None))
-        if last is not None and last.num_classes == num_classes and np.array_equal(seen, rows.rows):
-            return last
-        old = rows.rows[: rows.num_old]  # each row once, in any order
-        if last is not None and np.array_equal(np.sort(seen), np.sort(old)):
-            new = np.arange(rows.num_old, len(rows.rows))
-            totals = count(one_of_each(rows.labels, groups), num_classes)
-            of_new = None if groups is None else groups[new]
-            part, labels = select(features, new), rows.labels[new]
-            added = summed(part, labels, totals=totals, shift=last.shift, groups=of_new)
-            found = last.within(totals) + added
-        else:
-            found = summed(features, rows.labels, num_classes=num_classes, groups=groups)
-        self._last[weighting] = rows.rows, found
-        return found

@@ -14,12 +14,14 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
+from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
 from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.groups import groups_of
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.source import Source, check_same_backbone
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Stream
 from clinit.words import contrast_digests, examples, number_of
 
@@ -134,6 +136,8 @@ class Scenario:
     val: Pool
     stop_after: int | None = None
     """Number of tasks that are learnt; None: all."""
+    base: ClassStatistics | None = None
+    """What stands for the training rows of the base, if there are none of these; of its rows."""
 
     @property
     def learnt(self) -> tuple[Task, ...]:
@@ -147,8 +151,11 @@ class Scenario:
 
     @property
     def train_counts(self) -> Int[np.ndarray, " classes"]:
-        """Training rows of each head row."""
-        return self.train.counts(self.num_classes)
+        """Training rows of each head row, those of the base included that are statistics."""
+        counts = self.train.counts(self.num_classes)
+        if self.base is not None:
+            counts[: self.num_base] += self.base.totals
+        return counts
 
     @property
     def val_counts(self) -> Int[np.ndarray, " classes"]:
@@ -215,7 +222,7 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
         )
     row_of = {name: row for row, name in enumerate(names)}
     rows = np.array([row_of.get(name, -1) for name in base.class_names], dtype=np.int64)
-    has_data = base.train.counts() + base.val.counts() > 0
+    has_data = base.train_counts + base.val.counts() > 0
     if unknown := [base.class_names[i] for i in np.flatnonzero(has_data & (rows < 0))]:
         swapped = len(unknown) == np.count_nonzero(has_data)
         raise ExperimentError(
@@ -284,6 +291,9 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             room=room,
         ),
         stop_after=stream.stop_after,
+        base=None
+        if base.summed is None
+        else base.summed.statistics.renumbered(base_rows, head.num_classes),
     )
 
 

@@ -9,21 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
 import numpy as np
-import polars as pl
+from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint, joined_fingerprint
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
-from clinit.extract.cache.read import Cache, CacheSplit, open_cache, stored_features
+from clinit.extract.cache.read import (
+    Cache,
+    CacheSplit,
+    open_cache,
+    refuse_shared_images,
+    stored_features,
+)
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
 from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
+from clinit.headtrain.statistics.summed import Summed, joined_names, read_summed
 from clinit.headtrain.stream.buffer import Pool
 from clinit.stopwatch import Stopwatch
 
@@ -48,6 +54,8 @@ class Source:
     head: Head | None = None
     """The pretrained head stored beside the features."""
     notes: tuple[str, ...] = ()
+    summed: Summed | None = None
+    """What stands for the training rows, of which there is none then; of the same classes."""
     memory: HostMemory | None = None
     """Where features of an experiment are on disk: what it may copy of them; None: as it likes."""
     load_s: float = 0.0
@@ -70,6 +78,11 @@ class Source:
         return self.train.class_names
 
     @property
+    def train_counts(self) -> Int[np.ndarray, " classes"]:
+        """Training rows of each class, those included that statistics stand for."""
+        return self.train.counts() + (0 if self.summed is None else self.summed.statistics.totals)
+
+    @property
     def description(self) -> dict[str, Any]:
         """What a run record says about this side; nothing about `no_base`."""
         if not self.class_names:
@@ -78,6 +91,7 @@ class Source:
             "features_digest": self.fingerprint.features,
             "val_features_digest": self.val_features,
             "groups_digest": self.train.groups_digest,
+            "statistics_digest": None if self.summed is None else self.summed.digest,
         }
         return {
             "path": self.path,
@@ -109,76 +123,81 @@ def read_source(path: Path) -> Source:
 def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tuple[Source, ...]:
     """Open feature caches: in memory as far as they fit, the largest splits on disk.
 
-    Results do not depend on where features are.
+    Results do not depend on where features are. A file of statistics stands for all training rows
+    of its side; caches next to it give the head and the rows of val.
 
     Args:
-        sides: The cache of each side, or several of one backbone.
+        sides: The cache or file of each side, or several of one backbone.
         memory: Bytes that features and copies of their rows may take; default: what is free.
 
     Raises:
         CacheError: As in `read_source`, or if the caches of a side do not fit together.
+        StatisticsError: If a file of statistics is damaged, or of a part.
         MachineError: If the memory does not suffice to read the caches shard by shard.
         ValueError: If `memory` is not above 0.
     """
-    opened = [
-        [open_cache(path) for path in ([side] if isinstance(side, Path) else side)]
-        for side in sides
-    ]
+    every = [[side] if isinstance(side, Path) else side for side in sides]
+    files = [[read_summed(path) for path in paths if path.is_file()] for paths in every]
+    opened = [[open_cache(path) for path in paths if not path.is_file()] for paths in every]
     splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
     ram = HostMemory.of(memory)
     stored = left_on_disk(splits, ram)
     limit = ram if stored else None
-    read = [[_source(cache, stored, limit) for cache in caches] for caches in opened]
+    read = [
+        [
+            *(_no_rows(summed, limit) for summed in parts),
+            *(_source(cache, stored, limit, with_train=not parts) for cache in caches),
+        ]
+        for parts, caches in zip(files, opened, strict=True)
+    ]
     return tuple(
         sources[0] if len(sources) == 1 else _joined(caches, sources)
         for caches, sources in zip(opened, read, strict=True)
     )
 
 
+def _no_rows(summed: Summed, memory: HostMemory | None) -> Source:
+    """Return a side whose training rows are statistics."""
+    none = np.empty((0, summed.dim), np.float16), np.empty(0, np.int64)
+    nothing, of_rows = FeatureSet(*none, summed.class_names), summed.fingerprint
+    return Source(nothing, nothing, summed.path, (), of_rows, summed=summed, memory=memory)
+
+
 def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     first, *others = sources
-    for other in others:
-        check_same_backbone(first.fingerprint, other.fingerprint)
-    _refuse_shared_images(caches)
-    digests = [each.fingerprint.manifest for each in sources]
-    imported = [each.fingerprint.features for each in sources if each.fingerprint.features]
-    return Source(
+    fingerprint = joined_fingerprint([each.fingerprint for each in sources])
+    refuse_shared_images(caches)
+    joined = Source(
         train=_concatenated([each.train for each in sources]),
         val=_concatenated([each.val for each in sources]),
         path=first.path,
         others=tuple(each.path for each in others),
-        fingerprint=first.fingerprint.without_rows.of_rows(
-            content_sha256(digests), features=content_sha256(imported) if imported else None
-        ),
+        fingerprint=fingerprint,
         val_manifest=content_sha256([each.val_manifest for each in sources]),
-        val_features=content_sha256([each.val_features for each in sources]) if imported else None,
+        val_features=content_sha256([each.val_features for each in sources])
+        if fingerprint.features
+        else None,
         head=_one_head(sources),
         notes=tuple(note for each in sources for note in each.notes),
         memory=first.memory,
         load_s=sum(each.load_s for each in sources),
     )
-
-
-def _refuse_shared_images(caches: Sequence[Cache]) -> None:
-    for name in ("train", "val"):
-        paths = []
-        for split in (cache.splits[name] for cache in caches if name in cache.splits):
-            place = split.fingerprint.features or split.summary.run.root or split.manifest.digest
-            paths.append(split.manifest.table.select(f"{place}/" + pl.col("path")).to_series())
-        twice = pl.concat(paths) if paths else pl.Series([], dtype=pl.String)
-        if len(twice := twice.filter(twice.is_duplicated())):
-            raise CacheError(
-                f"{twice.n_unique():,} {name} images are in more than one of the caches"
-                f" {', '.join(str(cache.path) for cache in caches)}, such as {twice[0]}",
-                remedy="Give caches of different images.",
-            )
+    summed = [each.summed for each in sources if each.summed is not None]
+    if len(summed) > 1:
+        raise ExperimentError(
+            f"{len(summed)} files of statistics stand for the rows of one side",
+            remedy="Sum their caches together: `clinit statistics CACHE CACHE --out FILE`.",
+        )
+    if not summed:
+        return joined
+    # The rows are those of the file; caches next to it give test rows and the head.
+    of_all = summed[0].named(joined.class_names)
+    return replace(joined, summed=of_all, fingerprint=first.fingerprint)
 
 
 def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
     """Return all rows; classes are in sorted order if they are in all parts, else as they come."""
-    names = [*dict.fromkeys(name for part in parts for name in part.class_names)]
-    if all(one < two for part in parts for one, two in pairwise(part.class_names)):
-        names.sort()
+    names = joined_names([part.class_names for part in parts])
     number = {name: label for label, name in enumerate(names)}
     pool = Pool(
         *(
@@ -195,7 +214,7 @@ def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
                 groups[start:stop] = start + np.unique(part.groups, return_inverse=True)[1]
             start = stop
     features = pool.take(rows) if all(part.is_loaded for part in parts) else pool.stored(rows)
-    return FeatureSet(features, pool.labels, tuple(names), groups)
+    return FeatureSet(features, pool.labels, names, groups)
 
 
 def _one_head(sources: Sequence[Source]) -> Head | None:
@@ -214,10 +233,20 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
     return heads[0] if heads else None
 
 
-def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
+def _source(
+    cache: Cache,
+    stored: Set[CacheSplit],
+    memory: HostMemory | None,
+    *,
+    with_train: bool = True,
+) -> Source:
     watch = Stopwatch()
-    notes, parts = [], {}
-    for name, split in {"train": cache.split("train"), **cache.splits}.items():
+    first = cache.split("train") if with_train else next(iter(cache.splits.values()))
+    nothing = np.empty((0, first.dim), np.float16), np.empty(0, np.int64), first.class_names
+    notes, parts = [], {"train": FeatureSet(*nothing)}
+    for name, split in cache.splits.items():
+        if name == "train" and not with_train:
+            continue
         parts[name] = stored_features(split) if split in stored else split.load()
         if invalid := split.num_rows - split.num_valid:
             notes.append(f"{split.path} lists {invalid:,} bad images: they are left out")
@@ -229,7 +258,7 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
         train=train,
         val=parts.get("val") or train.nothing(),
         path=str(cache.path),
-        fingerprint=cache.split("train").fingerprint,
+        fingerprint=first.fingerprint,
         val_manifest=of_val.manifest,
         val_features=of_val.features,
         head=cache.head,
@@ -237,28 +266,6 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
         memory=memory,
         load_s=watch.total,
     )
-
-
-def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
-    """Compare the fingerprints of two caches, in what says which backbone it was.
-
-    Raises:
-        CacheError: If fields differ (the message names them all), or the features are imported
-            and name no backbone.
-    """
-    if differing := one.without_rows.differences(other.without_rows):
-        raise CacheError(
-            "the two caches hold features of different backbones:"
-            f" {', '.join(map(str, differing))}",
-            remedy="Extract both with the same options of `clinit extract`, or import both with the"
-            " same `clinit cache import --backbone NAME`.",
-        )
-    if one.is_nameless:
-        raise CacheError(
-            "the two caches hold imported features that name no backbone: they need not be of the"
-            " same one",
-            remedy="Import both again with `clinit cache import --backbone NAME`.",
-        )
 
 
 _FACTS = DocumentKind(

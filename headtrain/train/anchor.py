@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.statistics.old_classes import OldClasses
+from clinit.headtrain.train.old_classes import OldClasses
 
 
 @dataclass(frozen=True, slots=True)

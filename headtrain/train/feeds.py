@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.train.heads import LabelledRows
+from clinit.headtrain.train.old_classes import OldClasses
 
 
 class ResidentFeed:

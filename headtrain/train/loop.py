@@ -22,7 +22,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.ram import STEPS_AT_ONCE
-from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
@@ -30,6 +29,7 @@ from clinit.headtrain.study.parts import Stream
 from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
+from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.step import Updates
 from clinit.stopwatch import Stopwatch
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clinit.api import load_head as load_head
     from clinit.api import probe as probe
     from clinit.api import save_head as save_head
+    from clinit.api import statistics as statistics
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
     from clinit.headtrain.model.add import add_classes as add_classes
@@ -50,7 +51,7 @@ _PLACES = {
     "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api": (
         *("diagnose", "extract_features", "load_cache", "load_head"),
-        *("probe", "save_head", "train_heads", "train_top"),
+        *("probe", "save_head", "statistics", "train_heads", "train_top"),
     ),
     "clinit.headtrain.model.add": ("add_classes",),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split
+from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split, diagnose_summed
 from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head, write_head
@@ -27,8 +27,9 @@ from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.setting import fields_of
+from clinit.headtrain.statistics.summed import Summed, read_summed, sum_caches
 from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.headtrain.study.parts import PAPER_INITS
+from clinit.headtrain.study.parts import PAPER_INITS, Weighting
 from clinit.headtrain.study.rules import refusals
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
@@ -210,7 +211,8 @@ def diagnose(
     """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
 
     Args:
-        cache: Features with their classes, or their folder; they are read from there.
+        cache: Features with their classes, or their folder; they are read from there. Or a file of
+            `clinit.statistics`, which needs a head and has no split.
         head: The head, matched with the classes by name; default: the one in the cache.
         split: `train` or `val`.
         lam: Ridge of the least squares that D_LS compares with, >= 0.
@@ -223,6 +225,9 @@ def diagnose(
         HeadError: If the width of the head differs, or it has no class of the split.
     """
     folder = cache.path if isinstance(cache, Source) else cache
+    if head is not None and Path(folder).is_file():
+        chosen = head if isinstance(head, Head) else read_head(Path(head))
+        return diagnose_summed(read_summed(Path(folder)), chosen, lam=lam)
     opened = open_cache(Path(folder))
     if head is None:
         head = cache.head if isinstance(cache, Source) else opened.head
@@ -235,6 +240,33 @@ def diagnose(
     return diagnose_split(
         opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
     )
+
+
+def statistics(
+    caches: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    weighting: Weighting = "class",
+    split: str | None = None,
+) -> Summed:
+    """Sum caches to the statistics that stand for their rows, and write these to a file.
+
+    `train_heads` takes the file as `base`, `diagnose` as `cache`, `add_classes` as `old`.
+
+    Args:
+        caches: Folders of caches of one backbone.
+        out: The file; if it holds statistics of these rows already, they are read.
+        weighting: `class`: averages over classes of the averages of each; `sample`: over all rows.
+        split: `train` or `val`; default: train, or else val.
+
+    Raises:
+        CacheError: If a cache cannot be read, or they are of different backbones.
+        StatisticsError: If something else is at `out`.
+    """
+    given = [caches] if isinstance(caches, str | Path) else caches
+    found = sum_caches([Path(each) for each in given], Path(out), weighting, split)
+    assert found is not None
+    return found
 
 
 def probe(cache: Cache, **settings: Any) -> Probe:

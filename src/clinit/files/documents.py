@@ -93,9 +93,9 @@ class DocumentKind:
         """
         try:
             if not path.is_file():
-                raise self._refusal(f"there is no {path.name} in {path.parent}")
+                raise self.refusal(f"there is no {path.name} in {path.parent}")
             if (size := path.stat().st_size) > self.max_bytes:
-                raise self._refusal(
+                raise self.refusal(
                     f"{path} is {size:,} bytes long, expected at most {self.max_bytes:,}"
                 )
             text = path.read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ class DocumentKind:
             raise self._damaged(origin, f"it holds {_shown(content)} instead of fields")
         found, seal = content.get("format"), content.pop(_SEAL, None)
         if found not in (self.format, *self.older):
-            raise self._refusal(
+            raise self.refusal(
                 f"{origin} is not {self.title}: its format is {_shown(found)},"
                 f" expected {self.format!r}"
             )
@@ -148,9 +148,10 @@ class DocumentKind:
             raise self._damaged(origin, str(error)) from error
 
     def _damaged(self, origin: str, why: str) -> ClinitError:
-        return self._refusal(f"{origin} is damaged: {why}")
+        return self.refusal(f"{origin} is damaged: {why}")
 
-    def _refusal(self, message: str) -> ClinitError:
+    def refusal(self, message: str) -> ClinitError:
+        """Return the error for what is not as it should be, with what to do about it."""
         return self.error(message, remedy=self.remedy)
 
 

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.files.tensors import digest
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import read_memory
@@ -123,8 +124,8 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seal": None}, "does not describe what it remembers"),
-        ({"bytes": b"\x00" * 64}, "is not the memory of a model"),
+        ({"seal": None}, "does not hold the description of what a model"),
+        ({"bytes": b"\x00" * 64}, "is no safetensors file"),
         ({"bit": -3}, "has changed since it was written"),
     ],
 )
@@ -140,7 +141,7 @@ def test_a_file_of_what_no_memory_holds_is_refused(
     for name, value in change.items():
         (tensors if name in tensors else content)[name] = value
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    content["tensors"] = remembered.digest(tensors)
+    content["tensors"] = digest(tensors)
     text = "" if "bytes" in change else remembered.DOCUMENT.text(content, indent=None)
     save_file(tensors, path, metadata=None if "seal" in change else {remembered.METADATA: text})
     written = bytearray(change.get("bytes") or path.read_bytes())

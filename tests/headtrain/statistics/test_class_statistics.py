@@ -8,12 +8,12 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.array import StreamedRows
 from clinit.headtrain.statistics.class_statistics import (
     ClassStatistics,
-    RunningStatistics,
     Weighting,
     pooled,
 )
 from clinit.headtrain.statistics.moments import MomentSums
 from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.train.past import RunningStatistics
 
 WEIGHTINGS: list[Weighting] = ["class", "sample"]
 CLASSES, DIM = 7, 5

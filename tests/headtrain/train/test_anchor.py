@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.losses import LOSSES, loss_named
+from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.step import BETAS, EPS, Updates
 
 DIM, OLD, CLASSES, BATCH, STEPS = 12, 5, 8, 16, 30

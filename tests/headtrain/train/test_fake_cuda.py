@@ -14,7 +14,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study.parts import Training
 from clinit.headtrain.train import heads as heads_module
@@ -24,6 +23,7 @@ from clinit.headtrain.train.evaluate import best_rivals, blocks_of, compared, lo
 from clinit.headtrain.train.feeds import ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import TaskSteps
+from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.step import Updates
 
 CUDA = torch.device("cuda")

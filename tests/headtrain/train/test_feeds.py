@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.train.feeds import DrawnFeed
 from clinit.headtrain.train.heads import LabelledRows
+from clinit.headtrain.train.old_classes import OldClasses
 
 DIM, BATCH, STEPS = 6, 64, 200
 LABELS = np.repeat([0, 1, 3], [40, 7, 1])

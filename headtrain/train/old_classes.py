@@ -45,8 +45,7 @@ class OldClasses:
     @classmethod
     def of(cls, statistics: ClassStatistics) -> OldClasses:
         """Return what class-balanced statistics of all rows of these classes hold."""
-        labels = np.flatnonzero(statistics.totals)
-        freedom = float((1 - 1 / statistics.totals[labels]).mean())
+        labels, freedom = np.flatnonzero(statistics.totals), statistics.freedom
         means, within = statistics.class_means, to_numpy(statistics.within_covariance)
         mean = to_numpy(statistics.mean)
         return cls(

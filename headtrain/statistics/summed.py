@@ -1,0 +1,358 @@
+"""Class statistics with the names of their classes: what a data set is without its rows, in a file.
+
+    totals   (classes,)      rows of each class in the whole set
+    counts   (classes,)      rows of each class summed so far: of a part, fewer
+    shift    (dim,)          subtracted from the features before they are summed
+    sums     (classes, dim)  sums of the shifted features of each class
+    gram     (dim, dim)      weighted sum of the outer products of the shifted features
+
+in float64, whole numbers in int64: C d + d^2 numbers, whatever the number of rows. The description
+holds class names, weighting and fingerprint. `clinit.headtrain.statistics.class_statistics` has the
+formulas.
+
+Caches are summed a shard in memory at a time, in one process or many. A part of the shards is
+summed to a file of its own, `NAME.part-2-of-4.EXT`; whoever finds all parts there merges them. All
+parts know the class sizes of the whole set from the manifests, so that their sums add up exactly:
+in any order to the same numbers, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import add
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from clinit.errors import ClusterError, StatisticsError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint, joined_fingerprint
+from clinit.extract.cache.plan import WHOLE, Part
+from clinit.extract.cache.read import CacheSplit, open_cache, refuse_shared_images
+from clinit.files.commit import commit_file
+from clinit.files.documents import DocumentKind
+from clinit.files.lock import claim_file
+from clinit.files.tensors import digest, read_tensors, tensors_bytes
+from clinit.headtrain.array import placed, slices
+from clinit.headtrain.groups import groups_of, one_of_each, repeating, shares_of
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
+from clinit.headtrain.statistics.moments import Block
+from clinit.ray_tasks import connected, run_tasks
+
+_ARRAYS = ("totals", "counts", "shift", "sums", "gram")
+_KEY = "clinit_statistics"
+_DOCUMENT = DocumentKind(
+    title="the description of class statistics",
+    format="clinit-statistics/1",
+    error=StatisticsError,
+    remedy="Remove it, and sum the rows again: `clinit statistics CACHE --out FILE`.",
+)
+BLOCK_ROWS = 65_536
+"""Most rows that are looked at together."""
+Progress = Callable[[int, int], None]
+"""Called with what is done, and all there is."""
+
+
+class _Facts(TypedDict):
+    class_names: tuple[str, ...]
+    weighting: Weighting
+    fingerprint: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summed:
+    """The statistics of rows of one backbone, as NumPy arrays."""
+
+    class_names: tuple[str, ...]
+    """One per class; a class may have no row."""
+    fingerprint: Fingerprint
+    """What the features depend on, and which rows they are of."""
+    statistics: ClassStatistics
+    path: str = ""
+    """The file, if they were read."""
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature."""
+        return self.statistics.dim
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All numbers by name, as a file holds them."""
+        return {name: getattr(self.statistics, name) for name in _ARRAYS}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the arrays."""
+        return digest(self.arrays)
+
+    def named(self, class_names: Sequence[str]) -> Summed:
+        """Return them under the numbers that classes have among these names.
+
+        Raises:
+            StatisticsError: If a class that has rows is not among them.
+        """
+        number = {name: label for label, name in enumerate(class_names)}
+        place = np.array([number.get(name, -1) for name in self.class_names], dtype=np.int64)
+        if lost := int(((place < 0) & (self.statistics.totals > 0)).sum()):
+            raise StatisticsError(
+                f"{self.path} sums over {lost:,} classes that are not wanted here, and its second"
+                " moment is of all",
+                remedy="Sum the rows of the wanted classes alone: `clinit statistics CACHE`.",
+            )
+        found = self.statistics.renumbered(place, len(class_names))
+        return replace(self, class_names=tuple(class_names), statistics=found)
+
+    def averaging(self, weighting: Weighting, reader: str) -> ClassStatistics:
+        """Return the statistics, if their averages are those that `reader` needs.
+
+        Raises:
+            StatisticsError: If they are others.
+        """
+        if self.statistics.weighting != weighting:
+            raise StatisticsError(
+                f"{self.path} has the weighting {self.statistics.weighting}, {reader} needs"
+                f" {weighting}",
+                remedy=f"Sum the rows again: `clinit statistics CACHE --weighting {weighting}`.",
+            )
+        return self.statistics
+
+    def write(self, path: Path) -> None:
+        """Write them, atomically.
+
+        Raises:
+            ClinitError: If they cannot be written.
+        """
+        facts = {
+            "class_names": self.class_names,
+            "weighting": self.statistics.weighting,
+            "fingerprint": dict(self.fingerprint.fields),
+        }
+        content = tensors_bytes(self.arrays, facts, _DOCUMENT, _KEY)
+        commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def read_summed(path: Path, *, part: bool = False) -> Summed:
+    """Read statistics.
+
+    Args:
+        path: The file.
+        part: Whether those of a part of the rows will do.
+
+    Raises:
+        StatisticsError: If it is no such file, damaged, or a part where the whole is wanted.
+        StorageError: If it is not there, or cannot be read.
+    """
+    arrays, content = read_tensors(path, _DOCUMENT, _KEY)
+    facts = _DOCUMENT.convert(content, _Facts, origin=f"the description in {path}")
+    names, dim = facts["class_names"], arrays.get("shift", np.zeros(0)).size
+    number, found = len(names), {name: array.shape for name, array in arrays.items()}
+    shapes = (number,), (number,), (dim,), (number, dim), (dim, dim)
+    if found != dict(zip(_ARRAYS, shapes, strict=True)) or len({*names}) < number:
+        raise _DOCUMENT.refusal(f"{path} is damaged: its arrays do not fit its classes")
+    statistics = ClassStatistics(weighting=facts["weighting"], **arrays)
+    if not (part or statistics.is_whole):
+        there, every = statistics.counts.sum(), statistics.totals.sum()
+        raise StatisticsError(
+            f"{path} holds {there:,.0f} of {every:,} rows: it is a part",
+            remedy="Sum the other parts too; the last one writes the whole.",
+        )
+    return Summed(names, Fingerprint(facts["fingerprint"]), statistics, str(path))
+
+
+def joined_names(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the classes of all parts: sorted if they are in each, else as they come."""
+    names = [*dict.fromkeys(name for part in parts for name in part)]
+    if all(one < two for part in parts for one, two in pairwise(part)):
+        names.sort()
+    return tuple(names)
+
+
+def blocks_of(
+    split: CacheSplit,
+    shards: Iterable[int],
+    numbers: Int[np.ndarray, " classes"],
+    *,
+    shares: Float[np.ndarray, " rows"] | None = None,
+    device: torch.device | None = None,
+) -> Iterator[Block]:
+    """Yield the valid rows of shards, as `ClassStatistics.of_blocks` takes them.
+
+    Args:
+        split: Where the shards are.
+        shards: Their numbers.
+        numbers: The number of each class of the split; rows of a class with -1 are left out.
+        shares: What each row of the split counts, if rows repeat each other.
+        device: Where features are copied to; default: the CPU.
+    """
+    place = torch.device("cpu") if device is None else device
+    for index in shards:
+        shard = split.shard(index)
+        valid, start = np.flatnonzero(shard.valid), split.plan.rows(index).start
+        for block in slices(len(valid), BLOCK_ROWS):
+            labels = numbers[shard.labels[valid[block]]]
+            rows, labels = valid[block][labels >= 0], labels[labels >= 0]
+            counted = () if shares is None else (shares[start + rows],)
+            yield placed(shard.features[rows], place), labels, *counted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The rows of a split, to be summed with those of others."""
+
+    split: CacheSplit
+    numbers: Int[np.ndarray, " classes"]
+    """The number of each class of the split among all classes."""
+    totals: Int[np.ndarray, " all"]
+    """Rows of each of all classes; those that repeat each other count once."""
+    shares: Float[np.ndarray, " rows"] | None
+
+    @classmethod
+    def of(cls, split: CacheSplit, names: Sequence[str]) -> _Rows:
+        number = {name: label for label, name in enumerate(names)}
+        numbers = np.array([number[name] for name in split.class_names], dtype=np.int64)
+        labels, groups, shares = split.labels[split.valid], split.groups, None
+        if groups is not None:
+            none = np.empty((len(labels), 0))
+            groups = repeating(groups_of(FeatureSet(none, labels, split.class_names, groups)))
+        if groups is not None:
+            shares = np.ones(split.num_rows)
+            shares[split.valid] = shares_of(groups)
+        return cls(split, numbers, count(one_of_each(numbers[labels], groups), len(names)), shares)
+
+
+def sum_caches(
+    paths: Sequence[Path],
+    out: Path,
+    weighting: Weighting = "class",
+    split: str | None = None,
+    part: Part = WHOLE,
+    on_progress: Progress = lambda done, total: None,
+) -> Summed | None:
+    """Sum the rows of caches, and write their statistics to `out`.
+
+    What is there of the same rows is not summed again: the whole, or a part.
+
+    Args:
+        paths: Caches of one backbone.
+        out: The file.
+        weighting: `class`: averages over classes of the averages of each; `sample`: over all rows.
+        split: `train` or `val`; default: train, or else val.
+        part: The part of the shards that is summed.
+        on_progress: Called with the numbers of rows.
+
+    Returns:
+        The statistics of all rows; None while other parts are missing.
+
+    Raises:
+        CacheError: If a cache cannot be read, or they are of different backbones.
+        StatisticsError: If something else is at `out`, or a feature is not finite.
+        ClinitError: If another process sums the same part, or nothing can be written.
+    """
+    caches = [open_cache(path) for path in paths]
+    refuse_shared_images(caches)
+    splits = [cache.split(split or next(iter(cache.splits))) for cache in caches]
+    fingerprint = joined_fingerprint([each.fingerprint for each in splits])
+    names, dim = joined_names([each.class_names for each in splits]), splits[0].dim
+    rows = [_Rows.of(each, names) for each in splits]
+    totals = np.sum([each.totals for each in rows], axis=0)
+    nothing = ClassStatistics.of_blocks([], totals, dim, weighting=weighting)
+    wanted = Summed(names, fingerprint, nothing)
+    if (whole := _found(out, wanted)) is not None:
+        return whole
+    if out.exists():
+        raise StatisticsError(
+            f"there is already something else at {out}",
+            remedy="Choose another --out, or move it away.",
+        )
+    own = part_file(out, part)
+    with claim_file(own):
+        if _found(own, wanted, part=True) is None:
+            blocks = _blocks(rows, part, on_progress)
+            sums = ClassStatistics.of_blocks(blocks, totals, dim, weighting=weighting)
+            replace(wanted, statistics=sums).write(own)
+    with claim_file(out, on_busy=lambda: None):
+        return _found(out, wanted) or _merged(out, wanted, part.count)
+
+
+def _blocks(rows: Sequence[_Rows], part: Part, on_progress: Progress) -> Iterator[Block]:
+    """Yield the rows of a part of all shards."""
+    shards = [(each, number) for each in rows for number in range(each.split.plan.num_shards)]
+    chosen = [shards[number] for number in part.shards(len(shards))]
+    sizes = [len(each.split.plan.rows(number)) for each, number in chosen]
+    for done, (each, number) in enumerate(chosen, start=1):
+        yield from blocks_of(each.split, [number], each.numbers, shares=each.shares)
+        on_progress(sum(sizes[:done]), sum(sizes))
+
+
+def part_file(out: Path, part: Part) -> Path:
+    """Return where a part is summed to: next to the whole, and the whole itself if it is all."""
+    return out if part.count == 1 else out.with_name(f"{out.stem}.{part.name}{out.suffix}")
+
+
+def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
+    """Write the whole, and remove the parts; None while one is missing."""
+    files = [part_file(out, Part(n + 1, number)) for n in range(number)]
+    parts = [found.statistics for file in files if (found := _found(file, wanted, part=True))]
+    if len(parts) < number:
+        return None
+    # Sums about the mean of some rows first: those of no row are about 0, where they would cancel.
+    parts.sort(key=lambda each: not each.counts.any())
+    whole = replace(wanted, statistics=reduce(add, parts), path=str(out))
+    whole.write(out)
+    for file in files:
+        file.unlink(missing_ok=True)
+    return whole
+
+
+def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
+    """Return statistics that are there; None if they are of other rows, damaged or missing."""
+    if path.is_file():
+        with suppress(StatisticsError):
+            found = read_summed(path, part=part)
+            one, two = (
+                (each.class_names, each.fingerprint, each.statistics.weighting)
+                for each in (found, wanted)
+            )
+            if one == two and np.array_equal(found.statistics.totals, wanted.statistics.totals):
+                return found
+    return None
+
+
+def sum_on_ray(
+    address: str,
+    paths: Sequence[Path],
+    out: Path,
+    weighting: Weighting = "class",
+    split: str | None = None,
+    on_progress: Progress = lambda done, total: None,
+) -> Summed:
+    """Sum caches on the Ray cluster at `address`, a part for each processor.
+
+    Arguments and errors are those of `sum_caches`; all nodes see the caches and the folder of `out`
+    at the same place. `on_progress` is called with the numbers of parts.
+
+    Raises:
+        ClusterError: If there is no cluster, or its nodes do not share the folder of `out`.
+    """
+    with connected(address) as ray:
+        number = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        shared = [path.absolute() for path in paths], out.absolute(), weighting, split
+        calls = [(*shared, Part(n + 1, number)) for n in range(number)]
+        whole = None
+        for done, found in enumerate(run_tasks(ray, sum_caches, calls, num_cpus=1), start=1):
+            whole = found or whole
+            on_progress(done, number)
+    if whole is None:
+        raise ClusterError(
+            f"no node sees all parts of {out}",
+            remedy="Give a place that all nodes mount at the same path.",
+        )
+    return whole
