@@ -138,9 +138,21 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
                 option = name.replace("_", "-")
                 raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
         check_model(paths[0], paths[1:])
-    if not paths[-1].is_dir():
+    check_images(paths[-1])
+
+
+def check_file(path: Path, kind: str) -> None:
+    """Check that a table or a page can be written to a file of this kind, such as `csv`."""
+    if path.suffix != f".{kind}":
+        raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {path}")
+    check_writable(path, f"--{kind}")
+
+
+def check_images(path: Path) -> None:
+    """Check that there is a folder, which may hold images."""
+    if not path.is_dir():
         raise ManifestError(
-            f"no folder of images at {paths[-1]}",
+            f"no folder of images at {path}",
             remedy="Give a folder that holds a folder of images for each class.",
         )
 
