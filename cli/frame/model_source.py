@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame import completion
 from clinit.cli.frame.claim import tell_replaced
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
@@ -72,7 +71,6 @@ _OPTIONS = {
             "backbone": option(
                 str | None,
                 "timm's name of it.",
-                autocompletion=completion.backbones,
             ),
             "head_classes": option(
                 str | None,
