@@ -33,7 +33,6 @@ from clinit.headtrain.record.info import (
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
-from clinit.headtrain.statistics.class_statistics import Weighting
 from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
@@ -148,25 +147,23 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
     """
     for study in studies:
         method, start = study.stream.method, study.start
-        needed: set[Weighting] = {"class"} if study.keeps_statistics else set()
-        if method == "slda":
-            needed = {"sample"}
-        elif study.is_solved and not study.is_closed:
-            needed = {"class" if method == "ncm" else start.weighting}
-        suffices = study.draws_old_rows or method in ("slda", "simplecil", "ncm", "lda")
-        suffices |= method == "naive" and not study.keeps_buffer
-        suffices |= method == "ridge" and not isinstance(start.lam, str)
-        if not suffices or (diagnosed and study.is_closed):
-            more = {"ridge": " with a lambda that is chosen", "naive": " --init-rows buffer"}
-            what = "--diagnose" if suffices else f"{method}{more.get(method, '')}"
+        averages = {"slda": "sample", "simplecil": None, "ncm": "class"}
+        averages |= {"ridge": start.weighting, "lda": start.weighting}
+        if (
+            study.keeps_buffer
+            or method not in (*averages, "naive", "rehearsal")
+            or (method == "ridge" and isinstance(start.lam, str))
+            or (diagnosed and study.is_closed)
+        ):
             raise ExperimentError(
-                f"{what} reads rows of the base classes, and {base.path} holds their statistics",
-                remedy="Give their cache (--base CACHE). Statistics serve --old-rows statistics,"
+                f"{method} reads rows of the base classes here, and {base.path} has none",
+                remedy="Give their cache (--base CACHE). Statistics serve --old-rows statistics and"
                 " --method naive, ncm, lda, slda, simplecil, and ridge with a number as --lambda.",
             )
-        if diagnosed and method != "naive":
+        needed = {averages.get(method)}
+        if study.keeps_statistics or (diagnosed and method != "naive"):
             needed.add("class")
-        for weighting in needed:
+        for weighting in needed - {None}:
             base.averaging(weighting, method)
 
 

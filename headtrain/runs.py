@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
@@ -109,8 +111,9 @@ class RunData:
             if not side.class_names:
                 sides.append(side)
                 continue
-            random = generator(seed, Draw.HELD_OUT, index)
-            held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
+            random, held = generator(seed, Draw.HELD_OUT, index), np.zeros(0, dtype=bool)
+            if len(side.train.labels):  # of statistics no row can be held out
+                held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
             train, val = side.train.part(~held), side.train.part(held)
             manifest = held_out_manifest(share, seed)
             sides.append(replace(side, train=train, val=val, val_manifest=manifest))

@@ -25,7 +25,7 @@ from functools import reduce
 from itertools import pairwise
 from operator import add
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -203,34 +203,28 @@ def blocks_of(
             yield placed(shard.features[rows], place), labels, *counted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """The rows of a split, to be summed with those of others."""
+def _counted(
+    split: CacheSplit, numbers: Int[np.ndarray, " classes"], num_classes: int
+) -> tuple[Int[np.ndarray, " all"], Float[np.ndarray, " rows"] | None]:
+    """Return the rows of each of all classes in a split, and what each of its rows counts.
 
-    split: CacheSplit
-    numbers: Int[np.ndarray, " classes"]
-    """The number of each class of the split among all classes."""
-    totals: Int[np.ndarray, " all"]
-    """Rows of each of all classes; those that repeat each other count once."""
-    shares: Float[np.ndarray, " rows"] | None
-
-    @classmethod
-    def of(cls, split: CacheSplit, names: Sequence[str]) -> _Rows:
-        number = {name: label for label, name in enumerate(names)}
-        numbers = np.array([number[name] for name in split.class_names], dtype=np.int64)
-        labels, groups, shares = split.labels[split.valid], split.groups, None
-        if groups is not None:
-            none = np.empty((len(labels), 0))
-            groups = repeating(groups_of(FeatureSet(none, labels, split.class_names, groups)))
-        if groups is not None:
-            shares = np.ones(split.num_rows)
-            shares[split.valid] = shares_of(groups)
-        return cls(split, numbers, count(one_of_each(numbers[labels], groups), len(names)), shares)
+    Rows that repeat each other count as one; None if none does.
+    """
+    labels, groups = split.labels[split.valid], split.groups
+    if groups is not None:
+        none = np.empty((len(labels), 0))
+        groups = repeating(groups_of(FeatureSet(none, labels, split.class_names, groups)))
+    totals = count(one_of_each(numbers[labels], groups), num_classes)
+    if groups is None:
+        return totals, None
+    shares = np.ones(split.num_rows)
+    shares[split.valid] = shares_of(groups)
+    return totals, shares
 
 
 def sum_caches(
-    paths: Sequence[Path],
-    out: Path,
+    paths: Sequence[str | Path],
+    out: str | Path,
     weighting: Weighting = "class",
     split: str | None = None,
     part: Part = WHOLE,
@@ -256,13 +250,15 @@ def sum_caches(
         StatisticsError: If something else is at `out`, or a feature is not finite.
         ClinitError: If another process sums the same part, or nothing can be written.
     """
-    caches = [open_cache(path) for path in paths]
-    refuse_shared_images(caches)
+    out, caches = Path(out), [open_cache(Path(path)) for path in paths]
+    refuse_shared_images(caches[1:] and caches)
     splits = [cache.split(split or next(iter(cache.splits))) for cache in caches]
     fingerprint = joined_fingerprint([each.fingerprint for each in splits])
     names, dim = joined_names([each.class_names for each in splits]), splits[0].dim
-    rows = [_Rows.of(each, names) for each in splits]
-    totals = np.sum([each.totals for each in rows], axis=0)
+    label = {name: number for number, name in enumerate(names)}
+    numbers = [np.array([label[name] for name in each.class_names]) for each in splits]
+    counted = [_counted(*each, len(names)) for each in zip(splits, numbers, strict=True)]
+    totals, shares = np.sum([each for each, _ in counted], axis=0), [each for _, each in counted]
     nothing = ClassStatistics.of_blocks([], totals, dim, weighting=weighting)
     wanted = Summed(names, fingerprint, nothing)
     if (whole := _found(out, wanted)) is not None:
@@ -275,20 +271,20 @@ def sum_caches(
     own = part_file(out, part)
     with claim_file(own):
         if _found(own, wanted, part=True) is None:
-            blocks = _blocks(rows, part, on_progress)
+            blocks = _blocks([*zip(splits, numbers, shares, strict=True)], part, on_progress)
             sums = ClassStatistics.of_blocks(blocks, totals, dim, weighting=weighting)
             replace(wanted, statistics=sums).write(own)
     with claim_file(out, on_busy=lambda: None):
         return _found(out, wanted) or _merged(out, wanted, part.count)
 
 
-def _blocks(rows: Sequence[_Rows], part: Part, on_progress: Progress) -> Iterator[Block]:
-    """Yield the rows of a part of all shards."""
-    shards = [(each, number) for each in rows for number in range(each.split.plan.num_shards)]
+def _blocks(rows: Sequence[Any], part: Part, on_progress: Progress) -> Iterator[Block]:
+    """Yield the rows of a part of all shards of splits, numbers of classes, and shares."""
+    shards = [(number, *each) for each in rows for number in range(each[0].plan.num_shards)]
     chosen = [shards[number] for number in part.shards(len(shards))]
-    sizes = [len(each.split.plan.rows(number)) for each, number in chosen]
-    for done, (each, number) in enumerate(chosen, start=1):
-        yield from blocks_of(each.split, [number], each.numbers, shares=each.shares)
+    sizes = [len(split.plan.rows(number)) for number, split, *_ in chosen]
+    for done, (number, split, numbers, shares) in enumerate(chosen, start=1):
+        yield from blocks_of(split, [number], numbers, shares=shares)
         on_progress(sum(sizes[:done]), sum(sizes))
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clinit.api import load_head as load_head
     from clinit.api import probe as probe
     from clinit.api import save_head as save_head
-    from clinit.api import statistics as statistics
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
     from clinit.headtrain.model.add import add_classes as add_classes
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
     from clinit.headtrain.statistics.solve import least_squares as least_squares
+    from clinit.headtrain.statistics.summed import read_summed as read_summed
+    from clinit.headtrain.statistics.summed import sum_caches as sum_caches
     from clinit.headtrain.study.methods import DerppConfig as DerppConfig
     from clinit.headtrain.study.methods import EwcConfig as EwcConfig
     from clinit.headtrain.study.methods import Top as Top
@@ -48,10 +49,11 @@ _PLACES = {
     "clinit.headtrain.model.predict": ("predict_features",),
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier",),
     "clinit.headtrain.statistics.solve": ("least_squares",),
+    "clinit.headtrain.statistics.summed": ("read_summed", "sum_caches"),
     "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api": (
         *("diagnose", "extract_features", "load_cache", "load_head"),
-        *("probe", "save_head", "statistics", "train_heads", "train_top"),
+        *("probe", "save_head", "train_heads", "train_top"),
     ),
     "clinit.headtrain.model.add": ("add_classes",),
 }

@@ -27,9 +27,9 @@ from clinit.headtrain.probe.protocol import Probe
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.setting import fields_of
-from clinit.headtrain.statistics.summed import Summed, read_summed, sum_caches
+from clinit.headtrain.statistics.summed import read_summed
 from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.headtrain.study.parts import PAPER_INITS, Weighting
+from clinit.headtrain.study.parts import PAPER_INITS
 from clinit.headtrain.study.rules import refusals
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images, Storage
@@ -212,7 +212,7 @@ def diagnose(
 
     Args:
         cache: Features with their classes, or their folder; they are read from there. Or a file of
-            `clinit.statistics`, which needs a head and has no split.
+            `clinit.sum_caches`, which needs a head and has no split.
         head: The head, matched with the classes by name; default: the one in the cache.
         split: `train` or `val`.
         lam: Ridge of the least squares that D_LS compares with, >= 0.
@@ -240,33 +240,6 @@ def diagnose(
     return diagnose_split(
         opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
     )
-
-
-def statistics(
-    caches: str | Path | Sequence[str | Path],
-    out: str | Path,
-    *,
-    weighting: Weighting = "class",
-    split: str | None = None,
-) -> Summed:
-    """Sum caches to the statistics that stand for their rows, and write these to a file.
-
-    `train_heads` takes the file as `base`, `diagnose` as `cache`, `add_classes` as `old`.
-
-    Args:
-        caches: Folders of caches of one backbone.
-        out: The file; if it holds statistics of these rows already, they are read.
-        weighting: `class`: averages over classes of the averages of each; `sample`: over all rows.
-        split: `train` or `val`; default: train, or else val.
-
-    Raises:
-        CacheError: If a cache cannot be read, or they are of different backbones.
-        StatisticsError: If something else is at `out`.
-    """
-    given = [caches] if isinstance(caches, str | Path) else caches
-    found = sum_caches([Path(each) for each in given], Path(out), weighting, split)
-    assert found is not None
-    return found
 
 
 def probe(cache: Cache, **settings: Any) -> Probe:
@@ -335,8 +308,9 @@ def train_heads(
     that `out` holds already, under whatever name, are not trained again.
 
     Args:
-        base: Features of the classes of the pretrained head; None for a stream that starts from
-            nothing, whose first task makes the head.
+        base: Features of the classes of the pretrained head, or a file of `clinit.sum_caches` (and
+            a cache with test rows and head next to it); None for a stream that starts from nothing,
+            whose first task makes the head.
         new: Features of the classes that arrive.
         study: What to train; default: random, class-mean and least-square rows.
         seeds: Train it with each of these seeds, as `--seed` does: `range(5)`. Default: its own.

@@ -26,6 +26,7 @@ QUICK = [
     ("cache export", "full", 0.8),
     ("manifest build", "EACCES", 0.0),
     ("align", "EIO", 0.9),
+    ("statistics", "SIGKILL", 0.9),
     ("train-head", "SIGKILL", 0.5),
     ("train-top", "SIGKILL", 0.3),
     ("sweep", "SIGKILL", 0.4),

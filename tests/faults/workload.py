@@ -39,6 +39,7 @@ WRITERS: Mapping[str, str] = {
     " --out out/train.parquet",
     "align": f"align work/caches/base --out out/aligned.safetensors {_FEW}",
     "probe": f"probe work/caches/base --out out/probe.safetensors {_FEW}",
+    "statistics": "statistics work/caches/base --out out/sums.safetensors",
     "train-head": f"train-head {_CACHES} --out out/runs {_STREAM}",
     "train-top": f"train-top {_CACHES} --out out/top {_STREAM} --rank 2 --init random"
     " --init least-square --checkpoint-every 2 --no-probe --workers 1",
@@ -61,6 +62,8 @@ READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
     "cache show": "cache show work/caches/base",
     "diagnose": "diagnose work/caches/base --format json --device cpu",
+    "diagnose, statistics": "diagnose work/sums.safetensors --format json"
+    " --head work/arrays/head.safetensors",
     "diagnose, imported": "diagnose work/cache --format json",
     "align": WRITERS["align"],
     "train-head": f"{WRITERS['train-head']} --init least-square",
@@ -129,7 +132,8 @@ def make_work(folder: Path) -> None:
     made = (
         f"{_IMAGES % 'base'} --views 2 --out out/caches/base",
         f"{_IMAGES % 'new'} --out out/caches/new",
-        *(WRITERS[name] for name in ("cache import", "manifest build", "align", "train-head")),
+        *(WRITERS[name] for name in ("cache import", "manifest build", "align", "statistics")),
+        WRITERS["train-head"],
         *(WRITERS[name] for name in ("export", "export, folder", "train-top", "sweep")),
         READERS["rename"],
     )

@@ -19,6 +19,7 @@ from clinit.errors import HeadError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.head import Head, write_head
 from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.headtrain.statistics import summed
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -164,7 +165,7 @@ def test_the_split_is_streamed_to_the_device_block_by_block(
         sent.append(len(features))
         return array_api_strict.asarray(features.astype(np.float32), device=there)
 
-    monkeypatch.setattr(diagnosis, "placed", send)
+    monkeypatch.setattr(summed, "placed", send)
     monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
     far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device("cuda"))
     assert sum(sent) == 2 * near.rows

@@ -1,6 +1,5 @@
 """Caches summed to a file: against NumPy, in parts of any order, and what reads the file."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -24,6 +23,8 @@ from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.runs import RunData, train_heads
 from clinit.headtrain.statistics import summed as module
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.summed import (
@@ -33,7 +34,8 @@ from clinit.headtrain.statistics.summed import (
     sum_caches,
     sum_on_ray,
 )
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.headtrain.study.study import Study
 from tests.headtrain.model.test_add import arriving
 from tests.headtrain.stream.made_caches import CLASSES, DIM, write_base, write_new, write_split
 from tests.headtrain.sweep.test_ray import FakeRay
@@ -81,7 +83,8 @@ def in_parts(base: Path, out: Path, order: Sequence[int], **options: Any) -> Sum
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_the_file_holds_what_numpy_finds(base: Path, tmp_path: Path, weighting: Weighting) -> None:
-    found = clinit.statistics(base, tmp_path / "all.safetensors", weighting=weighting).statistics
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors", weighting)
+    found = clinit.read_summed(out).statistics
     rows = read_source(base).train
     features, labels = rows.features.astype(np.float64), rows.labels
     means = np.stack([features[labels == label].mean(0) for label in range(CLASSES)])
@@ -131,10 +134,10 @@ def test_a_killed_part_is_summed_again_and_the_others_are_kept(
     assert sum_caches([base], out, part=first) is None
     assert part_file(out, first).read_bytes() == kept
     whole = sum_caches([base], out, part=Part(2, 2))
-    again = os.stat(out)
+    again = out.stat()
     assert whole is not None
     assert sum_caches([base], out, part=first) is not None  # it is there
-    assert os.stat(out) == again
+    assert out.stat() == again
 
 
 def test_caches_and_nodes_of_a_cluster_give_the_rows_of_all(
@@ -152,7 +155,7 @@ def test_caches_and_nodes_of_a_cluster_give_the_rows_of_all(
     assert_same(found.statistics, ClassStatistics.of(rows.features, rows.labels))
 
 
-STUDIES = {
+STUDIES: dict[str, dict[str, Any]] = {
     "drawn": {"old_rows": "statistics", "iterations": 8, "anchor": "moments"},
     "ridge": {"method": "ridge", "lam": 0.05, "weighting": "sample"},
     "lda": {"method": "lda"},
@@ -167,23 +170,30 @@ STUDIES = {
 def test_a_head_from_the_file_is_the_head_from_the_cache(
     base: Path, tmp_path: Path, name: str
 ) -> None:
-    study = {"tasks": 2, "device": "cpu", **STUDIES[name]}
+    study = Study.of({"tasks": 2, "device": "cpu", **STUDIES[name]}).resolved()
+
+    def train(*sides: Path, head: Path | None = None) -> RunRecord:
+        data = RunData.of(*read_sources(sides, new), {"": head})
+        return train_heads(data, [study])[study]
+
     weighting: Weighting = "sample" if name in ("ridge", "slda") else "class"
     write_new(new := tmp_path / "new")
-    clinit.statistics(base, out := tmp_path / "all.safetensors", weighting=weighting)
-    both = [clinit.train_heads(side, new, study)[0] for side in (base, [out, base])]
-    one, other = (run.record for run in both)
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors", weighting)
+    one, other = train(base), train(out, base)
+    alone = train(out, head=base / "head.safetensors")
+    assert one.head is not None
+    assert other.head is not None
+    assert alone.head is not None
     np.testing.assert_allclose(other.head.weight, one.head.weight, rtol=1e-5, atol=1e-5)
     assert other.evaluations.equals(one.evaluations)
     assert other.classes.equals(one.classes)
-    assert other.info["base"]["statistics_digest"] == read_summed(out).digest
-    alone = clinit.train_heads(out, new, study, head=base / "head.safetensors")[0].record
+    assert (other.info["base"] or {})["statistics_digest"] == read_summed(out).digest
     np.testing.assert_array_equal(alone.head.weight, other.head.weight)
     assert set(alone.evaluations["row"]) == {*range(CLASSES, len(one.classes))}
 
 
 def test_a_diagnosis_of_the_file_is_that_of_the_cache(base: Path, tmp_path: Path) -> None:
-    clinit.statistics(base, out := tmp_path / "all.safetensors")
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors")
     one = clinit.diagnose(base, split="train").content()
     assert clinit.diagnose(out, base / "head.safetensors").content() == pytest.approx(one)
 
@@ -192,7 +202,7 @@ def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
     tiny_run: Path, tmp_path: Path
 ) -> None:
     exported = export_run(tiny_run, tmp_path / "plain", calibrated=False)
-    model = open_model(exported.path, device="cpu")
+    model = replace(open_model(exported.path, device="cpu"), memory=None)
     rng, names = np.random.default_rng(0), model.facts.class_names
     rows = FeatureSet(rng.normal(size=(60, 12)), np.arange(60) % 2, names[:2])
     statistics = ClassStatistics.of(rows.features, rows.labels)
@@ -207,7 +217,8 @@ def test_a_model_draws_the_rows_of_classes_it_remembers_nothing_of(
 
 
 def other_network(base: Path, new: Path, out: Path) -> object:
-    write_new(new, weights="2")
+    other = Fingerprint({"backbone": "made", "weights": "2"})
+    write_split(new := new.with_name("other"), "train", np.ones((2, DIM)), 9, fingerprint=other)
     return clinit.train_heads([out, base], new, {"method": "ncm"})
 
 
@@ -241,12 +252,12 @@ def trained(**study: Any) -> Callable[[Path, Path, Path], object]:
     [
         (other_network, CacheError, "different backbones"),
         (flipped, StatisticsError, "has changed"),
-        (a_part, StatisticsError, "118 of 196"),
+        (a_part, StatisticsError, "119 of 196"),
         (fewer_classes, StatisticsError, "1 classes"),
-        (lambda base, new, out: clinit.statistics(new, out), StatisticsError, "already"),
-        (lambda base, new, out: clinit.statistics([base, base], out), CacheError, "more than one"),
+        (lambda base, new, out: clinit.sum_caches([new], out), StatisticsError, "already"),
+        (lambda base, new, out: clinit.sum_caches([base, base], out), CacheError, "more than one"),
         (trained(), ExperimentError, "rehearsal reads rows"),
-        (trained(method="ridge"), ExperimentError, "lambda"),
+        (trained(method="ridge"), ExperimentError, "ridge reads rows"),
         (trained(method="fecam"), ExperimentError, "fecam reads rows"),
         (trained(method="slda"), StatisticsError, "slda needs sample"),
     ],
@@ -255,6 +266,6 @@ def test_what_the_file_cannot_do_is_refused(
     base: Path, tmp_path: Path, call: Callable[..., object], error: type[ClinitError], fact: str
 ) -> None:
     write_new(new := tmp_path / "new")
-    clinit.statistics(base, out := tmp_path / "all.safetensors")
+    clinit.sum_caches([base], out := tmp_path / "all.safetensors")
     with pytest.raises(error, match=fact):
         call(base, new, out)
