@@ -71,7 +71,7 @@ def initialise(
     sample = None
     if start.looks_around:
         with watch.phase("calibrate"):
-            sample = CalibrationSet.of(data, loss_named(loss))
+            sample = CalibrationSet.of(data, loss_named(loss), start.new_share)
     lam, curve = None, None
     if start.chooses_lambda:
         assert sample is not None

@@ -140,7 +140,8 @@ def learnt_scale(
     """
     old = to_numpy(sample.data.pretrained.weight)
     try:
-        episodes = list(_Stage(sample.data, start, raw.lam).episodes()) if old.any() else []
+        stage = _Stage(sample.data, start, raw.lam)
+        episodes = list(stage.episodes(sample.new_share)) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:
@@ -179,7 +180,7 @@ class _Stage:
         self.head, self.features = data.head.on_host(), features[order]
         self.labels = data.labels[drawn][order]
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self, new_share: float | None) -> Iterator[Episode]:
         """Yield all episodes; none if no two classes have two rows."""
         counts = np.bincount(self.labels)
         present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
@@ -191,7 +192,7 @@ class _Stage:
         for _ in range(CASTS if playing else 0):
             cast = np.sort(rng.choice(several, playing, replace=False))
             for rows, judges, target in self._played(cast, rng):
-                yield self._judged(rows, judges, target, cast, share, logits)
+                yield self._judged(rows, judges, target, cast, new_share or share, logits)
 
     def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
         """Yield the rows of the episodes of a cast, and the numbers and targets of their judges.

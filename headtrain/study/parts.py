@@ -16,6 +16,7 @@ Method = Literal[HeadMethod, "ewc", "derpp"]
 Init = Literal["random", "class-mean", "least-square", "fitted", "zero", "imprint", "lda"]
 Scale = Literal["none", "norm", "row-norm", "calibrated"]
 Weighting = Literal["class", "sample"]
+NewShare = float | Literal["auto", "classes"]
 Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
@@ -180,6 +181,14 @@ class Start(Part):
         "leave-one-out",
         "Logits that `calibrated` looks at: those that an image gets from rows computed without"
         " it, or those of the rows themselves.",
+    )
+    new_share: NewShare = setting(
+        "auto",
+        "Weight of all new rows together where scale, lambda and fitted rows are chosen by the"
+        " loss; classes: each class counts the same; auto: 0.1, or that of the classes if it is"
+        " more.",
+        above=0,
+        most=0.99,
     )
     # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
     # per class; before the first one, weaker ones do better with many rows.

@@ -105,7 +105,9 @@ class Study(Parts):
             settled["scale"] = "calibrated"
         if study.top is not None and study.stream.method == "ewc":
             settled["full_rank"] = True
-        return study.changed(settled)
+        study = study.changed(settled)
+        reads_share = study.start.looks_around and not study.is_solved
+        return study if reads_share else study.changed({"new_share": LATER["new_share"]})
 
     def reduced(self) -> Study:
         """Return the resolved study with every setting without an effect at its default.
@@ -147,10 +149,9 @@ class Study(Parts):
 
     @property
     def unsaid(self) -> set[str]:
-        """The settings that earlier versions had not, and that are at their default."""
-        every = settings_of(top=self.top is not None)
-        named = every.keys() & {*LATER}
-        return {name for name in named if self.value(name) == every[name].default}
+        """The settings that earlier versions had not, at what they were there."""
+        named = settings_of(top=self.top is not None).keys() & {*LATER}
+        return {name for name in named if self.value(name) == LATER[name]}
 
     @property
     def identity(self) -> str:
@@ -229,9 +230,11 @@ def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded settings, those of earlier versions with what they meant there.
 
     Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
-    lambda by held-out error.
+    lambda by held-out error. Before there was `new_share`, all classes counted the same.
     """
     found = dict(recorded)
+    if "init" in found:
+        found.setdefault("new_share", LATER["new_share"])
     if "init" in found and "calibration" not in found:
         found["calibration"] = "in-sample"
         if found.get("lam") == "auto":
