@@ -258,8 +258,9 @@ def _changed(
     """Write the model at `path` to `out` after a change of its classes; return it."""
     check_model(path)
     check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.files import open_model, write_model
     from clinit.headtrain.model.images import check_apart
+    from clinit.headtrain.model.reading import open_model
+    from clinit.headtrain.model.writing import write_model
 
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(path, device="cpu")
@@ -280,7 +281,7 @@ def show(
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
-    from clinit.headtrain.model.files import memory_of, read_facts
+    from clinit.headtrain.model.reading import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)

@@ -205,9 +205,9 @@ def _open(
     """Open a model or a head, and tell when what it is given is of none of its classes."""
     from clinit.extract.cache.head import read_head
     from clinit.headtrain.model.classifier import Classifier, load_model
-    from clinit.headtrain.model.files import open_model
     from clinit.headtrain.model.onnx import load_onnx
     from clinit.headtrain.model.predict import Rejection
+    from clinit.headtrain.model.reading import open_model
 
     rejection = None
     if reject is not None and threshold is not None:

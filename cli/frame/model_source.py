@@ -115,7 +115,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         )
     check_writable(out)
     if out.exists() or out.is_symlink():
-        from clinit.headtrain.model.files import check_free
+        from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
     tell_replaced([out], overwrite=overwrite)
@@ -177,9 +177,9 @@ def open_source(
     paths: Sequence[Path], network: NetworkOptions, out: Path, *, overwrite: bool
 ) -> tuple[Model, ImageJob]:
     """Return the model that the arguments of a command name, and what is to be done with images."""
-    from clinit.headtrain.model.files import open_model
     from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import stock_model
+    from clinit.headtrain.model.reading import open_model
 
     job = ImageJob(
         images=paths[-1],

@@ -23,14 +23,15 @@ from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import grown_head
 from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.headtrain.model.files import check_free, open_model, write_model
 from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured, old_features
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
+from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Start, Stream, Training

@@ -24,10 +24,10 @@ from clinit.extract.cache.read import CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.headtrain.model.files import Written, check_free, write_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, model_args
 from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
+from clinit.headtrain.model.writing import Written, check_free, write_model
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
