@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,21 +20,23 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
-from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.experiment import grown_head
+from clinit.headtrain.events import Event, Initialised, Observer, ignore
+from clinit.headtrain.experiment import grown_heads
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured, old_features
+from clinit.headtrain.model.measure import Answered, Balance, joined
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.reading import open_model
-from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.model.settings import HOLD_OUT, LEFT_OUT, AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import Start, Stream, Training
+from clinit.headtrain.study.parts import NewShare, Start, Stream, Training
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.temperature import temperature_of
 from clinit.words import examples
@@ -42,6 +44,8 @@ from clinit.words import examples
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted: of 3 to 50 classes of 1 to 20 images it knows up to
 3 points more than `logistic`, which needs a second image of a class."""
+SHARES: tuple[NewShare, ...] = ("classes", 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Weights of new images that are compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,11 +57,16 @@ class Addition:
     replaced: int
     """How many of the classes the model had before."""
     old_before: Top1
-    """Correct on held-out images of old classes with the model as it was."""
+    """Correct on images of old classes, held out or left out, with the model as it was."""
     old: Top1
     """The same with the new model: among all classes."""
     new: Top1
-    """Correct on held-out images of the added classes, among all classes."""
+    """Correct on images of the added classes, held out or left out, among all classes."""
+    left_out: bool
+    """Whether each image of the added classes was left out of the rows that answer it."""
+    balance: tuple[Balance, ...]
+    """The same for several weights of the new images, the one asked for first. If no image of an
+    old class is held out, `old` is of the rows that stand for them."""
     onnx: OnnxCheck | None = None
     """How the ONNX form of the model compares; None where there is none."""
 
@@ -148,12 +157,12 @@ def add_images(
         if not model.facts.class_names:
             _check_first(model, names, config, old)
 
-    images = image_features(model, job, config.hold_out, check)
+    images = image_features(model, job, config.aside, check)
     data = job.where_from(model, images)
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description
-        old = measured(old, config.hold_out)
+        old = measured(old, HOLD_OUT if config.hold_out is None else config.hold_out)
     with listener.training() as observer:
         added = add(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
@@ -205,20 +214,19 @@ def add(
     if left.memory is not None and not len(tested.labels):
         tested = left.memory.held_out
     if left.facts.class_names:
-        head, kind = _grown_head(left, images, given, tested, config, observer)
+        heads, kind = _grown_heads(left, images, given, tested, config, observer)
     else:
-        head, _ = fit_head(images, FIRST_FIT)
+        heads = [_Grown(fit_head(images, FIRST_FIT)[0], config.new_share, None)]
         kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
+    head = heads[0].head
     assert head.class_names is not None
-    labels = images.val.labels + left.head.num_classes
-    held = FeatureSet(images.val.features, labels, head.class_names)
-    found = None
+    parts, found = heads[0].answered(tested, images), None
     # Rows of one kind alone say little of the others, where there are others.
-    if (len(tested.labels) or not left.facts.class_names) and len(held.labels):
-        found = temperature_of(head, FeatureSet.joined([tested, held], head.class_names))
+    if (len(tested.labels) or not left.facts.class_names) and len(parts[1].rows.labels):
+        both = joined(parts, head.class_names)
+        found = temperature_of(head, both.rows, both.own)
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
-    old_before = accuracy(model.head, tested.named(model.facts.class_names))
     # A number that no task of the model has had, not even one that was removed.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
@@ -228,34 +236,68 @@ def add(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    old_after, new_after = accuracy(head, tested), accuracy(head, held)
+    balance = [each.balance(tested, images) for each in heads]
+    old_after = balance[0].old if len(tested.labels) else Top1(0, 0)
+    new_after = balance[0].new
     change = Change.now(
         "replace" if places else "add",
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": kind},
+        data={**(data or {}), "old_rows": kind, "left_out": parts[1].own is not None},
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
     return Addition(
         model=grown.after(change),
         replaced=len(places),
-        old_before=old_before,
+        old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
+        left_out=parts[1].own is not None,
+        balance=tuple(balance),
     )
 
 
-def _grown_head(
+class _Grown(NamedTuple):
+    """A head with rows for the new classes."""
+
+    head: Head
+    new_share: NewShare
+    start: Initialisation | None
+    """Of these rows; None if the head has no others."""
+
+    def answered(self, tested: FeatureSet, images: Source) -> tuple[Answered, Answered]:
+        """Return what old and new classes are measured on: held-out images, or left-out ones."""
+        names, found = self.head.class_names, self.start and self.start.left_out
+        assert names is not None
+        old, new = (Answered(rows.named(names)) for rows in (tested, images.val))
+        if self.start is None and not len(new.rows.labels):
+            new = Answered.of_first(images.train, self.head)
+        if found is not None and not len(old.rows.labels):
+            old = Answered.left_out(found, names, new=False)
+        if found is not None and not len(new.rows.labels):
+            new = Answered.left_out(found, names, new=True)
+        return old, new
+
+    def balance(self, tested: FeatureSet, images: Source) -> Balance:
+        """Return how well it knows old and new classes."""
+        old, new = (part.top1(self.head) for part in self.answered(tested, images))
+        return Balance(self.new_share, old, new)
+
+
+def _grown_heads(
     left: Model,
     images: Source,
     given: Source,
     tested: FeatureSet,
     config: AddConfig,
     observer: Observer,
-) -> tuple[Head, str]:
-    """Return the head of an experiment of one task, and what stood for images of old classes."""
+) -> tuple[list[_Grown], str]:
+    """Return heads of an experiment of one task, and what stood for images of old classes.
+
+    The first one is as asked for; others weigh the new images differently, if that costs little.
+    """
     rows, kind = old_rows(
         config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
     )
@@ -270,12 +312,26 @@ def _grown_head(
             seed=config.seed,
             class_order=images.class_names,
         ),
-        start=Start(init=config.init),
+        start=Start(init=config.init, new_share=config.new_share),
         training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
-    plain = replace(left.head, fingerprint="")
-    old, new = Source(rows, tested), Source(images.train, images.val)
-    return grown_head(plain, old, new, study, observer=observer), kind
+    compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
+    shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
+    starts: list[Initialisation] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Initialised):
+            starts.append(event.start)
+        observer(event)
+
+    heads = grown_heads(
+        replace(left.head, fingerprint=""),
+        Source(rows, tested),
+        Source(images.train, images.val),
+        [study.changed({"new_share": share}) for share in shares],
+        observer=listen,
+    )
+    return [_Grown(*each) for each in zip(heads, shares, starts, strict=True)], kind
 
 
 def _check_first(

@@ -90,7 +90,7 @@ def initialise(
     assert sample is not None
     with watch.phase("fit"):
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
-        return replace(found, **end._asdict())
+        return replace(found, left_out=None, **end._asdict())
 
 
 def choose_lambda(

@@ -35,6 +35,10 @@ PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 MAX_SEED = 2**32 - 1
 
 LOSS = "Training loss: cross entropy, squared error or squentropy."
+NEW_SHARE = (
+    "Weight of all new images together where scale, lambda and fitted rows are chosen by the loss;"
+    " classes: each class weighs the same; auto: 0.1, or as with classes if that is more."
+)
 DEVICE = "Device to compute on; auto takes CUDA where there is one."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
@@ -184,9 +188,7 @@ class Start(Part):
     )
     new_share: NewShare = setting(
         "auto",
-        "Weight of all new rows together where scale, lambda and fitted rows are chosen by the"
-        " loss; classes: each class counts the same; auto: 0.1, or that of the classes if it is"
-        " more.",
+        NEW_SHARE,
         above=0,
         most=0.99,
     )
@@ -343,6 +345,11 @@ class Parts:
     def is_closed(self) -> bool:
         """Whether heads are closed forms of statistics that rows are added to as they arrive."""
         return self.stream.method in CLOSED_METHODS
+
+    @property
+    def reads_share(self) -> bool:
+        """Whether anything is chosen by a loss in which new images have a weight."""
+        return self.start.looks_around and not self.is_solved
 
     @property
     def rehearses(self) -> bool:

@@ -106,8 +106,7 @@ class Study(Parts):
         if study.top is not None and study.stream.method == "ewc":
             settled["full_rank"] = True
         study = study.changed(settled)
-        reads_share = study.start.looks_around and not study.is_solved
-        return study if reads_share else study.changed({"new_share": LATER["new_share"]})
+        return study if study.reads_share else study.changed({"new_share": LATER["new_share"]})
 
     def reduced(self) -> Study:
         """Return the resolved study with every setting without an effect at its default.
@@ -198,10 +197,12 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     every = [study.settings() for study in studies]
     if twice := [each for each in every if every.count(each) > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+    shares = {study.start.new_share for study in studies if study.reads_share}
+    unnamed = ("method", "init", "scale", *(() if len(shares) > 1 else ("new_share",)))
     varied = [
         name
         for name in dict.fromkeys(name for each in every for name in each)
-        if name not in ("method", "init", "scale")
+        if name not in unnamed
         and len({str(each.get(name)) for each in every}) > 1
     ]
     return [run_name(each, varied) for each in every]
