@@ -23,7 +23,14 @@ from clinit.files.lock import claim_file
 from clinit.headtrain.events import Event, Initialised, Observer, ignore
 from clinit.headtrain.experiment import grown_heads
 from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured, old_features
+from clinit.headtrain.model.images import (
+    ImageJob,
+    Listener,
+    image_features,
+    list_images,
+    measured,
+    old_features,
+)
 from clinit.headtrain.model.measure import Answered, Balance, joined
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
@@ -152,13 +159,12 @@ def add_images(
             " `--init`, or train the head with `--iterations 200`"
         )
 
-    def check(names: Sequence[str]) -> None:
-        _replaced_rows(model.facts, names, allowed=replacing)
-        if not model.facts.class_names:
-            _check_first(model, names, config, old)
-
-    images = image_features(model, job, config.aside, check)
-    data = job.where_from(model, images)
+    listing = list_images(model, job)
+    names = listing["train"].class_names
+    _replaced_rows(model.facts, names, allowed=replacing)
+    if not model.facts.class_names:
+        _check_first(model, names, config, old)
+    images, data = image_features(model, job, listing, config.aside)
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description

@@ -202,8 +202,7 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     varied = [
         name
         for name in dict.fromkeys(name for each in every for name in each)
-        if name not in unnamed
-        and len({str(each.get(name)) for each in every}) > 1
+        if name not in unnamed and len({str(each.get(name)) for each in every}) > 1
     ]
     return [run_name(each, varied) for each in every]
 
