@@ -106,15 +106,12 @@ def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
     return found
 
 
-def temperature_of(
-    head: Head, rows: FeatureSet, own: Float[np.ndarray, "rows last"] | None = None
-) -> Temperature | None:
+def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
     """Fit a temperature to half of some held-out rows, and measure it on the others.
 
     Args:
         head: As trained.
         rows: Features of images that it was not trained on; labels are rows of the head.
-        own: As of `logits_of`.
 
     Returns:
         None where there are fewer than `LEAST_ROWS` rows of classes that the head can answer, or
@@ -131,8 +128,7 @@ def temperature_of(
     # In halves of each class: every other row of those sorted by class.
     halves = (order[spaced[::2]], order[spaced[1::2]])
     (fit, of_fit), (judge, of_judge) = (
-        (logits_of(head, rows, np.sort(half), own)[:, left], labels[np.sort(half)])
-        for half in halves
+        (logits_of(head, rows, np.sort(half))[:, left], labels[np.sort(half)]) for half in halves
     )
     value = fit_temperature(fit, of_fit)
     if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
@@ -208,22 +204,9 @@ def _softmax(logits: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "ro
 
 
 def logits_of(
-    head: Head,
-    rows: FeatureSet,
-    chosen: Int[np.ndarray, " chosen"],
-    own: Float[np.ndarray, "rows last"] | None = None,
+    head: Head, rows: FeatureSet, chosen: Int[np.ndarray, " chosen"]
 ) -> Float[np.ndarray, "chosen classes"]:
-    """Return the logits of a head for some rows, in float64.
-
-    Args:
-        head: As trained.
-        rows: Of features.
-        chosen: Numbers of the rows.
-        own: Logits of the last classes that take the place of the head's, NaN if they do not.
-    """
+    """Return the logits of a head for some rows, in float64."""
     features = np.asarray(rows.features[chosen], dtype=np.float32)
-    logits = (features @ head.weight.T + head.bias).astype(np.float64)
-    if own is not None:
-        last = logits[:, head.num_classes - own.shape[1] :]
-        np.copyto(last, own[chosen], where=np.isfinite(own[chosen]))
-    return logits
+    logits: np.ndarray = features @ head.weight.T + head.bias
+    return logits.astype(np.float64)

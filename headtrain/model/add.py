@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,21 +31,20 @@ from clinit.headtrain.model.images import (
     measured,
     old_features,
 )
-from clinit.headtrain.model.measure import Answered, Balance, joined
+from clinit.headtrain.model.measure import Balance, Tests, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.reading import open_model
-from clinit.headtrain.model.settings import HOLD_OUT, LEFT_OUT, AddConfig
+from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
-from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.start.scale import LeftOut
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import NewShare, Start, Stream, Training
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.temperature import temperature_of
 from clinit.words import examples
 
 FIRST_FIT: HeadFit = "ridge"
@@ -164,11 +163,11 @@ def add_images(
     _replaced_rows(model.facts, names, allowed=replacing)
     if not model.facts.class_names:
         _check_first(model, names, config, old)
-    images, data = image_features(model, job, listing, config.aside)
+    images, data = image_features(model, job, listing, 0.0 if config.leaves_out else config.aside)
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description
-        old = measured(old, HOLD_OUT if config.hold_out is None else config.hold_out)
+        old = measured(old, config.aside)
     with listener.training() as observer:
         added = add(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
@@ -222,15 +221,17 @@ def add(
     if left.facts.class_names:
         heads, kind = _grown_heads(left, images, given, tested, config, observer)
     else:
-        heads = [_Grown(fit_head(images, FIRST_FIT)[0], config.new_share, None)]
+        first, _ = fit_head(images, FIRST_FIT)
+        heads = {config.new_share: (first, first_left_out(images.train, first))}
         kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
-    head = heads[0].head
+    head = heads[config.new_share][0]
     assert head.class_names is not None
-    parts, found = heads[0].answered(tested, images), None
+    tests = {share: Tests.of(*each, tested, images.val) for share, each in heads.items()}
+    balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
+    found = None
     # Rows of one kind alone say little of the others, where there are others.
-    if (len(tested.labels) or not left.facts.class_names) and len(parts[1].rows.labels):
-        both = joined(parts, head.class_names)
-        found = temperature_of(head, both.rows, both.own)
+    if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
+        found = own.temperature()
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
     # A number that no task of the model has had, not even one that was removed.
@@ -242,7 +243,6 @@ def add(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    balance = [each.balance(tested, images) for each in heads]
     old_after = balance[0].old if len(tested.labels) else Top1(0, 0)
     new_after = balance[0].new
     change = Change.now(
@@ -250,7 +250,7 @@ def add(
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": kind, "left_out": parts[1].own is not None},
+        data={**(data or {}), "old_rows": kind, "left_out": not len(images.val.labels)},
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
@@ -260,36 +260,9 @@ def add(
         old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
-        left_out=parts[1].own is not None,
-        balance=tuple(balance),
+        left_out=not len(images.val.labels),
+        balance=balance,
     )
-
-
-class _Grown(NamedTuple):
-    """A head with rows for the new classes."""
-
-    head: Head
-    new_share: NewShare
-    start: Initialisation | None
-    """Of these rows; None if the head has no others."""
-
-    def answered(self, tested: FeatureSet, images: Source) -> tuple[Answered, Answered]:
-        """Return what old and new classes are measured on: held-out images, or left-out ones."""
-        names, found = self.head.class_names, self.start and self.start.left_out
-        assert names is not None
-        old, new = (Answered(rows.named(names)) for rows in (tested, images.val))
-        if self.start is None and not len(new.rows.labels):
-            new = Answered.of_first(images.train, self.head)
-        if found is not None and not len(old.rows.labels):
-            old = Answered.left_out(found, names, new=False)
-        if found is not None and not len(new.rows.labels):
-            new = Answered.left_out(found, names, new=True)
-        return old, new
-
-    def balance(self, tested: FeatureSet, images: Source) -> Balance:
-        """Return how well it knows old and new classes."""
-        old, new = (part.top1(self.head) for part in self.answered(tested, images))
-        return Balance(self.new_share, old, new)
 
 
 def _grown_heads(
@@ -299,7 +272,7 @@ def _grown_heads(
     tested: FeatureSet,
     config: AddConfig,
     observer: Observer,
-) -> tuple[list[_Grown], str]:
+) -> tuple[dict[NewShare, tuple[Head, LeftOut | None]], str]:
     """Return heads of an experiment of one task, and what stood for images of old classes.
 
     The first one is as asked for; others weigh the new images differently, if that costs little.
@@ -323,11 +296,12 @@ def _grown_heads(
     )
     compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
     shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
-    starts: list[Initialisation] = []
+    known: list[LeftOut | None] = []
 
     def listen(event: Event) -> None:
         if isinstance(event, Initialised):
-            starts.append(event.start)
+            found = event.start.left_out
+            known.append(found if found is None else found())
         observer(event)
 
     heads = grown_heads(
@@ -337,7 +311,7 @@ def _grown_heads(
         [study.changed({"new_share": share}) for share in shares],
         observer=listen,
     )
-    return [_Grown(*each) for each in zip(heads, shares, starts, strict=True)], kind
+    return dict(zip(shares, zip(heads, known, strict=True), strict=True)), kind
 
 
 def _check_first(

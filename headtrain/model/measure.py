@@ -4,26 +4,29 @@ A row of the head is computed from all images of its class. What it would answer
 it been computed without this image and those that repeat it, is known exactly where there is a
 closed form (`clinit.headtrain.start.left_out`): nothing is held out, and nothing is measured on
 what was learnt. Factor and shift, two numbers that all new rows share, and lambda stay as they are.
+
+A head with more columns answers so, if features have further numbers: what is to be added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Head, Top1
-from clinit.headtrain.array import slices, take, to_numpy
+from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.headtrain.array import take, to_numpy
 from clinit.headtrain.groups import groups_of, repeating
-from clinit.headtrain.start.scale import LeftOut
-from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import Judged
-from clinit.headtrain.study.parts import NewShare
-from clinit.headtrain.temperature import logits_of
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibration_set import CalibrationSet
+from clinit.headtrain.start.left_out import leave_one_out
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.start.scale import LOSS, LeftOut
+from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.study.parts import NewShare, Start
+from clinit.headtrain.temperature import Temperature, temperature_of
 
 
 class Balance(NamedTuple):
@@ -34,51 +37,62 @@ class Balance(NamedTuple):
     new: Top1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answered:
-    """Images with labels of a head, and logits that take the place of its last ones."""
+def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
+    """Return what a first head (`fit_head`, least squares) answers without each of its images.
 
-    rows: FeatureSet
-    own: Float[np.ndarray, "rows last"] | None = None
-    """None: the head answers."""
+    Images that repeat each other count as one: where there are some, the head differs a little.
+    """
+    assert head.origin is not None
+    rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
+    data = NewClasses(images.features, images.labels, rows, 0, head.num_classes, groups=groups)
+    sample, statistics = CalibrationSet.of(data, LOSS).judgeable, data.statistics()
+    solved = least_squares_head(statistics, lam)
+    logits = leave_one_out(Start(init="least-square"), solved, sample, statistics, lam)
+    return LeftOut(sample, logits / head.origin.get("temperature", 1.0))
+
+
+class Tests(NamedTuple):
+    """A head, and images of old and of new classes that it is measured on."""
+
+    head: Head
+    old: FeatureSet
+    new: FeatureSet
 
     @classmethod
-    def left_out(cls, found: LeftOut, names: tuple[str, ...], *, new: bool) -> Answered:
-        """Return the images of the new classes, or those of the old ones, with a name per row."""
-        data, labels = found.sample.data, found.sample.labels
-        chosen = (labels >= data.start) == new
-        features = to_numpy(take(data.features, found.sample.drawn[chosen]))
-        return cls(FeatureSet(features, labels[chosen], names), found.logits.cpu().numpy()[chosen])
+    def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Tests:
+        """Take images that are left out of new rows if none of the kind is held out.
 
-    @classmethod
-    def of_first(cls, images: FeatureSet, head: Head) -> Answered:
-        """Return the images of a least-square head of theirs alone (`fit_head`)."""
-        assert head.origin is not None
-        statistics = ClassStatistics.of(
-            images.features, images.labels, num_classes=head.num_classes
-        )
-        judged = Judged.of(images.features, images.labels, statistics, repeating(groups_of(images)))
-        kept = np.zeros(len(images.labels), dtype=bool)
-        kept[judged.drawn] = True
-        logits = judged.logits(head.origin["lam"]) / head.origin.get("temperature", 1.0)
-        return cls(images.part(kept), logits)
+        Args:
+            head: With a row for each class, the new ones last.
+            found: What is known of left-out images.
+            old: Held-out images of old classes.
+            new: Held-out images of new classes.
+        """
+        assert head.class_names is not None
+        old, new = (rows.named(head.class_names) for rows in (old, new))
+        if found is None or (len(old.labels) and len(new.labels)):
+            return cls(head, old, new)
+        start = found.sample.data.start
+        adds = np.eye(head.num_classes, dtype=np.float32)[:, start:]
+        wide = replace(head, weight=np.concatenate([head.weight, adds], axis=1))
+        is_new, gaps = found.sample.labels >= start, found.logits.cpu().numpy()
+        parts = []
+        for held, chosen in ((old, ~is_new), (new, is_new)):
+            features, labels = held.features[:].astype(np.float32), held.labels
+            added = np.zeros((len(labels), len(adds.T)))
+            if not len(labels):
+                rows = take(found.sample.data.features, found.sample.drawn[chosen])
+                features, labels = to_numpy(rows).astype(np.float32), found.sample.labels[chosen]
+                added = gaps[chosen] - (features @ head.weight.T + head.bias)[:, start:]
+            together = np.concatenate([features, added.astype(np.float32)], axis=1)
+            parts.append(FeatureSet(together, labels, head.class_names))
+        return cls(wide, *parts)
 
-    def top1(self, head: Head) -> Top1:
-        """Return the accuracy over all classes of the head."""
-        labels, correct = self.rows.labels, 0
-        numbers = np.arange(len(labels))
-        for part in slices(len(labels)):
-            logits = logits_of(head, self.rows, numbers[part], self.own)
-            correct += int((logits.argmax(axis=1) == labels[part]).sum())
-        return Top1(correct, len(labels))
+    def balance(self, new_share: NewShare) -> Balance:
+        """Return how well the head knows both."""
+        return Balance(new_share, accuracy(self.head, self.old), accuracy(self.head, self.new))
 
-
-def joined(parts: Sequence[Answered], names: tuple[str, ...]) -> Answered:
-    """Return images one behind the other."""
-    widths = [part.own.shape[1] for part in parts if part.own is not None]
-    own = [
-        np.full((len(part.rows.labels), *widths[:1]), np.nan) if part.own is None else part.own
-        for part in parts
-    ]
-    rows = FeatureSet.joined([part.rows for part in parts], names)
-    return Answered(rows, np.concatenate(own) if widths else None)
+    def temperature(self) -> Temperature | None:
+        """Return the temperature of the head for all images."""
+        both = FeatureSet.joined([self.old, self.new], self.new.class_names)
+        return temperature_of(self.head, both)

@@ -33,7 +33,7 @@ Images of a class that came later and has one image do not judge: its row was co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -96,8 +96,8 @@ class Initialisation:
     init: str | None = None
     """What the rows of a first task without base classes are; None for all others, which are what
     the settings name."""
-    left_out: LeftOut | None = None
-    """What the rows are calibrated on, at their scale; None unless that is left out of them."""
+    left_out: Callable[[], LeftOut] | None = None
+    """Returns answers to left-out data; None if there is no way but to compute all anew."""
 
     def facts(self) -> Initialisation:
         """Return all but the rows and answers, which would hold memory of the device."""
@@ -334,7 +334,7 @@ def _calibrated(
     sample: CalibrationSet,
     statistics: ClassStatistics | None,
     kept: Any | None,
-) -> tuple[Calibration | None, LeftOut | None]:
+) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
     """Return the factor and the shift of the least loss; None if the factor is not positive."""
     rows, leaves_out = raw.rows, _leaves_out(start)
     if leaves_out:
@@ -348,7 +348,7 @@ def _calibrated(
     if found.factor <= 0:
         return None, None
     scaled = found.factor * logits + found.shift + (0.0 if bias is None else bias)
-    return found, LeftOut(sample, scaled) if leaves_out else None
+    return found, partial(LeftOut, sample, scaled) if leaves_out else None
 
 
 def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:

@@ -41,10 +41,10 @@ good ridge parameter", Technometrics 21(2), 1979.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import (
@@ -59,7 +59,7 @@ from clinit.headtrain.array import (
 from clinit.headtrain.groups import draw_per_class, one_of_each
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
-from clinit.headtrain.statistics.leave_one_out import Unit, blocks_of
+from clinit.headtrain.statistics.leave_one_out import blocks_of
 from clinit.headtrain.statistics.solve import LambdaPath
 
 Measure = Literal[
@@ -188,59 +188,29 @@ def leave_one_out_curve(
         groups: Of rows that repeat each other, which are left out together; the others of their
             class then keep their weights. None: no row does.
     """
-    judged = Judged.of(features, labels, statistics, groups)
+    path = LambdaPath.of(statistics)
     lams = default_lams(statistics) if lams is None else lams
-    weights = statistics.weights[labels[judged.drawn]]
-    truth = np.eye(statistics.num_classes)[labels[judged.drawn]]
+    order = np.argsort(labels, kind="stable")
+    spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
+    drawn = np.sort(order[spaced])
+    reweighted = np.full(statistics.num_classes, statistics.weighting == "class")
+    if groups is not None:
+        reweighted &= np.bincount(labels, minlength=len(reweighted)) == np.bincount(
+            one_of_each(labels, groups), minlength=len(reweighted)
+        )
+    blocks, places = blocks_of(labels, drawn, reweighted, groups)
+    coordinates = [path.coordinates(float64_of(take(features, block.all_rows))) for block in blocks]
+    weights = statistics.weights[labels[drawn]]
+    truth = np.eye(statistics.num_classes)[labels[drawn]]
     errors = []
     for lam in lams:
-        gaps = judged.logits(lam) - truth
+        parts = [
+            to_numpy(path.left_out(rows, labels, lam, block))
+            for block, rows in zip(blocks, coordinates, strict=True)
+        ]
+        gaps = np.concatenate(parts)[places] - truth
         errors.append(float(weights @ (gaps**2).sum(axis=1) / weights.sum() / 2))
     return LambdaCurve(lams, tuple(errors), "leave-one-out error")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """Rows that are left out of a least-square head, evenly spread over those sorted by class."""
-
-    path: LambdaPath
-    labels: Int[np.ndarray, " all"]
-    drawn: Int[np.ndarray, " rows"]
-    """Their numbers, ascending."""
-    places: Int[np.ndarray, " rows"]
-    """Their places in the blocks joined."""
-    blocks: list[tuple[Unit, Any]]
-    """Rows in blocks, and their coordinates."""
-
-    @classmethod
-    def of(
-        cls,
-        features: FeatureRows,
-        labels: Int[np.ndarray, " rows"],
-        statistics: ClassStatistics,
-        groups: Int[np.ndarray, " rows"] | None = None,
-    ) -> Judged:
-        """Choose at most `MOST_ROWS` rows; arguments as in `leave_one_out_curve`."""
-        path, order = LambdaPath.of(statistics), np.argsort(labels, kind="stable")
-        spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
-        drawn = np.sort(order[spaced])
-        reweighted = np.full(statistics.num_classes, statistics.weighting == "class")
-        if groups is not None:
-            reweighted &= np.bincount(labels, minlength=len(reweighted)) == np.bincount(
-                one_of_each(labels, groups), minlength=len(reweighted)
-            )
-        units, places = blocks_of(labels, drawn, reweighted, groups)
-        blocks = [
-            (unit, path.coordinates(float64_of(take(features, unit.all_rows)))) for unit in units
-        ]
-        return cls(path, labels, drawn, places, blocks)
-
-    def logits(self, lam: float) -> Float[np.ndarray, "rows classes"]:
-        """Return what the head answers for each row if it is solved without it, or its group."""
-        parts = [
-            to_numpy(self.path.left_out(rows, self.labels, lam, unit)) for unit, rows in self.blocks
-        ]
-        return np.concatenate(parts)[self.places]
 
 
 def generalised_curve(

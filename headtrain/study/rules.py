@@ -34,12 +34,7 @@ PER_HEAD = (
     *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
 """Settings in which the heads of one bank may differ; they share all others."""
-LATER: Mapping[str, Any] = {
-    "old_rows": "stored",
-    "anchor": "none",
-    "anchor_strength": "auto",
-    "new_share": "classes",
-}
+LATER = {"old_rows": "stored", "anchor": "none", "anchor_strength": "auto", "new_share": "classes"}
 """Settings that earlier versions had not, and what they are where records and identities do not
 name them."""
 PLACES = ("device",)
