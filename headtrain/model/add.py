@@ -50,7 +50,7 @@ from clinit.words import examples
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted: of 3 to 50 classes of 1 to 20 images it knows up to
 3 points more than `logistic`, which needs a second image of a class."""
-SHARES: tuple[NewShare, ...] = ("classes", 0.02, 0.05, 0.1, 0.2, 0.5)
+SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
 """Weights of new images that are compared."""
 
 

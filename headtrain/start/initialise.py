@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import as_type, library, namespace, select, take
+from clinit.headtrain.array import as_type, library, namespace, take
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import Objective, fit, minimise
 from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw, joined
-from clinit.headtrain.start.left_out import in_sample
+from clinit.headtrain.start.left_out import computed_again
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.start.scale import Initialisation, LeftOut, scaled
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
@@ -96,40 +94,15 @@ def initialise(
     assert sample is not None
     with watch.phase("fit"):
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
-        again = replace(start, lam=lam) if lam is not None else start
-        left_out = partial(refitted, again, sample, end.rows, loss, travel)
-        return replace(found, left_out=left_out, **end._asdict())
+    judged = sample.judgeable
 
+    def again(fewer: NewClasses) -> Rows:
+        return initialise(replace(start, lam=lam), fewer, loss=loss, travel=travel).rows
 
-def refitted(start: Start, sample: CalibrationSet, rows: Rows, loss: str, travel: float) -> LeftOut:
-    """Return what fitted rows answer to new images without which they are computed again.
+    def left_out() -> LeftOut:
+        return LeftOut(judged, computed_again(judged, again, PARTS))
 
-    Groups of images are left out in `PARTS` parts: one by one if there are no more of them. Old
-    ones are not left out.
-
-    Args:
-        start: How rows start, at one lambda.
-        sample: The data, and all logits that stay fixed.
-        rows: The rows computed from all images.
-        loss: As of `initialise`.
-        travel: As of `initialise`.
-    """
-    data, sample = sample.data, sample.judgeable
-    groups = np.arange(len(data.labels)) if data.groups is None else data.groups
-    pairs = np.stack([data.labels, groups], axis=1)
-    leaves = (data.labels >= data.start) & (data.counts[data.labels] > 1)
-    parts = np.full(len(data.labels), PARTS)
-    parts[leaves] = np.unique(pairs[leaves], axis=0, return_inverse=True)[1].reshape(-1) % PARTS
-    logits = sample.logits(in_sample(rows))
-    for part in np.unique(parts[leaves]):
-        kept, judged = np.flatnonzero(parts != part), parts[sample.drawn] == part
-        fewer = replace(
-            data, features=select(data.features, kept), labels=data.labels[kept],
-            groups=None if data.groups is None else data.groups[kept],
-        )  # fmt: skip
-        found = initialise(start, fewer, loss=loss, travel=travel).rows
-        logits[torch.from_numpy(judged)] = sample.subset(judged).logits(in_sample(found))
-    return LeftOut(sample, logits)
+    return replace(found, left_out=left_out, **end._asdict())
 
 
 def choose_lambda(
