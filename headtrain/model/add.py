@@ -31,7 +31,7 @@ from clinit.headtrain.model.images import (
     measured,
     old_features,
 )
-from clinit.headtrain.model.measure import Balance, Tests, first_left_out
+from clinit.headtrain.model.measure import Balance, Examined, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
@@ -226,7 +226,7 @@ def add(
         kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
     head = heads[config.new_share][0]
     assert head.class_names is not None
-    tests = {share: Tests.of(*each, tested, images.val) for share, each in heads.items()}
+    tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
     balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
     found = None
     # Rows of one kind alone say little of the others, where there are others.

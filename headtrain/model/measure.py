@@ -51,7 +51,7 @@ def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
     return LeftOut(sample, logits / head.origin.get("temperature", 1.0))
 
 
-class Tests(NamedTuple):
+class Examined(NamedTuple):
     """A head, and images of old and of new classes that it is measured on."""
 
     head: Head
@@ -59,7 +59,7 @@ class Tests(NamedTuple):
     new: FeatureSet
 
     @classmethod
-    def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Tests:
+    def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Examined:
         """Take images that are left out of new rows if none of the kind is held out.
 
         Args:

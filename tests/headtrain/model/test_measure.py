@@ -9,7 +9,7 @@ from clinit.extract.cache.head import Top1, accuracy
 from clinit.headtrain.events import Event, Initialised
 from clinit.headtrain.model.add import SHARES, add
 from clinit.headtrain.model.export import export_run
-from clinit.headtrain.model.measure import Tests, first_left_out
+from clinit.headtrain.model.measure import Examined, first_left_out
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
@@ -94,7 +94,7 @@ def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
     )
     head, _ = fit_head(Source(single, single.nothing()), "ridge")
     nothing = single.nothing()
-    found = Tests.of(head, first_left_out(single, head), nothing, nothing)
+    found = Examined.of(head, first_left_out(single, head), nothing, nothing)
     assert head.origin is not None
     assert found.new.labels.tolist() == images.labels.tolist()  # no image of the class of one
     logits = []
@@ -111,8 +111,8 @@ def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None
     images = photographs()
     head, _ = fit_head(Source(images, images.nothing()), "ridge")
     held = images.part(np.arange(len(images.labels)) % 2 == 0)
-    plain = Tests.of(head, None, held, held)
+    plain = Examined.of(head, None, held, held)
     assert plain.head is head
-    mixed = Tests.of(head, first_left_out(images, head), held, images.nothing())
+    mixed = Examined.of(head, first_left_out(images, head), held, images.nothing())
     assert mixed.balance("auto").old == accuracy(head, held) == plain.balance("auto").new
     assert len(mixed.new.labels) == len(images.labels)
