@@ -224,11 +224,11 @@ def add(
         first, _ = fit_head(images, FIRST_FIT)
         heads = {config.new_share: (first, first_left_out(images.train, first))}
         kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
-    head = heads[config.new_share][0]
+    head, answers = heads[config.new_share]
     assert head.class_names is not None
     tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
     balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
-    found = None
+    is_left_out, found = answers is not None and not len(images.val.labels), None
     # Rows of one kind alone say little of the others, where there are others.
     if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
         found = own.temperature()
@@ -250,7 +250,7 @@ def add(
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": kind, "left_out": not len(images.val.labels)},
+        data={**(data or {}), "old_rows": kind, "left_out": is_left_out},
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
@@ -260,7 +260,7 @@ def add(
         old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
-        left_out=not len(images.val.labels),
+        left_out=is_left_out,
         balance=balance,
     )
 
@@ -294,14 +294,15 @@ def _grown_heads(
         start=Start(init=config.init, new_share=config.new_share),
         training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
+    is_held_out = len(tested.labels) and len(images.val.labels)
     compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
     shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
     known: list[LeftOut | None] = []
 
     def listen(event: Event) -> None:
         if isinstance(event, Initialised):
-            found = event.start.left_out
-            known.append(found if found is None else found())
+            answers = None if is_held_out or config.iterations else event.start.left_out
+            known.append(answers and answers())
         observer(event)
 
     heads = grown_heads(

@@ -35,16 +35,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import (
-    Cholesky,
-    as_tensor,
-    as_type,
-    beside,
-    namespace,
-    select,
-    take,
-    to_numpy,
-)
+from clinit.headtrain.array import Cholesky, as_tensor, as_type, beside, namespace, take, to_numpy
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibration_set import CalibrationSet, Logits, joined
 from clinit.headtrain.start.new_rows import (
@@ -131,7 +122,7 @@ def computed_again(
     for part in np.unique(parts[sample.drawn]):
         kept, judged = np.flatnonzero(parts != part), parts[sample.drawn] == part
         groups_kept = None if data.groups is None else data.groups[kept]
-        features = select(data.features, kept)
+        features = take(data.features, kept)
         fewer = replace(data, features=features, labels=data.labels[kept], groups=groups_kept)
         rows, asked = rows_of(fewer).on_host(), take(data.features, sample.drawn[judged])
         logits[judged] = to_numpy(asked) @ rows.weight.T + rows.bias

@@ -186,12 +186,7 @@ class Start(Part):
         "Logits that `calibrated` looks at: those that an image gets from rows computed without"
         " it, or those of the rows themselves.",
     )
-    new_share: NewShare = setting(
-        "auto",
-        NEW_SHARE,
-        above=0,
-        most=0.99,
-    )
+    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99)
     # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
     # per class; before the first one, weaker ones do better with many rows.
     fit_ridge: float = setting(

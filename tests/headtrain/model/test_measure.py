@@ -56,7 +56,8 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
         if isinstance(event, Initialised):
             starts.append(event.start)
 
-    added = add(model, Source(new, new.nothing()), AddConfig(), observer=observe)
+    config = AddConfig(init="least-square")
+    added = add(model, Source(new, new.nothing()), config, observer=observe)
     old, _ = old_rows("auto", model.head, model.memory, new)
     both = FeatureSet(
         np.concatenate([old.features, new.features]),
@@ -67,13 +68,13 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     for start, found in zip(starts, added.balance, strict=True):
         assert start.lam is not None
         assert start.left_out is not None
-        logits = []
+        known, logits = start.left_out(), []
         for row, group in zip(new.features.astype(np.float64), new.groups, strict=True):
             answers = solved(both, int(group), start.lam, 8)[5:] @ np.append(row, 1.0)
             fixed = model.head.weight @ row + model.head.bias
             logits.append(np.append(fixed, start.factor * answers + start.shift))
-        is_new = start.left_out.sample.labels >= 5
-        np.testing.assert_allclose(start.left_out.logits[is_new], np.array(logits)[:, 5:], 1e-6)
+        is_new = known.sample.labels >= 5
+        np.testing.assert_allclose(known.logits[is_new], np.array(logits)[:, 5:], 1e-6, 1e-6)
         right = int((np.argmax(logits, axis=1) == new.labels + 5).sum())
         assert found.new == Top1(right, len(new.labels))
     assert [each.new_share for each in added.balance] == ["auto", *SHARES]
