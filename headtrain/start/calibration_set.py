@@ -193,9 +193,10 @@ def share_of(data: NewClasses, new_share: NewShare) -> float | None:
     """Return the weight of all new rows together; None if it is that of their classes."""
     present = data.counts > 0
     of_classes = float(present[data.start :].sum() / present.sum())
-    if new_share == "auto":
-        new_share = max(NEW_SHARE, of_classes)
-    return None if new_share in ("classes", of_classes) or of_classes in (0, 1) else new_share
+    if new_share == "classes" or of_classes in (0, 1):
+        return None
+    found = max(NEW_SHARE, of_classes) if new_share == "auto" else new_share
+    return None if found == of_classes else found
 
 
 def _weights(

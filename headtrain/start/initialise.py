@@ -97,7 +97,8 @@ def initialise(
     judged = sample.judgeable
 
     def again(fewer: NewClasses) -> Rows:
-        return initialise(replace(start, lam=lam), fewer, loss=loss, travel=travel).rows
+        chosen = start if lam is None else replace(start, lam=lam)
+        return initialise(chosen, fewer, loss=loss, travel=travel).rows
 
     def left_out() -> LeftOut:
         return LeftOut(judged, computed_again(judged, again, PARTS))

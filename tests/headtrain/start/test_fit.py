@@ -123,6 +123,7 @@ def test_left_out_images_are_answered_by_rows_that_are_fitted_to_nine_tenths() -
     data = replace(data, groups=np.arange(200) // 2 * 10 + data.labels)  # some pairs are one
     found = initialise(start, data)
     assert found.left_out is not None
+    assert found.lam is not None
     known = found.left_out()
     assert data.groups is not None
     kinds = sorted({*zip(data.labels.tolist(), data.groups.tolist(), strict=True)})
