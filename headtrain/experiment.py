@@ -136,7 +136,13 @@ def run_experiment(
 
 
 def grown_heads(
-    head: Head, old: Source, new: Source, studies: Sequence[Study], *, observer: Observer = ignore
+    head: Head,
+    old: Source,
+    new: Source,
+    studies: Sequence[Study],
+    *,
+    came_with: int,
+    observer: Observer = ignore,
 ) -> list[Head]:
     """Return heads with rows for the classes of `new` too; nothing is recorded.
 
@@ -145,6 +151,7 @@ def grown_heads(
         old: Rows that stand for their images; it may have none.
         new: Features of the classes that arrive.
         studies: How the rows start and what trains them, by gradients; as in `run_experiment`.
+        came_with: The first rows of the head, which no earlier call has added; at least one.
         observer: Called with each event as it happens.
 
     Raises:
@@ -154,6 +161,7 @@ def grown_heads(
     scenario = build_scenario(old, new, head, studies[0].stream)
     plan = TaskPlan(scenario, studies[0])
     method = GradientHeads(scenario, plan, head, studies)
+    method.came_with = came_with
     learner = Learner(scenario, plan, studies, method, observer)
     with torch.no_grad():
         learner.learn()

@@ -294,6 +294,8 @@ def _grown_heads(
         start=Start(init=config.init, new_share=config.new_share),
         training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
+    tasks = left.facts.tasks
+    base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     is_held_out = len(tested.labels) and len(images.val.labels)
     compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
     shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
@@ -310,6 +312,7 @@ def _grown_heads(
         Source(rows, tested),
         Source(images.train, images.val),
         [study.changed({"new_share": share}) for share in shares],
+        came_with=base or len(tasks),
         observer=listen,
     )
     return dict(zip(shares, zip(heads, known, strict=True), strict=True)), kind

@@ -304,7 +304,7 @@ def fit(
     rows_per_class = float(data.counts[data.start :].mean())
     classes = float(len(np.unique(sample.labels)))
     if sample.new_share is not None:  # as many as would give a new one its weight
-        classes = (data.stop - data.start) / sample.new_share
+        classes = (data.stop - data.came_with) / sample.new_share
     strength = ridge / (classes * rows_per_class)
     values: list[float] = []
 

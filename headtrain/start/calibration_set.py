@@ -192,7 +192,7 @@ def mean_variance(moments: Float[Any, "2 columns"]) -> float:
 def share_of(data: NewClasses, new_share: NewShare) -> float | None:
     """Return the weight of all new rows together; None if it is that of their classes."""
     present = data.counts > 0
-    of_classes = float(present[data.start :].sum() / present.sum())
+    of_classes = float(present[data.came_with :].sum() / present.sum())
     if new_share == "classes" or of_classes in (0, 1):
         return None
     found = max(NEW_SHARE, of_classes) if new_share == "auto" else new_share
@@ -208,7 +208,8 @@ def _weights(
         shares = data.shares[drawn]
         means = np.bincount(labels, shares) / np.maximum(1, np.bincount(labels))
         weights = np.asarray(weights * shares / means[labels])
-    if new_share is not None and (is_new := labels >= data.start).any():
+    is_new = labels >= data.came_with
+    if new_share is not None and 0 < np.count_nonzero(is_new) < len(is_new):
         for side, share in ((is_new, new_share), (~is_new, 1 - new_share)):
             weights[side] *= share / weights[side].sum()
     return weights

@@ -151,7 +151,10 @@ def learnt_scale(
     old = to_numpy(sample.data.pretrained.weight)
     try:
         stage = _Stage(sample.data, start, raw.lam)
-        episodes = list(stage.episodes(sample.new_share)) if old.any() else []
+        weight, new = sample.new_share, sample.data.stop - sample.data.start
+        if weight is not None:
+            weight *= new / (sample.data.stop - sample.data.came_with)
+        episodes = list(stage.episodes(weight)) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:
@@ -190,8 +193,8 @@ class _Stage:
         self.head, self.features = data.head.on_host(), features[order]
         self.labels = data.labels[drawn][order]
 
-    def episodes(self, new_share: float | None) -> Iterator[Episode]:
-        """Yield all episodes; none if no two classes have two rows."""
+    def episodes(self, weight: float | None) -> Iterator[Episode]:
+        """Yield all episodes, `weight` that of the playing classes; none if too few can play."""
         counts = np.bincount(self.labels)
         present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
         new = self.data.stop - self.data.start
@@ -202,7 +205,7 @@ class _Stage:
         for _ in range(CASTS if playing else 0):
             cast = np.sort(rng.choice(several, playing, replace=False))
             for rows, judges, target in self._played(cast, rng):
-                yield self._judged(rows, judges, target, cast, new_share or share, logits)
+                yield self._judged(rows, judges, target, cast, weight or share, logits)
 
     def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
         """Yield the rows of the episodes of a cast, and the numbers and targets of their judges.

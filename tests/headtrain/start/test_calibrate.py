@@ -170,5 +170,9 @@ def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
 ) -> None:
     data = replace(arrival(), features=np.ones((len(labels), DIM)), labels=np.array(labels))
     assert share_of(data, given) == expected
+    # Classes that came before, but after the base, have their part of it.
+    later = replace(arrival(), base=OLD - 1)
+    weights = CalibrationSet.of(later, LOSSES["ce"], 0.4).weight.numpy()
+    assert weights[later.labels >= OLD - 1].sum() == pytest.approx(0.4)
     many = replace(data, labels=np.array([*range(30), 31]), start=30, stop=32)
     assert share_of(many, "auto") == NEW_SHARE
