@@ -34,14 +34,14 @@ class Imported(str):
     __slots__ = ()
 
     @classmethod
-    def of(cls, given: str | Callable[..., Any]) -> str:
+    def of(cls, given: str | Callable[..., Any], group: str = "clinit.starts") -> str:
         """Return the import path and digest of a function; any other word as it is.
 
         A path with a digest, as records hold it, is neither imported nor compared: see `load`.
 
         Args:
-            given: The function, its path `package.module:function`, or the name of an entry point
-                of the group `clinit.starts`.
+            given: The function, its path `package.module:function`, or the name of an entry point.
+            group: The group of such entry points.
 
         Raises:
             ExperimentError: If the function cannot be imported or called.
@@ -49,7 +49,7 @@ class Imported(str):
         if callable(given):
             given = f"{given.__module__}:{getattr(given, '__qualname__', type(given).__name__)}"
         if ":" not in given:
-            points = entry_points(group="clinit.starts", name=given)
+            points = entry_points(group=group, name=given)
             given = next((point.value for point in points), given)
         if ":" not in given or "@" in given:
             return cls(given) if ":" in given else given
@@ -94,7 +94,7 @@ class Imported(str):
         if not callable(function):
             raise ExperimentError(
                 f"{self.path} is no function but {type(function).__name__}",
-                remedy="Give a function of (features, labels, head, statistics).",
+                remedy="Give a function: docs/extend.md shows what it is called with.",
             )
         return function, digest
 
@@ -147,6 +147,8 @@ class Setting:
     """The default in words there, if it is another."""
     panel: str | None = None
     """Heading that the help puts it under; default: that of its part."""
+    group: str = ""
+    """Entry points by which packages offer functions for it."""
     of_heads: bool = False
     """Whether it means something where the head learns alone, and there only."""
     name: str = ""
@@ -204,7 +206,8 @@ class Setting:
     def taken(self, value: Any) -> Any:
         """Return a value as the field holds it: a list as a tuple, a whole number as a float."""
         if Imported in self.types and value not in self.words:
-            return Imported.of(value) if isinstance(value, str) or callable(value) else value
+            known = isinstance(value, str) or callable(value)
+            return Imported.of(value, self.group) if known else value
         if isinstance(value, list) and self.items:
             return tuple(float(each) if self.items is float else each for each in value)
         if isinstance(value, int) and not isinstance(value, bool) and float in self.types:

@@ -14,6 +14,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.efficiency import Reading, gain
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
@@ -276,6 +277,15 @@ class Runs:
     def evaluations(self) -> pl.DataFrame:
         """Correct counts: run, task, iteration, row (of the head), correct, total."""
         return self._named([run.record.evaluations for run in self.report.runs])
+
+    @property
+    def predictions(self) -> pl.DataFrame:
+        """Each test image at the end of each task: run, task, row, image, predicted (head rows).
+
+        Raises:
+            RecordError: If a record of an earlier version does not hold them.
+        """
+        return self._named([predictions(run.record) for run in self.report.runs])
 
     @property
     def points(self) -> pl.DataFrame:

@@ -95,6 +95,8 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
     elif _is_mixed(each):
         kind = str
         metavar = "|".join(("NUMBER" if float in each.types else "INTEGER", *words))
+    elif is_open and not several:
+        kind, metavar = str, "|".join((*words, "MODULE:FUNCTION"))
     elif several:
         # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
         closed = words and not is_open

@@ -210,10 +210,15 @@ def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
     """Name a run by its method, where it is not rehearsal, its start, and settings `varied`."""
     words = [] if settings["method"] == "rehearsal" else [settings["method"]]
     if "init" in settings:
-        words.append(settings["init"].partition("@")[0].replace(":", "."))  # of functions: a path
+        words.append(_word(settings["init"]))
         words += [] if settings["init"] == "random" else [settings["scale"]]
-    named = [f"{name.replace('_', '-')}={settings[name]}" for name in varied if name in settings]
-    return "-".join([*words, *named])
+    known = [name for name in varied if name in settings]
+    return "-".join([*words, *(f"{k.replace('_', '-')}={_word(settings[k])}" for k in known)])
+
+
+def _word(value: Any) -> str:
+    """Return a value as names of runs have it: a function as its path, without the digest."""
+    return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
