@@ -33,9 +33,6 @@ import enum
 
 import numpy as np
 
-MAX_SEED = 2**32 - 1
-"""Larger seeds would take two words and could meet the draws of another seed."""
-
 
 class Draw(enum.IntEnum):
     """What is drawn at random; the numbers are part of every stored result."""

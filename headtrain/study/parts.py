@@ -20,6 +20,7 @@ Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
 Correct = Literal["none", "wa", "bic"]
+RateSchedule = Literal["constant", "linear", "one-cycle"]
 AnchorKind = Literal["none", "l2", "moments"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
@@ -32,6 +33,7 @@ INITS: tuple[str, ...] = get_args(Init)
 SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 MAX_SEED = 2**32 - 1
+"""Larger seeds would take two words and could meet the draws of another seed."""
 
 LOSS = "Training loss: cross entropy, squared error or squentropy."
 DEVICE = "Device to compute on; auto takes CUDA where there is one."
@@ -159,6 +161,7 @@ class Start(Part):
     init: Init | Imported | Callable[..., Any] = setting(
         "least-square",
         "Initialisation of the rows of new classes, or a function that returns them.",
+        group="clinit.starts",
     )
     # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
     # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
@@ -263,14 +266,24 @@ class Training(Part):
     """Loss, optimizer, arithmetic, and what is corrected afterwards."""
 
     panel: ClassVar[str] = "Training"
-    loss: Loss = setting("ce", LOSS)
+    loss: Loss | Imported | Callable[..., Any] = setting(
+        "ce",
+        f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
+        group="clinit.losses",
+    )
     lr: float | None = setting(
         None,
-        "Learning rate of AdamW; it is constant.",
+        "Learning rate of AdamW, the largest of its schedule.",
         above=0,
         otherwise="1e-3",
         top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
         top_otherwise="1.5e-3; ewc: 8e-4",
+    )
+    schedule: RateSchedule = setting(
+        "constant",
+        "Learning rate over the updates of a task: constant, falling to 0 (linear), or rising over"
+        " the first 30 % and falling to 0 by cosines (one-cycle).",
+        of_heads=True,
     )
     weight_decay: float = setting(
         0.05,
@@ -304,7 +317,7 @@ class Training(Part):
     precision: Precision = setting(
         "float32",
         PRECISION,
-        top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
+        top_help=TOP_PRECISION,
     )
     device: Device = setting("auto", DEVICE)
 

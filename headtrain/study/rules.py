@@ -33,7 +33,7 @@ PER_HEAD = (
     *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
 """Settings in which the heads of one bank may differ; they share all others."""
-LATER = ("old_rows", "anchor", "anchor_strength")
+LATER = ("old_rows", "anchor", "anchor_strength", "schedule")
 """Settings that records and identities name if they are not at their default: earlier versions had
 none of them."""
 PLACES = ("device",)
@@ -67,7 +67,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
-    *("anchor", "anchor_strength"),
+    *("anchor", "anchor_strength", "schedule"),
 )
 
 By = Literal["method", "start"]
@@ -145,7 +145,7 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class means are means of features"
     if study.stream.iterations == 0:
-        trained = ("lr", "weight_decay", "precision", "anchor", "anchor_strength")
+        trained = ("lr", "schedule", "weight_decay", "precision", "anchor", "anchor_strength")
         yield trained, "--iterations 0: nothing is trained"
 
 

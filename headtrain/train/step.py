@@ -62,7 +62,7 @@ class AdamW:
         """What it remembers: means of gradients and of their squares, numbers of steps."""
         return [*self._moments, *self._squares, *self._steps]
 
-    def step(self, share: float = 1.0) -> None:
+    def step(self, share: float | Tensor = 1.0) -> None:
         """Do one step, with this share of the learning rate. Nothing waits for the device."""
         adamw(
             self._parameters,
@@ -189,7 +189,7 @@ class Updates:
         self,
         features: Float[Tensor, "batch dim"],
         labels: Int[Tensor, " batch"],
-        share: float = 1.0,
+        share: float | Tensor = 1.0,
     ) -> Float[Tensor, "batch heads"]:
         """Do one update on the mean loss of a batch; return the losses before it.
 
@@ -201,7 +201,7 @@ class Updates:
         self.update(share)
         return self.losses
 
-    def update(self, share: float = 1.0) -> None:
+    def update(self, share: float | Tensor = 1.0) -> None:
         """Do one update on what `features` and `labels` hold; fill `losses`."""
         with products_in(self._precision):
             self._products.read(self.features)
@@ -244,7 +244,7 @@ class _HeadGroup:
             if anchor is not None
         ]  # fmt: skip
 
-    def update(self, products: Products, share: float) -> None:
+    def update(self, products: Products, share: float | Tensor) -> None:
         """Do one update on the batch that `products` has read, with a share of the rates."""
         products.logits(self._weight, self._bias, out=self._logits)
         shape = (*self._labels.shape, -1)
