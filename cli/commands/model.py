@@ -21,11 +21,9 @@ from clinit.cli.frame.model_source import (
     ModelOut,
     NetworkOptions,
     check_model,
-    check_onnx_out,
     check_out,
-    check_source,
     command_data,
-    open_source,
+    opened,
     takes_network,
 )
 from clinit.cli.frame.options import AsJson, Output, OutputFormat, Overwrite
@@ -91,17 +89,9 @@ def add(
 
     clinit add scenes/ photographs/ --out scenes2/
     """
-    check_source(paths, network)
-    check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.add import add_images
+    with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, job):
+        from clinit.headtrain.model.add import add_images
 
-    if onnx:
-        from clinit.headtrain.model.onnx import check_installed
-
-        check_onnx_out(out)
-        check_installed()
-    with claimed_file(out):
-        model, job = open_source(paths, network, out, overwrite=overwrite)
         added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx)
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
@@ -169,14 +159,11 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    check_source(paths, network)
     if out.suffix == ".safetensors":
         raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
-    check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.images import remember_images
+    with opened(paths, network, out, overwrite=overwrite) as (model, job):
+        from clinit.headtrain.model.images import remember_images
 
-    with claimed_file(out):
-        model, job = open_source(paths, network, out, overwrite=overwrite)
         found = remember_images(model, job, config)
     facts, memory = found.facts, found.memory
     assert memory is not None
@@ -258,8 +245,9 @@ def _changed(
     """Write the model at `path` to `out` after a change of its classes; return it."""
     check_model(path)
     check_out(out, overwrite=overwrite)
-    from clinit.headtrain.model.files import open_model, write_model
     from clinit.headtrain.model.images import check_apart
+    from clinit.headtrain.model.reading import open_model
+    from clinit.headtrain.model.writing import write_model
 
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(path, device="cpu")
@@ -280,7 +268,7 @@ def show(
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
-    from clinit.headtrain.model.files import memory_of, read_facts
+    from clinit.headtrain.model.reading import memory_of, read_facts
 
     with doing("Reading the model …"):
         facts = read_facts(model)

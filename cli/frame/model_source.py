@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame import completion
-from clinit.cli.frame.claim import tell_replaced
+from clinit.cli.frame.claim import claimed_file, tell_replaced
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
 from clinit.cli.frame.progress import doing
@@ -72,7 +71,6 @@ _OPTIONS = {
             "backbone": option(
                 str | None,
                 "timm's name of it.",
-                autocompletion=completion.backbones,
             ),
             "head_classes": option(
                 str | None,
@@ -115,7 +113,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         )
     check_writable(out)
     if out.exists() or out.is_symlink():
-        from clinit.headtrain.model.files import check_free
+        from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
     tell_replaced([out], overwrite=overwrite)
@@ -138,9 +136,21 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
                 option = name.replace("_", "-")
                 raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
         check_model(paths[0], paths[1:])
-    if not paths[-1].is_dir():
+    check_images(paths[-1])
+
+
+def check_file(path: Path, kind: str) -> None:
+    """Check that a table or a page can be written to a file of this kind, such as `csv`."""
+    if path.suffix != f".{kind}":
+        raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {path}")
+    check_writable(path, f"--{kind}")
+
+
+def check_images(path: Path) -> None:
+    """Check that there is a folder, which may hold images."""
+    if not path.is_dir():
         raise ManifestError(
-            f"no folder of images at {paths[-1]}",
+            f"no folder of images at {path}",
             remedy="Give a folder that holds a folder of images for each class.",
         )
 
@@ -173,29 +183,62 @@ def _looks_like_model(path: Path) -> bool:
     return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
 
 
-def open_source(
-    paths: Sequence[Path], network: NetworkOptions, out: Path, *, overwrite: bool
-) -> tuple[Model, ImageJob]:
-    """Return the model that the arguments of a command name, and what is to be done with images."""
-    from clinit.headtrain.model.files import open_model
-    from clinit.headtrain.model.images import ImageJob, Listener
-    from clinit.headtrain.model.model import stock_model
+@contextmanager
+def opened(
+    paths: Sequence[Path],
+    network: NetworkOptions,
+    out: Path,
+    *,
+    overwrite: bool,
+    onnx: bool = False,
+) -> Iterator[tuple[Model, ImageJob]]:
+    """Claim `out`, and open the model that the arguments of a command name.
 
-    job = ImageJob(
-        images=paths[-1],
-        out=out,
-        extraction=network.extraction(),
-        features=network.features,
-        overwrite=overwrite,
-        data=command_data(),
-        listener=Listener(
-            note=note, warn=warn, doing=doing, extracting=extraction_progress, training=_training
-        ),
-    )
-    with doing("Loading the model …"):
-        if network.backbone is not None:
-            return stock_model(job.extraction), job
-        return open_model(paths[0], device=network.device), job
+    What is wrong with the arguments is found before PyTorch is loaded.
+
+    Args:
+        paths: The model and the images; with a network of timm, the images alone.
+        network: Instead of the model, and how the features of the images are computed.
+        out: Where the new model goes.
+        overwrite: Whether a model at `out` is replaced.
+        onnx: Whether `out` will hold the network as ONNX too.
+
+    Yields:
+        The model, and what is to be done with the images.
+    """
+    check_source(paths, network)
+    check_out(out, overwrite=overwrite)
+    if onnx:
+        from clinit.headtrain.model.onnx import check_installed
+
+        check_onnx_out(out)
+        check_installed()
+    with claimed_file(out):
+        from clinit.headtrain.model.images import ImageJob, Listener
+        from clinit.headtrain.model.model import stock_model
+        from clinit.headtrain.model.reading import open_model
+
+        job = ImageJob(
+            images=paths[-1],
+            out=out,
+            extraction=network.extraction(),
+            features=network.features,
+            overwrite=overwrite,
+            data=command_data(),
+            listener=Listener(
+                note=note,
+                warn=warn,
+                doing=doing,
+                extracting=extraction_progress,
+                training=_training,
+            ),
+        )
+        with doing("Loading the model …"):
+            if network.backbone is not None:
+                model = stock_model(job.extraction)
+            else:
+                model = open_model(paths[0], device=network.device)
+        yield model, job
 
 
 @contextmanager

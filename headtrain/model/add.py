@@ -23,14 +23,22 @@ from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import grown_head
 from clinit.headtrain.model.facts import Change, ModelFacts
-from clinit.headtrain.model.files import check_free, open_model, write_model
-from clinit.headtrain.model.images import ImageJob, Listener, image_features, measured, old_features
+from clinit.headtrain.model.images import (
+    ImageJob,
+    Listener,
+    image_features,
+    list_images,
+    measured,
+    old_features,
+)
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
+from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Start, Stream, Training
@@ -142,13 +150,12 @@ def add_images(
             " `--init`, or train the head with `--iterations 200`"
         )
 
-    def check(names: Sequence[str]) -> None:
-        _replaced_rows(model.facts, names, allowed=replacing)
-        if not model.facts.class_names:
-            _check_first(model, names, config, old)
-
-    images = image_features(model, job, config.hold_out, check)
-    data = job.where_from(model, images)
+    listing = list_images(model, job)
+    names = listing["train"].class_names
+    _replaced_rows(model.facts, names, allowed=replacing)
+    if not model.facts.class_names:
+        _check_first(model, names, config, old)
+    images, data = image_features(model, job, listing, config.hold_out)
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description

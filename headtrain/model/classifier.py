@@ -13,8 +13,8 @@ from torch import Tensor
 from clinit.extract.network.backbone import Backbone
 from clinit.extract.network.compiled import Compile, on_its_way
 from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.files import read_facts, read_network
 from clinit.headtrain.model.predict import AnyPath, Predictor
+from clinit.headtrain.model.reading import read_facts, read_network
 
 
 @dataclass(frozen=True, slots=True, eq=False)

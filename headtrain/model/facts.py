@@ -1,26 +1,23 @@
 """What a model says of itself: what its rows stand for, how they came, what its images go through.
 
-The metadata of a model file holds it as JSON under `clinit_model`, `config.json` beside the file
-repeats what timm reads of it. `clinit.headtrain.model.files` writes and reads both.
+The metadata of a model file holds it as JSON under `clinit_model`: `clinit.headtrain.model.reading`
+reads it, `clinit.headtrain.model.writing` writes it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from clinit.errors import ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Top1
-from clinit.extract.dataset.known import title
-from clinit.extract.network.backbone import read_model_args
 from clinit.extract.network.transform import Transform
 from clinit.files.documents import Count, DocumentKind
 from clinit.headtrain.temperature import Temperature
@@ -72,7 +69,7 @@ class Change:
         )
 
 
-_DOCUMENT = DocumentKind(
+DOCUMENT = DocumentKind(
     title="the description of a model",
     format="clinit-model/4",
     older=("clinit-model/3", "clinit-model/2", "clinit-model/1"),
@@ -80,13 +77,6 @@ _DOCUMENT = DocumentKind(
     remedy="Export the run again with this version of clinit.",
 )
 METADATA = "clinit_model"
-
-
-class ForTimm(TypedDict):
-    """What `config.json` says of a network that the model file has no use for."""
-
-    num_features: int
-    pretrained_cfg: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +105,6 @@ class ModelFacts:
     temperature: Temperature | None = None
     """What the rows of the classifier were divided by after the training, and what that did to its
     probabilities; None where they are as they were trained."""
-    timm: ForTimm | None = None
-    """The rest of `config.json` next to the file; None in earlier files."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -131,55 +119,6 @@ class ModelFacts:
         later = sum(task > 0 for task in self.tasks)
         classes = f"{self.num_classes:,} classes, {later:,} of them added later"
         return f"<ModelFacts: {self.backbone}, {classes}>"
-
-    def text(self) -> str:
-        """Return the facts as the sealed JSON of the metadata of a file."""
-        content = {
-            **asdict(self),
-            # JSON has no tuples; a Python literal comes back as it was.
-            "model_args": repr(dict(self.model_args)),
-            "fingerprint": dict(self.fingerprint.fields),
-            "record": dict(self.record),
-        }
-        # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
-        return _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
-
-    @classmethod
-    def parse(cls, text: str, path: Path) -> ModelFacts:
-        """Return the facts of `text`, found in the file at `path`.
-
-        Raises:
-            ModelError: If they are damaged, or ask for what no model file may ask for.
-        """
-        origin = f"the description in {path}"
-        content = _DOCUMENT.parse(text, origin=origin)
-        told = _DOCUMENT.convert(content, _Told, origin=origin)
-        try:
-            arguments = read_model_args(told["model_args"])
-        except ValueError as error:
-            raise ModelError(
-                f"{path} asks for what no model file may ask for: {error}",
-                remedy="Do not use this file. `clinit export` writes none that asks for this.",
-            ) from error
-        content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
-        return _DOCUMENT.convert(content, cls, origin=origin)
-
-    def folder_config(self) -> dict[str, Any]:
-        """Return what `config.json` contains, as far as the model file knows it."""
-        assert self.timm is not None
-        return {
-            **self.timm,
-            "label_descriptions": {name: title(name) for name in self.class_names},
-            "architecture": self.backbone.partition(".")[0],
-            "num_classes": self.num_classes,
-            "label_names": self.class_names,
-            "model_args": dict(self.model_args),
-            "pretrained_cfg": {
-                **self.timm["pretrained_cfg"],
-                **data_config(self.transform),
-                "num_classes": self.num_classes,
-            },
-        }
 
     @property
     def caution(self) -> str | None:
@@ -202,48 +141,6 @@ class ModelFacts:
         told = {"num_classes": self.num_classes, **self.model_args, "checkpoint_path": str(path)}
         arguments = "".join(f", {name}={value!r}" for name, value in told.items())
         return f"timm.create_model({self.backbone!r}{arguments})"
-
-
-class _Told(TypedDict):
-    """Fields that are not yet in the types of `ModelFacts`, or are checked further."""
-
-    model_args: str
-    fingerprint: dict[str, str]
-
-
-def data_config(transform: Transform) -> dict[str, Any]:
-    """Return the words of timm from which `timm.data.create_transform` makes `transform`.
-
-    Raises:
-        ModelError: If it has none for it.
-    """
-    return {
-        "input_size": (3, *transform.crop),
-        "interpolation": transform.interpolation,
-        "crop_pct": _crop_fraction(transform),
-        "crop_mode": "center" if isinstance(transform.resize, int) else "squash",
-        "mean": transform.mean,
-        "std": transform.std,
-    }
-
-
-def _crop_fraction(transform: Transform) -> float:
-    """Return the crop fraction p of fewest digits for which floor(crop / p) is the resized side.
-
-    Usually that is the one that the side was computed from.
-    """
-    height, width = transform.crop
-    resize = (transform.resize,) * 2 if isinstance(transform.resize, int) else transform.resize
-    pairs = tuple(zip(transform.crop, resize, strict=True))
-    for digits in range(7 if resize is transform.resize or height == width else 0):
-        nearest = round(height / resize[0], digits)
-        for fraction in (nearest, round(nearest - 10**-digits, digits)):
-            if fraction > 0 and all(math.floor(c / fraction) == r for c, r in pairs):
-                return fraction
-    raise ModelError(
-        f"timm has no words for what the images go through: {transform.describe()}",
-        remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
-    )
 
 
 NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")

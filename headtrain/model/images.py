@@ -6,7 +6,7 @@ Existing features are not computed again: work that was interrupted resumes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,16 +20,16 @@ from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import scan_splits
-from clinit.extract.work.run import ExtractConfig, Network, extract
+from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.model.facts import Change
-from clinit.headtrain.model.files import write_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.settings import RememberConfig
+from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.words import examples
@@ -87,12 +87,6 @@ class ImageJob:
         """Where the features are kept."""
         return self.features or self.out.with_name(f"{self.out.name}-features")
 
-    def where_from(self, model: Model, source: Source) -> dict[str, Any]:
-        """Return what the history of a model contains of images: model, folder, and digests."""
-        digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
-        known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
-        return {**self.data, "model": model.origin, "images": str(self.images), **known}
-
 
 def check_apart(writes: Path, reads: Path) -> None:
     """Check that nothing is written into what is only read.
@@ -109,38 +103,50 @@ def check_apart(writes: Path, reads: Path) -> None:
         )
 
 
+def list_images(model: Model, job: ImageJob) -> dict[str, Manifest]:
+    """Return the manifest of each split of a folder of images, `train` among them.
+
+    Raises:
+        ModelError: If something would be written into the model or the images.
+        ClinitError: If the images cannot be listed.
+    """
+    for reads in (job.images, Path(model.origin)):
+        for writes in (job.out, job.folder):
+            check_apart(writes, reads)
+    manifests: dict[str, Manifest] = {}
+    with job.listener.doing("Listing the images …"):
+        for scanned in scan_splits("folder", job.images):
+            manifests[scanned.manifest.split] = scanned.manifest
+            for warning in scanned.warnings:
+                job.listener.warn(warning)
+    if "train" not in manifests:
+        raise ManifestError(
+            f"{job.images} holds a folder val, but no folder train",
+            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
+        )
+    return manifests
+
+
 def image_features(
-    model: Model, job: ImageJob, hold_out: float, check: Callable[[Sequence[str]], object]
-) -> Source:
-    """Return the features of a folder of images; they are refused if an image has changed.
+    model: Model, job: ImageJob, manifests: Mapping[str, Manifest], hold_out: float
+) -> tuple[Source, dict[str, Any]]:
+    """Return the features of listed images; they are refused if an image has changed.
 
     Args:
         model: Whose network computes them.
         job: The images, and where their features are kept.
+        manifests: What `list_images` has found.
         hold_out: As in `measured`.
-        check: Called with the class names before anything is computed.
+
+    Returns:
+        The features, and what the history of a model contains of the images: model, folder and
+        digests.
 
     Raises:
-        ModelError: If something would be written into the model or the images.
         ClinitError: If the images cannot be read, or the cache is of another model or of others.
     """
     root, folder, listener = job.images, job.folder, job.listener
-    for reads in (root, Path(model.origin)):
-        for writes in (job.out, folder):
-            check_apart(writes, reads)
-    manifests: dict[str, Manifest] = {}
-    with listener.doing("Listing the images …"):
-        for scanned in scan_splits("folder", root):
-            manifests[scanned.manifest.split] = scanned.manifest
-            for warning in scanned.warnings:
-                listener.warn(warning)
-    if "train" not in manifests:
-        raise ManifestError(
-            f"{root} holds a folder val, but no folder train",
-            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
-        )
-    check(manifests["train"].class_names)
-    network = network_of(model, job.extraction.dtype)
+    network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
     if not folder.exists():  # else it may be a cache of others, which the extraction refuses
         _CONTENT.write(folder / _CONTENT_FILE, content)
@@ -170,22 +176,10 @@ def image_features(
             remedy="Add or replace images, or remove the folders of these classes, and give another"
             " folder with `--features`; or read them again with `--retry-invalid`.",
         )
-    return measured(source, hold_out)
-
-
-def network_of(model: Model, dtype: str) -> Network:
-    """Return the network of a model as an extraction needs it.
-
-    Its features do not depend on the classifier: models with other classes on the same body
-    have features of the same fingerprint.
-
-    Args:
-        model: Its classifier is not used.
-        dtype: How features are stored.
-    """
-    config = replace(model.backbone.config, model_args=model.facts.model_args)
-    body = replace(model.backbone, config=config, weights_sha256=model.depends_on["body"])
-    return replace(Network.of(body, model.facts.transform, dtype), backbone=model.backbone)
+    digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
+    known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
+    data = {**job.data, "model": model.origin, "images": str(root), **known}
+    return measured(source, hold_out), data
 
 
 def _same_content(
@@ -222,7 +216,7 @@ def old_features(given: Source | Path, model: Model, listener: Listener) -> Sour
             given = read_source(given)
     # They may be of this network, or of the one that its base head was trained on.
     found = given.fingerprint.without_rows
-    own = network_of(model, found.dtype or "float16").fingerprint
+    own = model.network(found.dtype or "float16").fingerprint
     differing = [found.differences(each.without_rows) for each in (model.facts.fingerprint, own)]
     if all(differing):
         raise ModelError(
@@ -284,16 +278,14 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
         ClinitError: If the images or features cannot be used, or the model cannot be written.
     """
     row_of = {name: row for row, name in enumerate(model.facts.class_names)}
-
-    def check_own(names: Sequence[str]) -> None:
-        if unknown := [name for name in names if name not in row_of]:
-            raise ModelError(
-                f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
-                remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
-                " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
-            )
-
-    source = image_features(model, job, config.hold_out, check_own)
+    listing = list_images(model, job)
+    if unknown := [name for name in listing["train"].class_names if name not in row_of]:
+        raise ModelError(
+            f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
+            remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
+            " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
+        )
+    source, data = image_features(model, job, listing, config.hold_out)
     train, held_out = (each.named(model.facts.class_names) for each in (source.train, source.val))
     memory = Memory.of(
         train,
@@ -310,7 +302,7 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
         "remember",
         named,
         images={name: int(counts[row_of[name]]) for name in named},
-        data=job.where_from(model, source),
+        data=data,
         settings=asdict(config),
         accuracy={"old": accuracy(model.head, held_out)},
     )

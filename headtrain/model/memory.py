@@ -10,11 +10,12 @@ LDA, class means and D_LS are functions of these numbers, and of no image. Held-
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
 are measured on them. Kept features are training rows for a later rehearsal.
 
-`clinit.headtrain.model.files` writes and reads it, next to the model.
+`clinit.headtrain.model.reading` and `clinit.headtrain.model.writing` keep it next to the model.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,12 +24,16 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
+from clinit.files.documents import DocumentKind
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 ARRAYS = ("counts", "means", "covariance", "variances")
 """Fields that a file holds as tensors."""
 ROWS = ("held_out", "kept")
 """Fields that it holds as features and labels."""
+FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
+"""Fields that its description holds, under `METADATA`."""
+METADATA = "clinit_memory"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -225,10 +230,29 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
         )
 
 
+_REMEDY = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
+
+
 def not_remembered(why: str) -> ModelError:
     """Return the error for a memory that is damaged or of another model."""
-    remedy = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
-    return ModelError(why, remedy=remedy)
+    return ModelError(why, remedy=_REMEDY)
+
+
+DOCUMENT = DocumentKind(
+    title="the description of what a model remembers",
+    format="clinit-memory/1",
+    error=ModelError,
+    remedy=_REMEDY,
+)
+
+
+def digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of the names, types, shapes and bytes of arrays."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        found.update(np.ascontiguousarray(tensor).data)
+    return found.hexdigest()
 
 
 def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:

@@ -21,7 +21,7 @@ from clinit.extract.cache.head import Head
 from clinit.extract.dataset.known import is_text
 from clinit.extract.head_names import name_rows
 from clinit.extract.network.backbone import Backbone, body_sha256
-from clinit.extract.work.run import ExtractConfig, load_network
+from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
@@ -59,6 +59,19 @@ class Model:
             "transform": self.facts.transform.describe(),
             "autocast": self.facts.autocast,
         }
+
+    def network(self, dtype: str) -> Network:
+        """Return the network as an extraction needs it.
+
+        Its features do not depend on the classifier: models with other classes on the same body
+        have features of the same fingerprint.
+
+        Args:
+            dtype: How features are stored.
+        """
+        config = replace(self.backbone.config, model_args=self.facts.model_args)
+        body = replace(self.backbone, config=config, weights_sha256=self.depends_on["body"])
+        return replace(Network.of(body, self.facts.transform, dtype), backbone=self.backbone)
 
     def after(self, change: Change) -> Model:
         """Return the model with one more change in its history."""

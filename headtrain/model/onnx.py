@@ -29,6 +29,7 @@ from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable
 from clinit.headtrain.model.facts import METADATA, ModelFacts
 from clinit.headtrain.model.predict import Predictor, load_files
+from clinit.headtrain.model.reading import parse_facts
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
@@ -81,13 +82,18 @@ def check_installed() -> None:
 
 
 def write_onnx(
-    network: nn.Module, facts: ModelFacts, path: Path, images: Sequence[Path] = ()
+    network: nn.Module,
+    facts: ModelFacts,
+    text: str,
+    path: Path,
+    images: Sequence[Path] = (),
 ) -> OnnxCheck:
     """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch.
 
     Args:
         network: On any device; it is not changed.
         facts: What the model file says of it.
+        text: The same as its metadata (`clinit.headtrain.model.writing.facts_text`).
         path: The file.
         images: Files to compare with; those that cannot be read are left out. Without any, seeded
             noise serves.
@@ -100,7 +106,7 @@ def write_onnx(
     """
     check_installed()
     plain = copy.deepcopy(network).cpu().to(memory_format=torch.contiguous_format).eval()
-    content = _serialised(plain, facts)
+    content = _serialised(plain, facts, text)
     check = _compare(plain, content, facts, images)
     commit_file(path, lambda draft: draft.write_bytes(content))
     return check
@@ -128,7 +134,7 @@ def run_session(
     return torch.from_numpy(np.asarray(found))
 
 
-def _serialised(network: nn.Module, facts: ModelFacts) -> bytes:
+def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
     example = torch.zeros(2, 3, *facts.transform.crop)
     try:
         with warnings.catch_warnings():
@@ -147,7 +153,7 @@ def _serialised(network: nn.Module, facts: ModelFacts) -> bytes:
             node.metadata_props.clear()  # where in which file of this machine it was called
             node.doc_string = None
         model.metadata_props.clear()
-        model.metadata_props.update({METADATA: facts.text(), _DIGEST: _NO_DIGEST})
+        model.metadata_props.update({METADATA: text, _DIGEST: _NO_DIGEST})
         content: bytes = program.model_proto.SerializeToString(deterministic=True)
     except Exception as error:  # whatever a network holds that ONNX has not; or above 2 GiB
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -263,7 +269,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
         raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
     if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
         raise _no_model(f"{path} has changed since it was written")
-    return OnnxClassifier(ModelFacts.parse(text, path), session)
+    return OnnxClassifier(parse_facts(text, path), session)
 
 
 def _no_model(why: str) -> ModelError:

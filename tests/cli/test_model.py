@@ -14,8 +14,8 @@ from clinit.cli.commands.model import accuracy_in_words, add, remember, remove, 
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.export import export_run
-from clinit.headtrain.model.files import open_model, read_facts, read_memory
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.reading import open_model, read_facts, read_memory
 
 app = typer.Typer()
 for command in (add, remember, remove, rename, show):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from clinit.headtrain.model.files import read_facts
+from clinit.headtrain.model.reading import read_facts
 from clinit.headtrain.record.format import find_records, read_info
 from tests.cli.calls import call, refused
 from tests.cli.made_cache import write_cache

@@ -14,7 +14,7 @@ from clinit.extract.dataset.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
 from clinit.files.paths import check_free
-from clinit.headtrain.model.files import read_facts
+from clinit.headtrain.model.reading import read_facts
 
 NOBODY = 65534
 READERS = (read_head, read_manifest, read_facts)

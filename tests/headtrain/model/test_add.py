@@ -12,9 +12,9 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.export import export_run
-from clinit.headtrain.model.files import open_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
+from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import AddConfig
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.solve import least_squares_head

@@ -24,10 +24,11 @@ from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.classifier import load_model
 from clinit.headtrain.model.export import Export, TrainedRun, export_run
 from clinit.headtrain.model.facts import ModelFacts
-from clinit.headtrain.model.files import open_model, read_facts, write_model
 from clinit.headtrain.model.model import assemble
 from clinit.headtrain.model.onnx import load_onnx
 from clinit.headtrain.model.predict import find_images, is_head_file, load_files
+from clinit.headtrain.model.reading import open_model, read_facts
+from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.record.format import read_info, read_record
 
 MODELS: Mapping[str, Mapping[str, Any]] = {

@@ -11,9 +11,10 @@ from safetensors.numpy import save_file
 
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
-from clinit.headtrain.model import files
-from clinit.headtrain.model.files import read_memory, write_memory
+from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.reading import read_memory
+from clinit.headtrain.model.writing import write_memory
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
@@ -133,15 +134,15 @@ def test_a_file_of_what_no_memory_holds_is_refused(
     path, memory = tmp_path / "memory.safetensors", in_two_parts(rows)
     write_memory(memory, path)
     with safe_open(path, framework="numpy") as file:
-        content = json.loads(file.metadata()[files._MEMORY_KEY])
+        content = json.loads(file.metadata()[remembered.METADATA])
     del content["format"], content["sha256"]
     tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
     for name, value in change.items():
         (tensors if name in tensors else content)[name] = value
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    content["tensors"] = files._digest(tensors)
-    text = "" if "bytes" in change else files._MEMORY.text(content, indent=None)
-    save_file(tensors, path, metadata=None if "seal" in change else {files._MEMORY_KEY: text})
+    content["tensors"] = remembered.digest(tensors)
+    text = "" if "bytes" in change else remembered.DOCUMENT.text(content, indent=None)
+    save_file(tensors, path, metadata=None if "seal" in change else {remembered.METADATA: text})
     written = bytearray(change.get("bytes") or path.read_bytes())
     if "bit" in change:
         written[change["bit"]] ^= 1

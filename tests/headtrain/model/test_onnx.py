@@ -82,7 +82,7 @@ def test_it_is_compared_on_the_test_images_of_the_run_or_on_noise(
     assert {path.parent.name for path in TrainedRun.read(run).images()} == {"d", "e"}
     (tmp_path / "bad.png").touch()
     network = small.train()
-    check = write_onnx(network, model.facts, tmp_path / "x.onnx", [tmp_path / "bad.png"])
+    check = write_onnx(network, model.facts, "", tmp_path / "x.onnx", [tmp_path / "bad.png"])
     assert (check.images, check.are_noise) == (4, True)
     assert "agree on 4 images of seeded noise" in check.describe()
     assert network.training  # the network itself is not changed
@@ -135,7 +135,7 @@ def test_a_file_that_computes_something_else_is_not_kept(
     if "class" in why:  # however near the logits are
         monkeypatch.setattr(onnx_file, "TOLERANCE", 10.0)
     with pytest.raises(kind, match=why):
-        write_onnx(Different(small, change), model.facts, tmp_path / "x.onnx")
+        write_onnx(Different(small, change), model.facts, "", tmp_path / "x.onnx")
     assert list(tmp_path.iterdir()) == []
 
 

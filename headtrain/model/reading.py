@@ -1,0 +1,192 @@
+"""Read a model: what its file says of itself, its network, and what it remembers.
+
+What a safetensors file says of itself is a sealed JSON document under one key of its metadata.
+clinit reads nothing else of a model folder: `config.json` is for timm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from safetensors import SafetensorError, safe_open
+
+from clinit.errors import ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.network.backbone import (
+    Backbone,
+    BackboneConfig,
+    load_backbone,
+    read_model_args,
+)
+from clinit.files.paths import check_readable
+from clinit.headtrain.model import memory as remembered
+from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
+from clinit.headtrain.model.memory import Memory, check_backbone, not_remembered
+from clinit.headtrain.model.model import Model
+from clinit.machine import choose_device
+from clinit.words import contrast_digests
+
+MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
+
+
+class _Told(TypedDict):
+    """Fields that are not yet in the types of `ModelFacts`, or are checked further."""
+
+    model_args: str
+    fingerprint: dict[str, str]
+
+
+def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
+    """Open a model folder or file of `clinit export`.
+
+    Raises:
+        ModelError: If there is none, or it or its memory is damaged or of another backbone.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
+    """
+    facts = read_facts(path := Path(path))
+    backbone, memory = read_network(path, facts, device), memory_of(path, facts)
+    assert backbone.head is not None
+    head = replace(backbone.head, class_names=facts.class_names)
+    if facts.temperature is not None:
+        head = facts.temperature.multiplied(head)
+    model = Model(facts, backbone, head, memory, str(path))
+    if memory is not None:
+        check_backbone(model.depends_on, memory.backbone)
+    return model
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read what a model folder or a model file says about itself.
+
+    Raises:
+        ModelError: If there is no model at `path`, or it is damaged.
+    """
+    file = path / MODEL_FILE if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        run = path if (path / "run.json").is_file() else "RUN"
+        raise ModelError(
+            f"{path} is a folder without a {MODEL_FILE}: it is not a model",
+            remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
+        )
+    if file.suffix == ".onnx":
+        raise ModelError(
+            f"{file} is an ONNX file, not one of weights",
+            remedy="Give it to `clinit predict`; in Python, to"
+            " `clinit.headtrain.model.onnx.load_onnx`.",
+        )
+    if not file.is_file():
+        raise _no_model(f"no model file at {file}")
+    with _opened(file, "a model file", _no_model) as opened:
+        text = (opened.metadata() or {}).get(METADATA)
+    if text is None:
+        raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
+    return parse_facts(text, file)
+
+
+def parse_facts(text: str, path: Path) -> ModelFacts:
+    """Return the facts of `text`, found in the file at `path`.
+
+    Raises:
+        ModelError: If they are damaged, or ask for what no model file may ask for.
+    """
+    origin = f"the description in {path}"
+    content = DOCUMENT.parse(text, origin=origin)
+    told = DOCUMENT.convert(content, _Told, origin=origin)
+    try:
+        arguments = read_model_args(told["model_args"])
+    except ValueError as error:
+        raise ModelError(
+            f"{path} asks for what no model file may ask for: {error}",
+            remedy="Do not use this file. `clinit export` writes none that asks for this.",
+        ) from error
+    content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
+    return DOCUMENT.convert(content, ModelFacts, origin=origin)
+
+
+def _no_model(why: str) -> ModelError:
+    return ModelError(why, remedy="Write one with `clinit export RUN --out FILE`.")
+
+
+def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
+    """Read the network at `path`, which describes itself by `facts`; its classifier is included.
+
+    Raises:
+        ModelError: If it has changed since it was written.
+        BackboneError: If this version of timm cannot build it.
+        DeviceError: If the device is absent.
+    """
+    file = path / MODEL_FILE if path.is_dir() else path
+    config = BackboneConfig(
+        name=facts.backbone,
+        weights=file,
+        model_args={**facts.model_args, "num_classes": facts.num_classes},
+        device=str(choose_device(device)),
+        autocast=facts.autocast,
+    )
+    backbone = load_backbone(config)
+    if backbone.weights_sha256 != facts.weights:
+        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
+        raise ModelError(
+            f"the weights in {file} are not those that were exported: SHA-256 {found} instead of"
+            f" {exported}",
+            remedy="Export the run again; this file is damaged.",
+        )
+    return backbone
+
+
+def memory_of(path: Path, facts: ModelFacts) -> Memory | None:
+    """Return what the model at `path` remembers; None for a file, or a folder without a memory.
+
+    Raises:
+        ModelError: If its memory is damaged, or of other classes.
+    """
+    file = path / MEMORY_FILE
+    if not os.path.lexists(file):  # a link that leads nowhere is a memory that is lost
+        return None
+    memory = read_memory(file)
+    if memory.class_names != facts.class_names:
+        raise not_remembered(
+            f"{file} remembers {len(memory.class_names):,} classes that are not the"
+            f" {facts.num_classes:,} of the model"
+        )
+    return memory
+
+
+def read_memory(path: Path) -> Memory:
+    """Read what a model remembers.
+
+    Raises:
+        StorageError: If there is no such file, or it may not be read.
+        ModelError: If it is damaged.
+    """
+    with _opened(path, "the memory of a model", not_remembered) as file:
+        text = (file.metadata() or {}).get(remembered.METADATA)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if text is None:
+        raise not_remembered(
+            f"{path} does not describe what it remembers: clinit has not written it"
+        )
+    facts = remembered.DOCUMENT.parse(text, origin=f"the description in {path}")
+    if facts.pop("tensors") != remembered.digest(tensors):
+        raise not_remembered(f"{path} has changed since it was written")
+    names = facts["class_names"] = tuple(facts["class_names"])
+    facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
+    facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
+    return Memory(**facts)
+
+
+@contextmanager
+def _opened(path: Path, kind: str, refusal: Callable[[str], ModelError]) -> Iterator[Any]:
+    """Open a safetensors file."""
+    check_readable(path, ModelError)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise refusal(f"{path} is not {kind}: {error}") from error

@@ -1,0 +1,266 @@
+"""Write a model: a safetensors file, alone or in a folder with what timm and people need.
+
+    model.safetensors    the state dict of the network, and what its classes are
+    config.json          what `timm.create_model("local-dir:FOLDER", pretrained=True)` reads
+    README.md            the model card: `card.md` next to this file, filled in
+    model.onnx           the same network for other runtimes, where it was asked for
+    memory.safetensors   what later classes need of the earlier ones, where it was asked for
+
+timm loads `model.safetensors` without clinit, and clinit needs nothing else. A folder is written
+under a temporary name and renamed: it is whole, or not there. `config.json` has the form of timm's
+models on the Hugging Face Hub (`timm.models.save_for_hf`).
+
+What a safetensors file says of itself is a sealed JSON document under one key of its metadata:
+safetensors writes several keys in a random order, and equal models should be equal files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from safetensors.numpy import save as save_arrays
+from safetensors.torch import save as save_state
+from torch import nn
+
+from clinit.errors import ModelError, StorageError
+from clinit.extract.cache.head import foreign_to_head
+from clinit.extract.dataset.known import title
+from clinit.extract.network.backbone import state_sha256
+from clinit.extract.network.transform import Transform
+from clinit.files import paths as occupied
+from clinit.files.commit import commit_file, commit_folder
+from clinit.headtrain.model import memory as remembered
+from clinit.headtrain.model.card import card
+from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model, checked_network
+from clinit.headtrain.model.onnx import OnnxCheck, write_onnx
+from clinit.headtrain.model.reading import MEMORY_FILE, MODEL_FILE, read_facts
+from clinit.headtrain.temperature import divided
+
+CONFIG_FILE, CARD_FILE, ONNX_FILE = "config.json", "README.md", "model.onnx"
+_FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
+_TOLERANCE = 1e-5
+"""Between the logits of the two networks, relative to the largest."""
+_OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
+"""What of timm's registry describes the network, whatever weights are in it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """What was written of a model."""
+
+    facts: ModelFacts
+    num_parameters: int
+    onnx: OnnxCheck | None
+    """How its ONNX form compares; None where it has none."""
+
+
+def write_model(
+    model: Model, out: Path, *, compare_on: Sequence[Path] | None = None, overwrite: bool = False
+) -> Written:
+    """Write the network of a model with its classes to `out`.
+
+    A folder holds what the model remembers; a file, whose name ends in .safetensors, does not.
+
+    Args:
+        model: Its head is written divided by its temperature.
+        out: The folder or the file; there must be nothing yet, unless it is overwritten.
+        compare_on: Write the network as ONNX into the folder too, and compare it on these images,
+            or on noise without any; None for no ONNX form.
+        overwrite: Whether a model that is there is replaced.
+
+    Raises:
+        ModelError: If there is something at `out` that may not be replaced, timm cannot have the
+            network from a folder, or its ONNX form computes something else.
+        BackboneError: If the network cannot hold the head.
+        ClinitError: If it cannot be written; nothing is left behind then.
+    """
+    network = checked_network(model, divided(model.head, model.facts.temperature))
+    weights = state_sha256(network.state_dict())
+    facts = replace(model.facts, weights=weights)
+    check = write_network(
+        network, facts, out, memory=model.memory, compare_on=compare_on, overwrite=overwrite
+    )
+    return Written(facts, sum(each.numel() for each in network.parameters()), check)
+
+
+def facts_text(facts: ModelFacts) -> str:
+    """Return the facts as the sealed JSON of the metadata of a file."""
+    content = {
+        **asdict(facts),
+        # JSON has no tuples; a Python literal comes back as it was.
+        "model_args": repr(dict(facts.model_args)),
+        "fingerprint": dict(facts.fingerprint.fields),
+        "record": dict(facts.record),
+    }
+    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    return DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
+
+
+def write_network(
+    network: nn.Module,
+    facts: ModelFacts,
+    out: Path,
+    *,
+    memory: Memory | None = None,
+    compare_on: Sequence[Path] | None = None,
+    overwrite: bool = False,
+) -> OnnxCheck | None:
+    """Write a network that has its classifier to `out`, as in `write_model`."""
+    check_free(out, overwrite=overwrite)
+    text, check = facts_text(facts), None
+
+    def write_weights(draft: Path) -> None:
+        # Clones: tensors that share memory are not written.
+        state = {n: value.cpu().contiguous().clone() for n, value in network.state_dict().items()}
+        draft.write_bytes(save_state(state, metadata={METADATA: text}))
+
+    def write_folder(draft: Path) -> None:
+        nonlocal check
+        write_weights(draft / MODEL_FILE)
+        config = json.dumps(folder_config(network, facts), indent=2, allow_nan=False) + "\n"
+        (draft / CONFIG_FILE).write_text(config, encoding="utf-8")
+        if why := _difference_in_timm(draft, network, facts):
+            raise ModelError(
+                f"timm does not build the same {facts.backbone} from a folder:"
+                f" {' '.join(why.split())}",
+                remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
+            )
+        if compare_on is not None:
+            check = write_onnx(network, facts, text, draft / ONNX_FILE, compare_on)
+        if memory is not None:
+            write_memory(memory, draft / MEMORY_FILE)
+        (draft / CARD_FILE).write_text(card(facts), encoding="utf-8")
+
+    if out.suffix == ".safetensors":
+        commit_file(out, write_weights)
+    else:
+        commit_folder(out, write_folder, overwrite=overwrite)
+    return check
+
+
+@torch.inference_mode()
+def _difference_in_timm(folder: Path, network: nn.Module, facts: ModelFacts) -> str | None:
+    """Return how the network that timm builds from a folder differs on seeded noise, if it does."""
+    try:
+        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except Exception as error:  # whatever an architecture makes of its arguments
+        return f"{type(error).__name__}: {error}"
+    device = next(network.parameters()).device
+    noise = torch.randn(2, 3, *facts.transform.crop, generator=torch.Generator().manual_seed(0))
+    images = noise.to(device, memory_format=torch.channels_last)
+    expected = network(images)
+    found = loaded.eval().to(device).to(memory_format=torch.channels_last)(images)
+    if found.shape != expected.shape:
+        return f"it has {found.shape[-1]:,} rows, not {expected.shape[-1]:,}"
+    difference, largest = (found - expected).abs().max(), expected.abs().max()
+    if difference <= _TOLERANCE * largest:  # not true of NaN
+        return None
+    return f"its logits differ by {difference:g} of {largest:g}"
+
+
+def folder_config(network: nn.Module, facts: ModelFacts) -> dict[str, Any]:
+    """Return what `config.json` contains."""
+    registered: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    of_network = {name: registered.get(name) for name in _OF_THE_NETWORK}
+    args, classes = dict(facts.model_args), len(facts.class_names)
+    if args.get("dynamic_img_size") or args.get("strict_img_size") is False:
+        # Else timm builds it for the size of the images, and resamples its position embedding.
+        of_network["fixed_input_size"] = False
+        args.setdefault("img_size", network.patch_embed.img_size)  # type: ignore[union-attr]
+    return {
+        "num_features": int(network.num_features),  # type: ignore[arg-type]
+        "label_descriptions": {name: title(name) for name in facts.class_names},
+        "architecture": facts.backbone.partition(".")[0],
+        "num_classes": classes,
+        "label_names": facts.class_names,
+        "model_args": args,
+        "pretrained_cfg": {
+            "custom_load": False,
+            **of_network,
+            **data_config(facts.transform),
+            "num_classes": classes,
+        },
+    }
+
+
+def data_config(transform: Transform) -> dict[str, Any]:
+    """Return the words of timm from which `timm.data.create_transform` makes `transform`.
+
+    Raises:
+        ModelError: If it has none for it.
+    """
+    return {
+        "input_size": (3, *transform.crop),
+        "interpolation": transform.interpolation,
+        "crop_pct": _crop_fraction(transform),
+        "crop_mode": "center" if isinstance(transform.resize, int) else "squash",
+        "mean": transform.mean,
+        "std": transform.std,
+    }
+
+
+def _crop_fraction(transform: Transform) -> float:
+    """Return the crop fraction p of fewest digits for which floor(crop / p) is the resized side.
+
+    Usually that is the one that the side was computed from.
+    """
+    height, width = transform.crop
+    resize = (transform.resize,) * 2 if isinstance(transform.resize, int) else transform.resize
+    pairs = tuple(zip(transform.crop, resize, strict=True))
+    for digits in range(7 if resize is transform.resize or height == width else 0):
+        nearest = round(height / resize[0], digits)
+        for fraction in (nearest, round(nearest - 10**-digits, digits)):
+            if fraction > 0 and all(math.floor(c / fraction) == r for c, r in pairs):
+                return fraction
+    raise ModelError(
+        f"timm has no words for what the images go through: {transform.describe()}",
+        remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
+    )
+
+
+def write_memory(memory: Memory, path: Path) -> None:
+    """Write what a model remembers to a file of the draft of its folder."""
+    tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
+    facts = {name: getattr(memory, name) for name in remembered.FACTS} | {
+        "tensors": remembered.digest(tensors)
+    }
+    # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    text = remembered.DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
+    path.write_bytes(save_arrays(tensors, metadata={remembered.METADATA: text}))
+
+
+def check_free(out: Path, *, overwrite: bool = False) -> None:
+    """Check that a model, or a head alone, can be written to `out`.
+
+    Args:
+        out: A folder or a file.
+        overwrite: Whether a model or a head that is there may be replaced.
+
+    Raises:
+        ModelError: If there is something that may not be replaced.
+    """
+    occupied.check_free(out, "model", _foreign, ModelError, overwrite=overwrite)
+
+
+def _foreign(path: Path) -> str | None:
+    """Return why what is there is no model, or what lies in it beside one; None for a model."""
+    if path.is_dir():
+        if others := sorted({each.name for each in path.iterdir()} - _FILES):
+            return f"it holds {', '.join(others[:3])}, which is not of a model folder"
+    elif foreign_to_head(path) is None:
+        return None  # a head alone is exported to the same place
+    try:
+        read_facts(path / MODEL_FILE if path.is_dir() else path)
+    except (ModelError, StorageError):
+        return "it is no model"
+    return None
