@@ -41,7 +41,6 @@ PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
     " float32."
 )
-TOP_PRECISION = "Arithmetic of an update: float32 or bf16. Weights are always float32."
 AUTO_EVERY = 50
 """Updates between two evaluations by default, as in the paper."""
 EARLY_POINTS = (1, 2, 5, 10, 20)
@@ -266,7 +265,7 @@ class Training(Part):
     """Loss, optimizer, arithmetic, and what is corrected afterwards."""
 
     panel: ClassVar[str] = "Training"
-    loss: Loss | Imported | Callable[..., Any] = setting(
+    loss: Loss | Imported = setting(
         "ce",
         f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
         group="clinit.losses",
@@ -317,7 +316,7 @@ class Training(Part):
     precision: Precision = setting(
         "float32",
         PRECISION,
-        top_help=TOP_PRECISION,
+        top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
     )
     device: Device = setting("auto", DEVICE)
 

@@ -23,7 +23,7 @@ from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.evaluate import best_rivals, blocks_of, compared, logits_of, mean_losses
 from clinit.headtrain.train.feeds import ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
-from clinit.headtrain.train.loop import TaskSteps, rate_shares
+from clinit.headtrain.train.loop import TaskSteps
 from clinit.headtrain.train.step import Updates
 
 CUDA = torch.device("cuda")
@@ -89,7 +89,7 @@ def test_the_steps_of_a_task_wait_for_nothing(
     assert rows.features.device.type == ("cuda" if resident else "cpu")
     batches = torch.from_numpy(schedule.batches)
     feed = ResidentFeed(rows, batches) if resident else StreamedFeed(rows, batches, most_steps=5)
-    steps = TaskSteps(Updates(make_bank(), BATCH), feed, schedule, rate_shares("linear", STEPS))
+    steps = TaskSteps(Updates(make_bank(), BATCH), feed, schedule)
     steps.run(0, 5)
     steps.run(5, STEPS - 2)
     assert on_cuda(steps._losses, feed.features, feed.labels, feed.batches)
