@@ -1,4 +1,4 @@
-"""What on this machine keeps clinit from working, or from working well.
+"""Faults of this machine that keep clinit from working, or from working well.
 
 One check after the other; a check that fails by itself is a fault too, for a broken installation
 raises anything.
@@ -49,9 +49,9 @@ class Finding:
     subject: str
     state: State
     told: str
-    """What was found."""
+    """The finding."""
     remedy: str = ""
-    """What mends it: a command where there is one. Empty where nothing is to be done."""
+    """A command or another repair. Empty if nothing is to be done."""
 
 
 def ok(subject: str, told: str) -> Finding:
@@ -70,10 +70,10 @@ def fault(subject: str, told: str, remedy: str) -> Finding:
 
 
 def examine(out: Path) -> Iterator[Finding]:
-    """Yield what is found, check by check.
+    """Yield the findings, check by check.
 
     Args:
-        out: Where caches are to be written.
+        out: Folder for caches.
     """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
@@ -98,7 +98,7 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
 
 
 def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Compare what is installed with what clinit asks for."""
+    """Compare the installed versions with the ones that clinit asks for."""
     yield ok("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     present = [f"clinit {version('clinit')}"]
     asked = requires("clinit") or () if requirements is None else requirements

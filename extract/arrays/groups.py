@@ -1,6 +1,6 @@
 """Which rows of a cache show the same: frames of a video, images of a patient, shots of a burst.
 
-`groups.parquet` beside the manifest of the training images has a number per row, and names the
+`groups.parquet` next to the manifest of the training images has a number per row, and names the
 manifest that its rows follow. It is not part of the features: without it they are the same.
 """
 
@@ -47,8 +47,8 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
         raise CacheError(
             f"{len(absent):,} of {len(paths):,} images of {folder} are not in {source} (for example"
             f" {absent[0]!r}; the file has {table['path'].head(1).to_list()})",
-            remedy="Give a file with a column `path` whose paths are those of `clinit manifest show"
-            f" {folder / 'manifest.parquet'}`.",
+            remedy="Give a file whose column `path` has the paths that `clinit manifest show"
+            f" {folder / 'manifest.parquet'}` prints.",
         )
     values = found[column]
     numbers = values.rank("dense").cast(pl.Int64).to_numpy(allow_copy=True)

@@ -48,7 +48,7 @@ class ExtractConfig(Settings):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """A backbone, what its images go through, and what its features depend on."""
+    """A backbone, its transform of images, and the facts that its features depend on."""
 
     backbone: Backbone
     transform: Transform
@@ -267,7 +267,7 @@ def extract_on_ray(
 ) -> Iterator[SplitResult]:
     """Extract on the Ray cluster at `address`: one task per part, a part for each GPU or node.
 
-    Arguments and errors are those of `extract`; all nodes see `root` and `out` at the same place.
+    Arguments and errors as in `extract`; all nodes see `root` and `out` at the same place.
     A device `auto` is CUDA if the cluster has a GPU, and each task takes `config.workers`
     processors, or its share of a node. `on_progress` is called every few seconds.
 

@@ -12,7 +12,7 @@ from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Devi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig(Part):
-    """A linear probe: how its heads are trained, and what is tried."""
+    """A linear probe: the training of its heads, and the values to try."""
 
     panel: ClassVar[str] = "Probe"
     by: Literal["adamw", "lbfgs"] = setting(
@@ -106,7 +106,7 @@ PROBE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "lbfgs": {"c": tuple(10.0**power for power in range(-6, 5)), "max_iterations": 1000},
 }
-"""What a probe takes where nothing is said, by its training."""
+"""Defaults of a probe, by its training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

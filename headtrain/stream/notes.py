@@ -1,4 +1,4 @@
-"""What the data and the machine lack for an experiment, if the user can do something about it."""
+"""Notes on missing data or hardware of an experiment, if the user can do something about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def data_notes(
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
         studies: Of one stream, resolved.
-        head_facts: What is known about the pretrained head.
+        head_facts: Facts about the pretrained head.
 
     Raises:
         MachineError: If the host lacks memory for the rows of a few batches.

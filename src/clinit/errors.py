@@ -29,7 +29,7 @@ from typing import Any
 class ClinitError(Exception):
     """Base of every error that the command line prints without a traceback.
 
-    The message says what was found and what was expected; `remedy` says what to do next.
+    The message states what was found and expected; `remedy` is the next step.
     """
 
     def __init__(self, message: str, *, remedy: str) -> None:
@@ -44,16 +44,16 @@ class ClinitError(Exception):
 LOOK_AT_STORAGE = (
     "Look at the rights and at the disk or the network behind it, then run the same command again."
 )
-"""Remedy where a file cannot be read."""
+"""Remedy if a file cannot be read."""
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says of an error."""
+    """Return the system's text of an error."""
     return error.strerror or str(error)
 
 
 def unreadable(path: object, error: OSError) -> StorageError:
-    """Return the error of a file that is there and cannot be read."""
+    """Return the error of an existing file that cannot be read."""
     return StorageError(f"cannot read {path}: {reason(error)}", remedy=LOOK_AT_STORAGE)
 
 

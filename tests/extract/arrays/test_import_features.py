@@ -115,9 +115,9 @@ NUMBERS = np.zeros(3, dtype=np.int64)
         (ONES[:2], np.array([7, 2]), {}, "the label 7, but only 2 rows"),
         (ONES, np.arange(4), {"classes": "ab"}, "labels from 0 to 3, expected 0 to 1"),
         (ONES, WORDS, {"classes": "ax"}, "2 labels that are not among the 2 class names: b, c"),
-        (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "what is no class name: 'xxx"),
-        (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "what is no class name"),
-        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "what is no class name"),
+        (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "a text that is no class name: 'xxx"),
+        (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "a text that is no class name"),
+        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "a text that is no class name"),
         (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "width 5, these have width 2"),
     ],
 )
