@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.paper.tables import NAMES, TABLES
-from clinit.cli.frame.completion import tables
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, print_command, runner
 from clinit.cli.frame.interruption import keeps
@@ -41,7 +40,6 @@ def reproduce(
             help="first-task (Table 1), last-layer (2), top-layers (3), cl-methods (4), resnet18"
             " (5), data-orders (6), forward-transfer (7), cost (8), neural-collapse, figures; or"
             " all.",
-            autocompletion=tables,
         ),
     ],
     folder: Annotated[
