@@ -39,8 +39,8 @@ def group(
     """Record which training images of a class belong together.
 
     Images of one group count as one where new head rows start, and are left out
-    together. Groups that are recorded take the place of those that are found in
-    the features: copies, crops and frames that stand by themselves.
+    together. Recorded groups take the place of groups that are found in
+    the features: copies, crops and frames far from all other images.
 
     clinit cache group caches/scenes frames.csv --column video
     """
@@ -61,7 +61,7 @@ app = typer.Typer(
 
 @app.command()
 def show(cache: CacheArgument) -> None:
-    """Show what a cache holds and what its features depend on."""
+    """Show the contents of a cache and the settings that its features depend on."""
     from rich.table import Table
     from rich.text import Text
 
@@ -129,18 +129,18 @@ def verify(
     ] = None,
     seed: Annotated[int, described("Seed of the draw.", min=0, max=2**32 - 1)] = 0,
     root: Annotated[
-        Path | None, described("Folder of the images, for --deep.", "FOLDER", "where they were")
+        Path | None, described("Folder of the images, for --deep.", "FOLDER", "the recorded one")
     ] = None,
     weights: Annotated[
-        Path | None, described("File of the weights, for --deep.", "FILE", "where they were")
+        Path | None, described("File of the weights, for --deep.", "FILE", "the recorded one")
     ] = None,
     device: DeviceOption = "auto",
     workers: Workers = None,
 ) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    The digests tell what has changed since it was written. `--deep N` tells
-    whether the features are those of the images: N rows are extracted again.
+    The digests show any change since it was written. `--deep N` checks
+    whether the features belong to the images: N rows are extracted again.
     """
     from clinit.errors import CacheError
 

@@ -45,7 +45,7 @@ def fit(
     """Fit a head to the training rows of a cache: a row for each of its classes.
 
     For features of a network without a classifier (DINO, SigLIP, CLIP), or for
-    other classes than those of the head in the cache.
+    other classes than the head in the cache has.
 
     clinit head fit caches/base --out base-head.safetensors
     """

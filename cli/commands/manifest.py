@@ -77,7 +77,7 @@ def show(
         bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")
     ] = False,
 ) -> None:
-    """Show what a manifest holds, or what is known of a data set."""
+    """Show the contents of a manifest, or the known facts about a data set."""
     from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
     from clinit.extract.dataset.manifest import read_manifest
 

@@ -39,7 +39,7 @@ def probe(
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+    """Measure how well a linear head separates the classes of a cache: the linear probe.
 
     Tries a grid of settings on a held-out part of the training rows, trains the
     best one on all of them and measures it once on the validation rows. The

@@ -34,8 +34,8 @@ class ProbeConfig(Part):
     )
     batch_size: int | None = setting(
         None,
-        "adamw: rows per batch; more than there are means all. Rows that do not fill a batch"
-        " are left out of the epoch.",
+        "adamw: rows per batch; at most all. Rows that do not fill a batch are left out of the"
+        " epoch.",
         least=1,
         most=100_000_000,
         otherwise="256",
@@ -118,8 +118,7 @@ class AlignConfig(Part):
     epochs: int = setting(50, "Passes over the training rows.", least=1)
     batch_size: int = setting(
         512,
-        "Rows per batch; more than there are means all. Rows that do not fill a batch are left"
-        " out of the epoch.",
+        "Rows per batch; at most all. Rows that do not fill a batch are left out of the epoch.",
         least=1,
         most=100_000_000,
     )

@@ -102,7 +102,7 @@ class EwcConfig(Part):
     )
     mode: Literal["task", "online"] = setting(
         "task",
-        "EWC: one anchor per task, or a single one that moves on.",
+        "EWC: one anchor per task, or a single one that is updated.",
     )
     gamma: float = setting(
         1.0,

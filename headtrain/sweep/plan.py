@@ -33,7 +33,7 @@ class BankPlan:
 
     runs: tuple[Study, ...]
     recorded: int = 0
-    """How many of them are recorded already. They are trained once more with the others, which
+    """How many of them are already recorded. They are trained once more with the others, which
     so get the same numbers as without the interruption."""
 
     @property

@@ -89,7 +89,7 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
         ("predict head.npz new-val.npy --device cpu", "--device means nothing here"),
         ("predict . a.jpg --features-name emb", "is a model of images"),
         ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
-        ("export RUN --out x.npz --onnx", "--onnx means nothing where the head alone is"),
+        ("export RUN --out x.npz --onnx", "--onnx means nothing if the head alone is"),
         ("export RUN --out x.npz --no-temperature --base new", "--base means nothing where no"),
         ("export RUN --out x.npz --no-temperature --new new", "--new means nothing where no"),
         ("export RUN --out m --no-temperature --no-memory --new new", "--new means nothing"),

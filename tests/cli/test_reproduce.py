@@ -131,8 +131,8 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(
     written = {path: path.stat().st_mtime_ns for path in find_records(out)}
     assert len(find_records(out / "runs" / "top-layers")) == 18 + 3  # four tables share them
     again = reproduce("last-layer", "cost")
-    assert "36 recorded already" in again
-    assert "9 runs, 9 recorded already" in again
+    assert "36 already recorded" in again
+    assert "9 runs, 9 already recorded" in again
     assert {path: path.stat().st_mtime_ns for path in find_records(out)} == written
 
 

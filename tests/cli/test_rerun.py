@@ -80,8 +80,8 @@ def test_caches_that_have_moved_are_asked_for(
     shutil.move(run.parent / "caches", tmp_path / "caches")
     result = rerun(run)
     assert result.exit_code == 1
-    assert "which is not there" in str(result.exception)
-    assert getattr(result.exception, "remedy", "") == "Say where it is now with --base."
+    assert "which no longer exists" in str(result.exception)
+    assert getattr(result.exception, "remedy", "") == "Give its new place with --base."
     result = rerun(
         run, "--base", tmp_path / "caches" / "base", "--new", tmp_path / "caches" / "new"
     )
