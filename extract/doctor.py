@@ -93,7 +93,7 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
     try:
         yield from check()
     except Exception as error:
-        why = f"cannot be looked at: {type(error).__name__}: {_first_line(error)}"
+        why = f"the check failed: {type(error).__name__}: {_first_line(error)}"
         yield fault(subject, why, "pip install --force-reinstall clinit")
 
 
@@ -138,10 +138,10 @@ def check_cuda() -> Iterator[Finding]:
         free, total = (size / _GIGABYTE for size in torch.cuda.mem_get_info(device))
         name = f"{torch.cuda.get_device_name(device)}, {free:.1f} of {total:.1f} GB free"
         if free < 2:
-            yield warning("CUDA", f"{name}: others are using it", "nvidia-smi")
+            yield warning("CUDA", f"{name}: in use by other processes", "nvidia-smi")
             continue
         torch.ones(64, 64, device=device).matmul(torch.ones(64, 1, device=device)).cpu()
-        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it computes")
+        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it works")
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
@@ -164,7 +164,7 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     except Exception as problem:  # no compiler, no library, one for another driver
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
     else:
-        yield ok("CuPy", "it solves, and compiles a kernel")
+        yield ok("CuPy", "it works")
 
 
 def check_codecs() -> Iterator[Finding]:
@@ -222,7 +222,7 @@ def check_storage(folder: Path) -> Iterator[Finding]:
         why = f"{there} cannot lock files: two commands on one cache would not notice each other"
         yield warning("storage", why, "Run one command on a cache at a time, or use a local disk.")
     else:
-        yield ok("storage", f"{there} can be written and locked")
+        yield ok("storage", f"{there} is writable and supports locks")
 
 
 def check_limits() -> Iterator[Finding]:

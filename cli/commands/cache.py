@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clinit.extract.work.recorded import Rechecked
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def group(
     cache: CacheArgument,
     table: Annotated[
@@ -147,7 +147,7 @@ def verify(
     with counting() as show:
         _check_digests(cache, show)
         if deep is None:
-            say("Everything is as it was written.")
+            say("Nothing has changed since it was written.")
             return
         from clinit.extract.cache.read import open_cache
         from clinit.extract.work.recorded import images_root, rebuild_network, recheck, sample_rows
@@ -162,11 +162,11 @@ def verify(
                 _print_rechecked(found[-1])
     if different := sum(not each.is_same for each in found):
         raise CacheError(
-            f"{number_of(different, 'part')} of {cache} differ from what the images give",
-            remedy="The images, their order or the network are others than at extraction. If they"
-            " are right now, extract into a new folder with `clinit extract`.",
+            f"{number_of(different, 'part')} of {cache} do not match their images",
+            remedy="The images, their order or the network have changed since. If the new ones are"
+            " right, extract into a new folder with `clinit extract`.",
         )
-    say("Everything is as it was written, and the sample is what its images give.")
+    say("Nothing has changed since it was written, and the sample matches its images.")
 
 
 def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:

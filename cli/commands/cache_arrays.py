@@ -142,7 +142,7 @@ def _fit(cache: Path, by: HeadFit) -> None:
         note("it is not the head that the cache had, which was fitted otherwise")
 
 
-@keeps("Splits that are written are kept; an unfinished file is removed.")
+@keeps("Finished splits are kept; an unfinished file is removed.")
 def export(
     cache: CacheArgument,
     out: Annotated[

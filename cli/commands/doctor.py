@@ -64,4 +64,4 @@ def _show(findings: Sequence[Finding]) -> None:
         table.add_row(visible(finding.subject), Text(finding.state, _STYLES[finding.state]), told)
     out.print(table)
     bad = [finding.subject for finding in findings if finding.state != "ok"]
-    say(f"To be mended: {', '.join(bad)}." if bad else "Nothing stands in the way.")
+    say(f"Problems: {', '.join(bad)}." if bad else "No problem found.")

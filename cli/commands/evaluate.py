@@ -27,7 +27,7 @@ MOST_LINES = 10
 """Lines of a table in the terminal."""
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def evaluate(
     model: ModelArgument,
     images: Annotated[

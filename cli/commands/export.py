@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.export import Export
 
 
-@keeps("No half of a model is left: it is written whole or not at all.")
+@keeps("No partial model is left: it is written completely or not at all.")
 def export(
     context: Context,
     run: Annotated[Path, typer.Argument(help="Run record of train-head or train-top.")],

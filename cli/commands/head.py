@@ -29,7 +29,7 @@ def head() -> None:
 
 
 @app.command()
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def fit(
     cache: CacheArgument,
     out: Annotated[Path, described("Head file to write, .safetensors or .npz.", "FILE")],

@@ -28,7 +28,7 @@ def _column(of: str) -> Any:
 
 
 @app.command()
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def build(
     dataset: Annotated[
         str,

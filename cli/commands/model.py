@@ -45,7 +45,7 @@ FEW = 30
 SHOWN = 12
 """Class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
-WHOLE = "No half of a model is left: it is written whole or not at all."
+WHOLE = "No partial model is left: it is written completely or not at all."
 
 app = typer.Typer(no_args_is_help=True, help="Show a model: its classes, history and memory.")
 
@@ -173,7 +173,7 @@ def remember(
         f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
     )
     if others := int(memory.known.sum()) - len(change.classes):
-        say(f"{others:,} others as they were remembered before")
+        say(f"{others:,} others remembered as before")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
     say(memory.describe())

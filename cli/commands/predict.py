@@ -41,7 +41,7 @@ RejectRule = Literal["energy", "max-logit"]
 """Score that decides whether an image is of none of the classes."""
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def predict(
     context: Context,
     model: Annotated[
@@ -81,7 +81,7 @@ def predict(
     reject_rate: Annotated[
         float,
         described(
-            "Share of images of known classes that may be turned away, measured on images"
+            "Share of images of known classes that may be rejected, measured on images"
             " that the model has held out.",
             min=0,
             max=0.99,

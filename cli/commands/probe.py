@@ -21,7 +21,7 @@ from clinit.headtrain.probe.settings import ProbeConfig
 _STAGES = {"grid": "Trying settings", "refit": "Training on all rows"}
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 @takes("config", ProbeConfig)
 def probe(
     cache: CacheArgument,

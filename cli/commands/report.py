@@ -98,7 +98,7 @@ _OPTIONS = {
 }
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 @fills("asked", Asked, _OPTIONS)
 def report(
     runs: Annotated[

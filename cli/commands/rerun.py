@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _REMEDY = "Give what the run read: --base, --new and --head."
 
 
-@keeps("The recorded run is as it was; the new one is lost.")
+@keeps("The recorded run is unchanged; the new one is lost.")
 def rerun(
     run: Annotated[
         Path, typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it.")
@@ -118,8 +118,8 @@ def rerun(
     last = None if no_head else final_head(record, linear=False)
     found = differences(again, replace(record, head=last, top=changed_parameters(record) or None))
     if not found:
-        what = "every table is that" if no_head else "every table and the final head are those"
-        say(f"The same bits: {what} of {run}")
+        what = "every table" if no_head else "every table and the final head"
+        say(f"The same bits as {run}: {what}")
         return
     say(f"Not the same bits as {run}:")
     for each in (*found, *circumstances(record.info, again.info)):

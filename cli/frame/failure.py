@@ -82,7 +82,7 @@ def _usage_message(error: Any) -> str:
 
         fields = {field.option: name for name, field in settings_of(top=True).items()}
         if field := fields.get(option):
-            message += f"\nWhat runs are to have is written {field}=VALUE, or {field}=VALUE,VALUE."
+            message += f"\nWrite it as {field}=VALUE, or {field}=VALUE,VALUE."
     return message
 
 

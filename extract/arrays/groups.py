@@ -70,7 +70,7 @@ def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
             lazy = pl.scan_csv(source, infer_schema=False, glob=False)
         names = lazy.collect_schema().names()
         if column not in names:
-            raise ValueError(f"it has no column {column!r}, but {', '.join(names)}")
+            raise ValueError(f"it has no column {column!r}; its columns are {', '.join(names)}")
         if "path" not in names:
             number = pl.int_range(pl.len()).cast(pl.String)
             lazy = lazy.with_columns(path=number.str.zfill(digits))
@@ -98,7 +98,7 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
         metadata = pl.read_parquet_metadata(path)
         told = metadata.get("format"), metadata.get("manifest")
         if told != (_FORMAT, manifest.digest):
-            raise ValueError("it is of other images")
+            raise ValueError("it belongs to other images")
         numbers = scan_parquet(path).collect()["group"].cast(pl.Int64)
         if len(numbers) != len(manifest.table) or numbers.null_count():
             raise ValueError(f"it has {len(numbers):,} of {len(manifest.table):,} rows")

@@ -69,5 +69,5 @@ def find_name(
     listed = "one array without a name" if names is None else ", ".join(names[:20]) or "no array"
     raise CacheError(
         f"{path} holds no {' or '.join(map(repr, wanted))}; it holds {listed}",
-        remedy=f"Say which one it is with `{option} NAME`, or give another file.",
+        remedy=f"Choose one with `{option} NAME`, or give another file.",
     )

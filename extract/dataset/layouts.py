@@ -214,7 +214,7 @@ def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
     broken = [path for images in found for path in images.broken]
     return (
         *counted(others, "files left out, not images by their names"),
-        *counted(broken, "images that are links to nothing"),
+        *counted(broken, "images that are broken links"),
     )
 
 

@@ -134,7 +134,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         left_out={
             "members left out, of no sample with an image": others,
             "images left out, of samples with an earlier one": second,
-            "shards without the mark of their end, which may be cut off": [""] * (not is_ended),
+            "shards without an end mark, perhaps truncated": [""] * (not is_ended),
         },
     )
 
@@ -221,7 +221,7 @@ def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
 
 
 def _damaged(path: Path, why: str, remedy: str = _PACK_AGAIN) -> ManifestError:
-    return ManifestError(f"{printable(path)} is not a whole tar file: {why}", remedy=remedy)
+    return ManifestError(f"{printable(path)} is not a complete tar file: {why}", remedy=remedy)
 
 
 _SHORT = 98
@@ -264,7 +264,7 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
     except tarfile.HeaderError as error:
         raise ImageError(
             "its header in the tar file is damaged",
-            remedy="Replace the tar file by a whole one and extract again with `--retry-invalid`,"
+            remedy="Get a complete tar file and extract again with `--retry-invalid`,"
             " or leave its row invalid.",
         ) from error
     is_told = member.isascii() and len(member) < _SHORT

@@ -364,7 +364,7 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
         raise BackboneError(
             f"timm {timm.__version__} has no model {name!r}",
-            remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
+            remedy=f"Similar models: {', '.join(near)}." if near else "See `timm.list_models()`.",
         )
     try:
         timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -372,7 +372,7 @@ def _check_name(name: str) -> None:
         tags = timm.list_models(f"{architecture}.*", pretrained=True)
         raise BackboneError(
             f"timm {timm.__version__} has no weights {tag!r} of {architecture}",
-            remedy=f"Those that it has: {', '.join(tags) or 'none'}. Or give a checkpoint with"
+            remedy=f"Available: {', '.join(tags) or 'none'}. Or give a checkpoint with"
             f" `--weights FILE`, and the name {architecture}.",
         ) from error
 

@@ -156,7 +156,7 @@ def rebuild_network(split: CacheSplit, weights: Path | None, device: str) -> Net
     for each in split.fingerprint.without_rows.differences(network.fingerprint):
         raise CacheError(
             f"the features of {split.path} were computed with {each.name} = {each.one}, here it is"
-            f" {each.other}: they would be others",
+            f" {each.other}: the result would differ",
             remedy="Install that version, or run the `clinit extract` command of this cache into a"
             " new folder.",
         )

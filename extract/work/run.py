@@ -326,7 +326,7 @@ def _extract_on_node(
     for folder in (root, out):
         if not folder.is_dir():
             raise ClusterError(
-                f"{folder} is not there on {socket.gethostname()}",
+                f"{folder} does not exist on {socket.gethostname()}",
                 remedy="Put images and cache on storage that all nodes mount at the same place.",
             )
     return list(extract(manifests, root, out, config, part))

@@ -77,7 +77,7 @@ def fit_head(
     if temperature is None:
         note = (
             f"{held.sum():,} held-out rows give no temperature to divide the head by: its"
-            " probabilities mean little"
+            " probabilities are unreliable"
         )
         return _named(head, source, by, facts), (note,)
     count = int(held.sum())

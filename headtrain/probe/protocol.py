@@ -348,8 +348,8 @@ def _notes(
         tried = sorted({point.settings[name] for point in grid})
         if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
             yield (
-                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of those that were"
-                " tried: one beyond may be better still"
+                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of its grid: a"
+                " value beyond may be better"
             )
     if not fitted.converged or not all(point.converged for point in grid):
         yield "searches ended before the minimum: give more --max-iterations"

@@ -241,7 +241,7 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     if not path.is_file():
         raise RecordError(
             f"no run record at {folder}: it has no {INFO}",
-            remedy="Give a folder written by `clinit train-head --out`, or one that holds such.",
+            remedy="Give a folder written by `clinit train-head --out`, or one that contains some.",
         )
     info = DOCUMENT.load(path)
     check_info(info, str(path))
@@ -262,7 +262,7 @@ def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ..
         raise damaged(folder, f"it lacks {', '.join(missing)}")
     strangers = sorted(found - own)
     if foreign := [name for name in strangers if name in named]:
-        raise damaged(folder, f"{', '.join(foreign)} came into it later")
+        raise damaged(folder, f"{', '.join(foreign)} were added later")
     return tuple(strangers)
 
 
@@ -273,7 +273,7 @@ def _reading(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RecordError(
             f"cannot read {path}: {error.strerror or error}",
-            remedy="Look at its rights and at the disk, then run the same command again.",
+            remedy="Check its permissions and the disk, then run the same command again.",
         ) from error
 
 

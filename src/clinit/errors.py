@@ -41,9 +41,7 @@ class ClinitError(Exception):
         return partial(type(self), remedy=self.remedy), (str(self),)
 
 
-LOOK_AT_STORAGE = (
-    "Look at the rights and at the disk or the network behind it, then run the same command again."
-)
+LOOK_AT_STORAGE = "Check its permissions and its disk or network, then run the same command again."
 """Remedy if a file cannot be read."""
 
 

@@ -301,7 +301,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL f3g0", CacheError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
-        ("add MODEL IMAGES --out TAKEN", ModelError, "there is already something at"),
+        ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
         ("add IMAGES", None, "give MODEL and IMAGES; or --backbone and IMAGES alone"),
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and IMAGES alone"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),

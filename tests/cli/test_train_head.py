@@ -105,7 +105,7 @@ def test_what_is_in_the_way_or_not_computed_is_refused_before_anything_is_read(
     (tmp_path / "runs" / "random").mkdir(parents=True)
     error = refused(train("runs"))
     assert isinstance(error, RecordError)
-    assert "runs/random that is never replaced: it is no run record" in str(error)
+    assert "runs/random exists and is never replaced: it is no run record" in str(error)
 
 
 @pytest.mark.parametrize("method", ["rehearsal", "naive", "joint", "ncm", "ridge", "lda"])

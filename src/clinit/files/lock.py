@@ -273,5 +273,5 @@ def _refuse_links(folder: Path, within: Path) -> None:
 def _not_a_lock(lock: Path) -> ClinitError:
     return ClinitError(
         f"{lock} is a link or no regular file: it is not a lock of clinit",
-        remedy="Look where this folder is from; remove this file if you trust the rest.",
+        remedy="Check the origin of this folder; remove this file if you trust the rest.",
     )

@@ -100,7 +100,7 @@ def check_free(
         return
     if why := "it is a link" if path.is_symlink() else _part_of(path) or foreign(path):
         raise error(
-            f"there is already something at {path} that is never replaced: {why}",
+            f"{path} exists and is never replaced: {why}",
             remedy="Choose another --out, or move it away.",
         )
     if not overwrite:
