@@ -199,7 +199,7 @@ def calibration_error(
 
     Args:
         sure: The largest probability of each row.
-        right: Whether it is that of the true class.
+        right: Whether it belongs to the true class.
         bins: Number of bins of equal width.
     """
     place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)

@@ -76,7 +76,7 @@ class Names:
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Names:
-        """Return the names of `runs`; with `run` if no setting tells two of them apart.
+        """Return the names of `runs`; with `run` if no setting distinguishes two of them.
 
         A setting that means nothing to some of them has one value, the others' value. Settings
         `without` count as if all runs had the same.

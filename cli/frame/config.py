@@ -214,7 +214,7 @@ class Defaults(Mapping[str, Any]):
 def read_config(context: Context, path: Path | None) -> Path | None:
     """Take what the file gives to the command as the defaults of its options.
 
-    For an eager option: the values are there before the other options are read.
+    For an eager option: the values exist before the other options are read.
     """
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         file, command = open_config(path), str(context.command.name)

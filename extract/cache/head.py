@@ -1,4 +1,4 @@
-"""Classifier heads: what their rows stand for, their accuracy, and their file format.
+"""Classifier heads: the classes of their rows, their accuracy, and their file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
 float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,

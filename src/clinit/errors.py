@@ -17,7 +17,7 @@
     ├── CheckpointError   a checkpoint of an unfinished run: damaged, of another run
     └── RecordError       a run record: missing, incomplete, of another layout
 
-Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
+Wrong arguments of library functions raise `ValueError`; impossible cases are asserted.
 """
 
 from __future__ import annotations

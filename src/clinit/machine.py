@@ -1,4 +1,4 @@
-"""How many CPUs and how much memory this process may use, and how a shortage shows.
+"""CPUs and memory that this process may use, and the signs of a shortage.
 
 A container shows the processors and the memory of its host. Its own limits are in the files of its
 control groups (cgroups): the group of the process and every group above, of which the tightest

@@ -1,7 +1,7 @@
 """Words in messages: text from data, counts, sizes, lists, guesses for a mistyped word.
 
 Names of files, classes and runs and the messages of libraries may contain control characters, and
-a terminal obeys them: it changes its title, hides lines, moves the cursor over what was printed.
+a terminal obeys them: it changes its title, hides lines, moves the cursor over earlier lines.
 `visible` writes them out, `escaped` also those that Markdown obeys.
 
 A few of many names, for a message.
