@@ -2,7 +2,7 @@
 
 The functions come from the Python array API standard, by array-api-compat. If NumPy or
 CuPy have something better (BLAS `syrk`, sparse products, triangular solves) it is chosen here or
-by its user; any other library of the standard takes the general path.
+by the caller; any other library of the standard takes the general path.
 
 Features as array code reads them: an array, or rows elsewhere that are sent on demand.
 

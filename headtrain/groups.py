@@ -262,7 +262,7 @@ def in_whole_groups(
 ) -> Bool[np.ndarray, " rows"]:
     """Mark groups of rows of which one each is chosen.
 
-    A held-out row must be no copy of another row. If each row is a group of its own, the rows
+    A held-out row must be no copy of a kept one. If each row is a group of its own, the rows
     are those that `choose` would take of all.
 
     Args:

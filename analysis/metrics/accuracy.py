@@ -11,8 +11,8 @@ accuracy here pools test images, in percent:
     acc_in_task     images of all classes seen, each predicted within its own task
 
 The last two come from `correct_in_task` of the record. `acc_pre` competes with the new rows of the
-widened head, `acc_pre_alone` does not: their difference is the base images lost to new classes,
-apart from images lost because old rows change. An accuracy is null if its classes have no
+widened head, `acc_pre_alone` does not: their difference is the accuracy lost to new classes,
+apart from accuracy lost because old rows change. An accuracy is null if its classes have no
 test image, or the record lacks the counts. Reported values are means over evaluation points
 ("average accuracy"), the point before the first step included.
 

@@ -1,8 +1,8 @@
 """From what the page shows to HTML: one file that loads nothing.
 
 Data stand in the page as JSON in which every character that HTML could read is escaped, and reach
-the document as text alone. The digests of its own scripts and styles are the only ones allowed, so
-that markup that came in all the same would stay without effect.
+the document as text alone. Only scripts and styles with the page's own digests may run, so that
+markup that came in all the same would stay without effect.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The deviation is a sample's (n - 1); a value that a run of a group lacks leaves that run out
 of this value. A run that was recorded twice is not taken for two seeds: its copies belong to groups
-their own, and have numbers if nothing else distinguishes them.
+of their own, and have numbers if nothing else distinguishes them.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ def in_panel(options: Mapping[str, Any], panel: str) -> dict[str, Any]:
 def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Command], Command]:
     """Let a command take options, and receive them in `name` as the dataclass `owner`.
 
-    The fields have the defaults of the options.
+    The options have the defaults of the fields.
     """
     defaults = {
         each.name: inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default

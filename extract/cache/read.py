@@ -7,8 +7,8 @@ folder too: the training images once more, randomly cropped.
 
 Features that do not fit into memory stay in their shards (`stored_features`): each shard is
 verified once, when the features are opened. From then on the bytes of the rows that are asked for
-read from their places in the file, in ascending order, and the file must still be
-the one that was verified. The files are read, not mapped into memory: if a disk or a network
+are read from their places in the file, in ascending order, and the file must still be the
+one that was verified. The files are read, not mapped into memory: if a disk or a network
 fails, a mapped file kills the process without a message.
 """
 

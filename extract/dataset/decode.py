@@ -3,7 +3,7 @@
 JPEG, PNG, WebP, GIF and AVIF are decoded by torchcodec: the same pixels as Pillow (CMYK too) at
 several times its rate, without the interpreter lock, truncated files refused, EXIF orientation
 applied and 16-bit samples scaled (Pillow clips them to white). Formats unknown to it (BMP, TIFF,
-PNM, JPEG 2000) is decoded by Pillow, and so is the first frame of an animation, which counts.
+PNM, JPEG 2000) are decoded by Pillow, and so is the first frame of an animation, which counts.
 
 Pillow reads every header first: an image that is too large is never decoded.
 

@@ -233,7 +233,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "g/9.heic",
         "Images: 13 to learn from, 3 kept aside",
         "zero rows that are not trained recognise nothing",
-        "3 images of added classes kept aside: too few to tell",
+        "3 images of added classes kept aside: too few to measure",
     ):
         assert part in printed
     assert re.search(r"added classes 3 - \d of 3 ", printed)
