@@ -164,7 +164,7 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     except Exception as problem:  # no compiler, no library, one for another driver
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
     else:
-        yield ok("CuPy", "it works")
+        yield ok("CuPy", "it solves and compiles a kernel")
 
 
 def check_codecs() -> Iterator[Finding]:

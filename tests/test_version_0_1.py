@@ -95,7 +95,7 @@ def test_a_run_repeated_today_has_the_numbers_that_it_had(files: Path) -> None:
         (line,) = (line for line in shown.output.splitlines() if "head weight: by" in line)
         assert float(line.split()[3]) < 1e-6
     else:
-        assert shown.output.startswith("The same bits: ")
+        assert shown.output.startswith("The same bits as ")
 
 
 def _settings(files: Path) -> str:

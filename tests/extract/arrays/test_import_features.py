@@ -139,7 +139,7 @@ def test_files_of_another_content_are_refused(
     [
         (WORDS, {"split": "train"}, "holds a complete split already"),
         (WORDS, {"backbone": "dino"}, r"\(clip, 2 x float32\) than this split \(dino, 2 x float32"),
-        (np.array(["a", "b", "d", "e"]), {}, "not those of .*: class 2 is d here, c there"),
+        (np.array(["a", "b", "d", "e"]), {}, "different classes: class 2 is d here, c there"),
         (WORDS, {"classes": "cba"}, "class 0 is c here, a there"),
         (WORDS, {"classes": "abcd"}, "class 3 is d here, none there"),
     ],
