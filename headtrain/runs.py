@@ -203,7 +203,7 @@ def left_of(
     Args:
         places: As `places_of` returns them.
         data: The data of the runs.
-        diagnosed: Whether records must hold diagnoses; those that they hold never disturb.
+        diagnosed: Whether records must hold diagnoses; further ones are accepted.
         overwrite: Whether existing records are to be replaced.
 
     Raises:
@@ -243,10 +243,10 @@ def check_data(
     with_head: bool = True,
     remedy: str = _REMEDY,
 ) -> None:
-    """Check that a record is of these data and, if asked, of their head.
+    """Check that a record was made with these data and, if asked, with their head.
 
     Raises:
-        RecordError: If one of them is another; `remedy` is what to do then.
+        RecordError: If one of them differs; `remedy` is the next step.
     """
     differing = []
     for side, mine in data.descriptions.items():

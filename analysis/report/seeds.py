@@ -76,7 +76,7 @@ class SeedGroup:
         )
 
     def is_bounded(self, measure: Measure) -> bool:
-        """Whether the measure is at least what it is, in some task of some run."""
+        """Whether the measure is a lower bound in some task of some run."""
         return any(row.get(f"{measure.name}_bounded") for row in self.rows)
 
     def cell(self, measure: Measure, *, is_best: bool = False) -> Cell:

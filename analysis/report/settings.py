@@ -125,7 +125,7 @@ class Names:
         ]
 
     def cells(self, run: RunSummary) -> list[str]:
-        """Return what a run has in these columns."""
+        """Return the cells of a run in these columns."""
         return [self.values[id(run)].get(name) or NOTHING for name in self.settings]
 
     def words(self, run: RunSummary) -> str:

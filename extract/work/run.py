@@ -160,7 +160,7 @@ def extract(
         view = View.of(network.transform, seed=config.view_seed, number=number)
         places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
     make_folder(out)
-    with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once are of one way
+    with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once agree
         plans = [_plan(network, config, *place) for place in places]
         folders = [folder for _, folder, _ in places]
         network = _on_its_way(network, plans, folders, config, part, on_note)
@@ -198,7 +198,7 @@ def _on_its_way(
     part: Part,
     on_note: Callable[[str], object],
 ) -> Network:
-    """Return the network as it computes: compiled or not, as the cache was begun or as it pays."""
+    """Return the network, compiled or not: as the cache was begun, or else if that is faster."""
     begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
     wanted = config.compile
     if begun and wanted == "auto":

@@ -205,7 +205,7 @@ class SplitRun:
             write_manifest(self.manifest, path)
 
     def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
-        """Return the shards to compute; of those that exist, why they do not count."""
+        """Return the shards to compute, with the reason for each existing one."""
         missing = {}
         for shard in self._shards:
             path = self.folder / shard_name(shard)
@@ -390,10 +390,10 @@ class SplitRun:
                 yield batch
 
     def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
-        """Stop if not one file is in its place: then it is not the files that are wrong."""
+        """Stop if no file is in its place: then the root is wrong, not the files."""
         if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
             return
-        # Whichever shard it is, and whoever computes it: the same is refused.
+        # The same is refused in every shard and by every process.
         paths = self.manifest.table["path"]
         sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
         if not any((self.root / paths[row]).exists() for row in sample):

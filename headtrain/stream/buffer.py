@@ -12,7 +12,7 @@ when classes are added, or stays as it is. So the buffer of a later task is a pa
 stored before and of the task in between: a learner that sees every row once could keep it.
 
 For bias correction a tenth of each class is held out for good: every tenth row of its order, from
-a place on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
+a row on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
 few rows it holds of each class. A row is held out in all tasks, so that no head has ever been
 trained on it, with all rows that repeat it: they count as one. A new class of a single row is
 trained on: it has to be learnt from something.
@@ -95,7 +95,7 @@ class Pool:
         return self.dim * self._dtype.itemsize
 
     def holds(self, rows: int) -> bool:
-        """Return whether so many rows are copied into memory to work with them."""
+        """Return whether so many rows may be copied into memory."""
         return self.room is None or rows * self.row_bytes <= self.room
 
     def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
@@ -280,7 +280,7 @@ def correction_rows(
         seed: Seed of the stream.
     """
     groups, base = train.groups.copy(), train.rows_between(0, num_base)
-    if train.groups_of(base) is None:  # of the base those alone are known that are given
+    if train.groups_of(base) is None:  # base rows have given groups only
         groups[base] = base[find_groups(train.stored(base), train.labels[base])]
 
     def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
