@@ -262,7 +262,7 @@ def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ..
         raise damaged(folder, f"it lacks {', '.join(missing)}")
     strangers = sorted(found - own)
     if foreign := [name for name in strangers if name in named]:
-        raise damaged(folder, f"{', '.join(foreign)} were added later")
+        raise damaged(folder, f"files were added later: {', '.join(foreign)}")
     return tuple(strangers)
 
 
