@@ -80,8 +80,8 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
     if record.mistakes is None:
         where = record.path or record.info["id"]
         raise RecordError(
-            f"the record {where} does not hold which image was labelled as what: it was written by"
+            f"the record {where} does not list the mistaken images: it was written by"
             " an earlier version",
-            remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record that has it.",
+            remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record with them.",
         )
     return record.mistakes

@@ -37,7 +37,7 @@ LATER = ("old_rows", "anchor", "anchor_strength", "schedule")
 """Settings that records and identities name if they are not at their default: earlier versions had
 none of them."""
 PLACES = ("device",)
-"""Settings that say where a run is computed; they are no part of its identity."""
+"""Settings about the place of computation; they are no part of a run's identity."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 """Settings that exclude each other: the one that wins leaves the other unset."""
 DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")
@@ -51,7 +51,7 @@ CLOSED = tuple(fields_of(Closed))
 
 @cache
 def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
-    """Return the settings of a study by name, those of top blocks included where asked for.
+    """Return the settings of a study by name, with the settings of top blocks if asked for.
 
     Their paths start with the part: `("stream", "seed")`.
     """
@@ -71,7 +71,7 @@ _OF_TRAINED_HEADS = (
 )
 
 By = Literal["method", "start"]
-"""What makes settings mean nothing: the method, or the start of new rows."""
+"""Cause that makes settings mean nothing: the method, or the start of new rows."""
 Rules = Iterator[tuple[tuple[str, ...], str]]
 
 
@@ -153,7 +153,7 @@ def idle(study: Parts, *by: By) -> dict[str, str]:
     """Return the settings that change nothing in the run, each with the reason why.
 
     Args:
-        study: What the run is asked to do.
+        study: The settings of the run.
         by: Only settings that the method makes idle, or the start of new rows; default: both.
     """
     every = settings_of(top=study.top is not None)
