@@ -362,7 +362,7 @@ def read_records(paths: Sequence[Path]) -> list[RunRecord]:
     for path in paths:
         folders = find_records(path) if path.exists() else []
         if not folders:
-            looked = f"looked for folders that hold {INFO}" if path.exists() else "nothing exists"
+            looked = f"looked for folders that hold {INFO}" if path.exists() else "no such path"
             raise RecordError(
                 f"no run record at or below {path}: {looked}",
                 remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
