@@ -22,11 +22,13 @@ from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import grown_head
+from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
     Listener,
     image_features,
+    images_to_audit,
     list_images,
     measured,
     old_features,
@@ -44,7 +46,7 @@ from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import Start, Stream, Training
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.temperature import temperature_of
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted: of 3 to 50 classes of 1 to 20 images it knows up to
@@ -65,6 +67,8 @@ class Addition:
     """The same with the new model: among all classes."""
     new: Top1
     """Correct on held-out images of the added classes, among all classes."""
+    audit: Audit | None = None
+    """What is odd about the images; None if there were none to look at."""
     onnx: OnnxCheck | None = None
     """How the ONNX form of the model compares; None where there is none."""
 
@@ -128,6 +132,7 @@ def add_images(
     old: Source | Path | None = None,
     replacing: bool = False,
     onnx: bool = False,
+    strict: bool = False,
 ) -> Addition:
     """Add the classes of a folder of images to a model, and write the new model.
 
@@ -138,6 +143,7 @@ def add_images(
         old: Features of old classes, in place of what the model remembers.
         replacing: Whether classes that the model has are replaced.
         onnx: Whether the folder holds the network as ONNX too, compared on some of the images.
+        strict: Whether anything that the audit finds is an error.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used, or there is
@@ -164,11 +170,37 @@ def add_images(
         added = add(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
         )
+    with listener.doing("Looking for odd images …"):
+        added = _audited(added, model, old, job)
+    assert added.audit is not None
+    for line in added.audit.lines:
+        listener.warn(line)
+    if strict and (lines := added.audit.lines):
+        raise ModelError(
+            f"the audit of {job.images} warns of {number_of(len(lines), 'thing')}, and no class is"
+            " added",
+            remedy="Mend the images, or leave out `--strict`; `--json` prints all that was found.",
+        )
     with listener.doing("Putting backbone and head together …"):
         found = find_images([job.images]) if onnx else []
         some = found[:: max(1, -(-len(found) // MOST_IMAGES))] if onnx else None
         written = write_model(added.model, job.out, compare_on=some, overwrite=job.overwrite)
     return replace(added, onnx=written.onnx)
+
+
+def _audited(added: Addition, model: Model, old: Source | None, job: ImageJob) -> Addition:
+    """Return an addition with an audit of its images, in its history too."""
+    images, every = images_to_audit(job), model.facts.class_names
+    left = model.of_rows([r for r, name in enumerate(every) if name not in images.rows.class_names])
+    names, memory = left.facts.class_names, left.memory
+    real = [] if old is None else [old.train.named(names), old.val.named(names)]
+    real += [] if memory is None else [memory.held_out, memory.kept]
+    rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
+    found = audit(images, left.head, added.model.head, rows)
+    *earlier, change = added.model.facts.history
+    told = replace(change, data={**change.data, "audit": found.content})
+    facts = replace(added.model.facts, history=(*earlier, told))
+    return replace(added, model=replace(added.model, facts=facts), audit=found)
 
 
 def add(
