@@ -392,7 +392,8 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
         raise failure(
             error,
             f"{backbone.config.name} cannot process images of {size} pixels",
-            "Leave out `--input-size`, or check `--model-arg`.",
+            "Leave out `--input-size`; for a vision transformer add `--model-arg"
+            " dynamic_img_size=True`.",
         ) from error
     if features.shape[1:] != (backbone.dim,) or not torch.isfinite(features).all():
         raise BackboneError(
