@@ -385,12 +385,9 @@ def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Me
     That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
     """
     memory, depends_on = left.memory, left.depends_on
-    variances = config.variances or (memory is not None and memory.variances is not None)
 
     def of(rows: Source) -> Memory:
-        return Memory.of(
-            rows.train, depends_on, held_out=rows.val, keep=config.keep, with_variances=variances
-        )
+        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=config.keep)
 
     if memory is None:
         memory = of(given)

@@ -312,7 +312,6 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
         model.depends_on,
         held_out=held_out,
         keep=config.keep,
-        with_variances=config.variances,
     )
     if model.memory is not None:
         memory = model.memory.updated(memory)
