@@ -1,4 +1,4 @@
-"""Accuracy on the classes of each task after each task: what is learnt and what is forgotten."""
+"""Accuracy on the classes of each task after each task: learning and forgetting."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Matrix:
     on: tuple[str, ...]
     """The columns: base classes, if they are tested, and classes of each task."""
     cells: tuple[tuple[float | None, ...], ...]
-    """A row after each task. None where a class has not come yet, or has no test image."""
+    """A row after each task. None if a class has not come yet, or has no test image."""
     before: float | None = None
-    """That of the base head on the base classes, before task 1; None where no record holds it."""
+    """The base head's accuracy on base classes before task 1; None if no record holds it."""
 
 
 def matrix_of(start: Start) -> Matrix:
@@ -79,7 +79,7 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
 
 
 def draw(runs: Sequence[RunSummary], width: int) -> Text:
-    """Return one table a start for the terminal; what does not fit the width stands below."""
+    """Return one table a start for the terminal; text that does not fit the width goes below."""
     matrices = [matrix_of(start) for start in starts_of(runs)]
     lines: list[Text] = []
     for matrix in matrices:
@@ -101,7 +101,7 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
         " far, %."
     )
     if any(matrix.before is not None for matrix in matrices):
-        words += " Before task 1: that of the base head."
+        words += " Before task 1: accuracy of the base head."
     if len(matrices) < len(runs):
         words += " Means over seeds."
     below = "\n".join(textwrap.wrap(words, max(1, width)))

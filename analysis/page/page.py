@@ -1,7 +1,7 @@
 """From what the page shows to HTML: one file that loads nothing.
 
 Data stand in the page as JSON in which every character that HTML could read is escaped, and reach
-the document as text alone. Which scripts and styles may run is said by their digests, so that
+the document as text alone. Only scripts and styles with the page's own digests may run, so that
 markup that came in all the same would stay without effect.
 """
 
@@ -46,7 +46,7 @@ def svg(runs: Sequence[RunSummary]) -> str:
         rc_context({"svg.fonttype": "none", "svg.hashsalt": "clinit", "text.usetex": False}),
         warnings.catch_warnings(),
     ):
-        # The browser has its own fonts, and the letters that those of matplotlib lack.
+        # The browser has its own fonts, also for the letters that matplotlib's lack.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawn = figure(runs, columns=columns)
         drawn.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
@@ -54,7 +54,7 @@ def svg(runs: Sequence[RunSummary]) -> str:
 
 
 def _shortened(drawn: str) -> str:
-    """Return SVG in fewer letters: places to a tenth of a point, which no eye tells apart."""
+    """Return SVG in fewer letters: places to a tenth of a point, which no eye can see."""
     drawn = re.sub(r'<g id="[^"]*">', "<g>", drawn)
     path = re.compile(r' d="(M [^"]*)"')
     return path.sub(
@@ -121,7 +121,7 @@ def html_of(data: PageData, picture: str) -> str:
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """Return a template with its slots filled in one pass: what is filled in is not searched."""
+    """Return a template with its slots filled in one pass: filled slots are not searched."""
     return _SLOT.sub(lambda slot: parts[slot[1]], read(template))
 
 

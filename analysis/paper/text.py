@@ -37,7 +37,7 @@ MEANINGS = {
     "loss_new": "L_new: loss on training images of the current task",
     "acc_pre": "A_pre: accuracy (%) on base classes",
     "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
-    "acc_new": "A_new: on those of the current task",
+    "acc_new": "A_new: on classes of the current task",
     "acc_old": "A_old: on all before it",
     "acc_all": "A_all: on all seen",
     "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
@@ -55,7 +55,7 @@ _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 
 def terminal(found: Reproduction) -> RenderableType:
-    """Return the table, the effects and what differs from the paper."""
+    """Return the table, the effects and the differences from the paper."""
     parts: list[RenderableType] = [Text(f"\n{_heading(found)}", style="bold")]
     if found.is_reduced:
         parts.append(Text(_REDUCED, style="yellow"))
@@ -68,7 +68,7 @@ def terminal(found: Reproduction) -> RenderableType:
         others = " The other pairs of starts are in the files."
         parts.append(Text(_effect_caption(found) + others, style="dim"))
     if differing := [each for each in found.settings if each.differs]:
-        parts += [Text("\nWhat differs from the paper here", style="bold")]
+        parts += [Text("\nDifferences from the paper", style="bold")]
         parts.append(_settings_table(differing).rich())
     for heading, sentences in _lists(found).items():
         parts.append(Text(f"\n{heading}", style="bold"))
@@ -88,7 +88,7 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(escaped(_effect_caption(found)))
     known = [each for each in found.settings if each.paper]
     for title, settings in (
-        ("What differs from the paper here", [each for each in known if each.differs]),
+        ("Differences from the paper", [each for each in known if each.differs]),
         ("As in the paper", [each for each in known if not each.differs]),
     ):
         if settings:
@@ -206,7 +206,7 @@ def _main_effects(found: Reproduction) -> Table:
 
 
 def _evidence(effect: Effect, p_value: str) -> list[str]:
-    """Return the paper's effect, ours with its interval, what it is over and the verdict."""
+    """Return the paper's effect, ours with its interval, its basis and the verdict."""
     width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
     unit = "image" if effect.over == "images" else "seed"
     over = number_of(effect.number, unit) + p_value if effect.number else "-"
@@ -229,8 +229,8 @@ def _lists(found: Reproduction) -> dict[str, list[str]]:
     if unclear:
         unclear.append(f"Why: clinit recipe show {found.table.recipe}")
     lists = {
-        "What the paper leaves open, and how it is here": unclear,
-        "Where the paper slips": list(found.table.slips),
+        "Settings that the paper leaves open, and our choice": unclear,
+        "Contradictions within the paper": list(found.table.slips),
     }
     return {heading: sentences for heading, sentences in lists.items() if sentences}
 
@@ -245,7 +245,7 @@ def _signed(value: float | None) -> str:
 
 
 def _here(setting: Setting) -> str:
-    """Return a setting of the runs, with the paper's where it has one."""
+    """Return a setting of the runs, with the paper's if it has one."""
     if not setting.paper:
         return setting.here
     is_same = setting.here == setting.paper

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clinit.extract.work.recorded import Rechecked
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def group(
     cache: CacheArgument,
     table: Annotated[
@@ -39,8 +39,8 @@ def group(
     """Record which training images of a class belong together.
 
     Images of one group count as one where new head rows start, and are left out
-    together. Groups that are recorded take the place of those that are found in
-    the features: copies, crops and frames that stand by themselves.
+    together. Recorded groups take the place of groups that are found in
+    the features: copies, crops and frames far from all other images.
 
     clinit cache group caches/scenes frames.csv --column video
     """
@@ -61,7 +61,7 @@ app = typer.Typer(
 
 @app.command()
 def show(cache: CacheArgument) -> None:
-    """Show what a cache holds and what its features depend on."""
+    """Show the contents of a cache and the settings that its features depend on."""
     from rich.table import Table
     from rich.text import Text
 
@@ -129,25 +129,25 @@ def verify(
     ] = None,
     seed: Annotated[int, described("Seed of the draw.", min=0, max=2**32 - 1)] = 0,
     root: Annotated[
-        Path | None, described("Folder of the images, for --deep.", "FOLDER", "where they were")
+        Path | None, described("Folder of the images, for --deep.", "FOLDER", "the recorded one")
     ] = None,
     weights: Annotated[
-        Path | None, described("File of the weights, for --deep.", "FILE", "where they were")
+        Path | None, described("File of the weights, for --deep.", "FILE", "the recorded one")
     ] = None,
     device: DeviceOption = "auto",
     workers: Workers = None,
 ) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    The digests tell what has changed since it was written. `--deep N` tells
-    whether the features are those of the images: N rows are extracted again.
+    The digests show any change since it was written. `--deep N` checks
+    whether the features belong to the images: N rows are extracted again.
     """
     from clinit.errors import CacheError
 
     with counting() as show:
         _check_digests(cache, show)
         if deep is None:
-            say("Everything is as it was written.")
+            say("Nothing has changed since it was written.")
             return
         from clinit.extract.cache.read import open_cache
         from clinit.extract.work.recorded import images_root, rebuild_network, recheck, sample_rows
@@ -162,11 +162,11 @@ def verify(
                 _print_rechecked(found[-1])
     if different := sum(not each.is_same for each in found):
         raise CacheError(
-            f"{number_of(different, 'part')} of {cache} differ from what the images give",
-            remedy="The images, their order or the network are others than at extraction. If they"
-            " are right now, extract into a new folder with `clinit extract`.",
+            f"{number_of(different, 'part')} of {cache} do not match their images",
+            remedy="The images, their order or the network have changed since. If the new ones are"
+            " right, extract into a new folder with `clinit extract`.",
         )
-    say("Everything is as it was written, and the sample is what its images give.")
+    say("Nothing has changed since it was written, and the sample matches its images.")
 
 
 def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:

@@ -22,9 +22,9 @@ def _option(help: str, *names: str, **settings: Any) -> Any:
 Weights = Annotated[
     Path | None,
     _option(
-        "Weights of the backbone; they must be those of the features.",
+        "Weights of the backbone; they must be the ones that computed the features.",
         metavar="FILE",
-        show_default="where they were at extraction",
+        show_default="their place at extraction",
     ),
 ]
 BaseRoot = Annotated[
@@ -103,7 +103,7 @@ def _trunk_budget(values: Mapping[str, Any]) -> int:
     """Return the bytes that may be stored.
 
     Raises:
-        BadParameter: If the budget is not a size, or given beside --no-trunk-cache.
+        BadParameter: If the budget is not a size, or given together with --no-trunk-cache.
     """
     names = ("no_trunk_cache", "trunk_cache", "trunk_budget")
     typed = [name for name in names if given(values["context"], name) == "commandline"]

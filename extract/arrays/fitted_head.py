@@ -1,4 +1,4 @@
-"""The head of a cache that came without one: fitted to its rows, stored and judged beside them."""
+"""The head of a cache imported without one: fitted to its rows, judged and stored with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clinit.files.lock import claim_folder
 
 FIT_AGAIN = (
     "Run the `clinit cache import` command of this cache with its `--fit-head` again: it fits the"
-    " head anew and keeps what is whole."
+    " head anew and keeps undamaged parts."
 )
 """Remedy for a fitted head that is damaged or missing."""
 
@@ -36,7 +36,7 @@ def judged_heads(path: Path) -> set[str]:
 
 
 def readable_head(path: Path) -> Head | None:
-    """Read a head file; None where it is missing or damaged."""
+    """Read a head file; None if it is missing or damaged."""
     try:
         return read_head(path)
     except HeadError:
@@ -54,8 +54,8 @@ def _readable_splits(path: Path) -> list[CacheSplit]:
 def give_head(path: Path, head: Head) -> bool:
     """Store a head in the cache at `path`, and its accuracy with every split.
 
-    The head comes last: where this is killed, the cache is one that has lost its head, and takes
-    another one.
+    The head is written last: killed before, this leaves a cache that has lost its head, and a
+    cache without its head accepts another one.
 
     Args:
         path: A cache that takes one (`check_takes_head`); others that write it are waited for.
@@ -95,22 +95,22 @@ def check_takes_head(path: Path) -> None:
     head, fitted = readable_head(stored), was_fitted(path)
     if known and head is None and not fitted:
         raise HeadError(
-            f"{stored} is damaged or missing, and it was not fitted to the features beside it",
+            f"{stored} is damaged or missing, and it was not fitted to the features of its cache",
             remedy=WRITE_AGAIN,
         )
     if head is not None and fitted and tensors_sha256(head) not in known:
         raise HeadError(
-            f"{stored} is not the head that was stored with the features beside it",
+            f"{stored} is not the head that was stored with the features of its cache",
             remedy="Put it into another place; then the same command fits the head anew.",
         )
     if head is not None or (stored.exists() and not known):
         raise HeadError(
-            f"{stored} is there already: the cache has a head",
+            f"{stored} exists: the cache has a head",
             remedy="Leave out `--fit-head`, or import into another folder.",
         )
 
 
 def remove_lost_head(path: Path) -> None:
-    """Remove what is left of a damaged head from a cache that takes another one."""
+    """Remove the rest of a damaged head from a cache that is to get another one."""
     check_takes_head(path)
     (path / HEAD_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A network of timm with its weights: timm's own, or those of a file.
+"""A network of timm with its weights: timm's own, or from a file.
 
 Names and numbers in a file of any size describe a network. So it is built without memory first,
 on PyTorch's meta device, and one that is far larger than its weights is not built.
@@ -33,7 +33,7 @@ MARGIN = 4
 """How many times larger than its weights a network may be: position embeddings are resampled to
 other sizes, and tables of positions stand in no file."""
 _FREE_TENSORS, _FREE_VALUES = 1_000, 10_000_000
-"""What any network may have."""
+"""Allowance of any network."""
 _PAUSES_S = (0.0, 1.0, 1.0)
 """Seconds before each request; a Hub that refuses all of them counts as out of reach."""
 
@@ -64,7 +64,7 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
             raise BackboneError(
                 f"no weights of {name}: {why}, and they are not in its cache,"
                 f" {constants.HF_HUB_CACHE}",
-                remedy=f"Where there is a network, `hf download {source} model.safetensors"
+                remedy=f"On a machine with a network, `hf download {source} model.safetensors"
                 " --local-dir .` gets the file; give it with `--weights model.safetensors`.",
             ) from error
     return network
@@ -130,7 +130,7 @@ def _some(names: Mapping[str, Any]) -> str:
 
 
 def _size(state: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors weights consist of, and how many values."""
+    """Return the number of tensors in weights, and the number of values."""
     tensors = [value for value in state.values() if isinstance(value, Tensor)]
     return len(tensors), sum(tensor.numel() for tensor in tensors)
 

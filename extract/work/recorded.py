@@ -39,8 +39,8 @@ from clinit.words import contrast_digests
 STORAGE = {"float16": 2.0**-11, "float32": 0.0}
 """Largest relative error of rounding to the type of the features."""
 ARITHMETIC = {"off": 2.0**-9, "float16": 2.0**-6, "bfloat16": 2.0**-3}
-"""What another order of summation may change, by autocast. A float32 convolution or matrix product
-on a GPU may round its factors to TensorFloat-32, of 11 bits like float16."""
+"""Largest change by another order of summation, by autocast. A float32 convolution or matrix
+product on a GPU may round its factors to TensorFloat-32, of 11 bits like float16."""
 _RIGHT_FILE = (
     "Give the file of the weights that the features were extracted with: `--weights FILE`."
 )
@@ -53,13 +53,13 @@ def reload(
 
     Args:
         split: A split of a cache.
-        weights: The file of the weights; default: where they were at extraction, or timm's
+        weights: The file of the weights; default: its place at extraction, or timm's
             pretrained weights if no file was given then.
         device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
-        CacheError: If no network of ours computed the features, its weights are not where they
-            were, or these are other weights.
+        CacheError: If no network of ours computed the features, its weights are no longer in their
+            place, or these are other weights.
         BackboneError: If the weights cannot be had or do not fit the network.
         DeviceError: If the device is absent.
     """
@@ -73,9 +73,9 @@ def rebuild(
     """Return the backbone and the transform of a fingerprint; see `reload`.
 
     Args:
-        fingerprint: That of a cache, or of a run record.
+        fingerprint: Fingerprint of a cache, or of a run record.
         weights: The file of the weights; None takes timm's pretrained weights.
-        origin: What holds the fingerprint, for messages.
+        origin: The file that contains the fingerprint, for messages.
         device: As in `reload`.
     """
     fields, expected = fingerprint.fields, _extracted_weights(fingerprint, origin)
@@ -112,7 +112,7 @@ def rebuild(
 
 
 def stored_weights(split: CacheSplit) -> Path | None:
-    """Return where the weights were at extraction; None for timm's own.
+    """Return the place of the weights at extraction; None for timm's own.
 
     Raises:
         CacheError: If nobody knows, or the file is gone.
@@ -124,7 +124,7 @@ def stored_weights(split: CacheSplit) -> Path | None:
     if not (isinstance(found, str) and Path(found).is_file()):
         where = f"at {found}" if isinstance(found, str) else "in a place that it does not record"
         raise CacheError(
-            f"the weights of the features in {split.path} were {where}",
+            f"the weights of the features in {split.path} are missing: they were {where}",
             remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
             " cache again: it records the path and computes nothing.",
         )
@@ -156,7 +156,7 @@ def rebuild_network(split: CacheSplit, weights: Path | None, device: str) -> Net
     for each in split.fingerprint.without_rows.differences(network.fingerprint):
         raise CacheError(
             f"the features of {split.path} were computed with {each.name} = {each.one}, here it is"
-            f" {each.other}: they would be others",
+            f" {each.other}: the result would differ",
             remedy="Install that version, or run the `clinit extract` command of this cache into a"
             " new folder.",
         )
@@ -168,7 +168,7 @@ def _is_decoded_on_device(split: CacheSplit) -> bool:
 
 
 def images_root(split: CacheSplit, given: Path | None) -> Path:
-    """Return the folder of the images of a split: the given one, or where it was.
+    """Return the folder of the images of a split: the given one, or its place at extraction.
 
     Raises:
         CacheError: If there is none.
@@ -221,7 +221,7 @@ def recheck(
     workers: int | None = None,
     on_rows: Callable[[str, int, int], None] = lambda title, done, total: None,
 ) -> Rechecked:
-    """Extract rows of a split or view again and compare them with what is stored.
+    """Extract rows of a split or view again and compare them with the stored ones.
 
     Args:
         split: The split or view.
@@ -229,7 +229,7 @@ def recheck(
         root: The folder of the images.
         rows: At least one, all of them valid, in order.
         workers: Threads that read and decode; None for one on each usable CPU.
-        on_rows: Called with the title, the number of finished rows, and that of all.
+        on_rows: Called with the title, the number of finished rows, and the number of all.
 
     Raises:
         CacheError: If a shard is damaged.

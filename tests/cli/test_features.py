@@ -89,9 +89,9 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
         ("predict head.npz new-val.npy --device cpu", "--device means nothing here"),
         ("predict . a.jpg --features-name emb", "is a model of images"),
         ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
-        ("export RUN --out x.npz --onnx", "--onnx means nothing where the head alone is"),
-        ("export RUN --out x.npz --no-temperature --base new", "--base means nothing where no"),
-        ("export RUN --out x.npz --no-temperature --new new", "--new means nothing where no"),
+        ("export RUN --out x.npz --onnx", "--onnx means nothing if the head alone is"),
+        ("export RUN --out x.npz --no-temperature --base new", "--base means nothing if no"),
+        ("export RUN --out x.npz --no-temperature --new new", "--new means nothing if no"),
         ("export RUN --out m --no-temperature --no-memory --new new", "--new means nothing"),
         ("cache import X Y --backbone o --out c --fit-head lda --split val", "training rows"),
         ("cache import X Y --backbone o --out c --fit-head lda --head head.npz", "exclude one"),
@@ -134,7 +134,7 @@ def test_an_import_that_was_killed_while_its_head_was_stored_is_finished_by_the_
         assert call(*command, "--fit-head", "lda").exit_code != 0
     assert open_cache(tmp_path / "cache").head is None
     assert "Head of 3 classes: lda, shrinkage 0.0001" in done(*command, "--fit-head", "lda")
-    assert "Everything is as it was written." in done("cache", "verify", tmp_path / "cache")
+    assert "Nothing has changed since" in done("cache", "verify", tmp_path / "cache")
     assert "the cache has a head" in str(refused(call(*command, "--fit-head", "lda")))
 
 
@@ -158,7 +158,7 @@ def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
     assert shlex.split(place) == [str(Path.cwd())]
     done(*shlex.split(typed))
     assert shard.read_bytes() == whole
-    assert "Everything is as it was written." in done("cache", "verify", out)
+    assert "Nothing has changed since it was written." in done("cache", "verify", out)
 
 
 @pytest.mark.parametrize("how", ["gone", "one bit"])
@@ -177,4 +177,4 @@ def test_a_fitted_head_that_is_lost_is_fitted_again(
     assert "Head of 3 classes: ridge, lambda 0." in text
     assert "not the head that the cache had" not in text
     assert {file: file.read_bytes() for file in before} == before
-    assert "Everything is as it was written." in done("cache", "verify", cache)
+    assert "Nothing has changed since it was written." in done("cache", "verify", cache)

@@ -131,8 +131,8 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(
     written = {path: path.stat().st_mtime_ns for path in find_records(out)}
     assert len(find_records(out / "runs" / "top-layers")) == 18 + 3  # four tables share them
     again = reproduce("last-layer", "cost")
-    assert "36 recorded already" in again
-    assert "9 runs, 9 recorded already" in again
+    assert "36 already recorded" in again
+    assert "9 runs, 9 already recorded" in again
     assert {path: path.stat().st_mtime_ns for path in find_records(out)} == written
 
 
@@ -150,5 +150,5 @@ def test_records_and_heads_of_other_caches_are_refused(
     write_head(replace(found, alignment={**(found.alignment or {}), "started_from": "ab"}), head)
     error = reproduce("first-task", *small, *caches).exception
     assert isinstance(error, ExperimentError)
-    assert str(error) == f"{head} was aligned from another head than that of {caches[1]}"
+    assert str(error) == f"{head} was aligned from another head than the one in {caches[1]}"
     assert error.remedy == "Choose another --out for these caches, or remove that file."

@@ -38,4 +38,4 @@ def test_the_table_begins_with_the_base_head_before_task_1(make_run: MakeRun) ->
     place = next(n for n, words in enumerate(lines) if words[:3] == ["before", "task", "1"])
     assert lines[place][3:] == [f"{starts[0]:.1f}", "-", "-", "-"]
     assert lines[place + 1][:3] == ["after", "task", "1"]
-    assert "Before task 1: that of the base head." in " ".join(text.split())
+    assert "Before task 1: accuracy of the base head." in " ".join(text.split())

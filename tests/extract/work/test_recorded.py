@@ -157,6 +157,6 @@ def test_the_command_prints_the_difference_and_the_tolerance_and_fails_beyond(
         path.write_bytes(bytes(path.stat().st_size))
     blank = verify(cache.path)
     assert isinstance(blank.exception, ClinitError)
-    assert "differ from what the images give" in str(blank.exception)
+    assert "do not match their images" in str(blank.exception)
     assert blank.stdout.count("DIFFERENT") == 3
     assert "cannot be read now: " in blank.stdout
