@@ -24,7 +24,6 @@ class View:
     """Whether there are means over seeds, even of one, instead of runs."""
     metrics: bool = False
     """Whether there is a table of further metrics; in Markdown and LaTeX it is the only one."""
-    matrix: bool = False
     curves: bool = True
     gain: GainReading = "equal-level"
     """JSON and CSV hold both readings."""

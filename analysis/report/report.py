@@ -66,8 +66,6 @@ class Report:
             yield self._each(lambda runs: run_table(runs, view.gain))
         if view.metrics:
             yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
-        if view.matrix:
-            yield from ("", self.matrix(width=width))
         if view.per_task:
             yield self._each(lambda runs: task_table(runs, view.gain))
         if measured := [run for run in self.runs if run.is_diagnosed]:
@@ -138,12 +136,6 @@ class Report:
     def curves(self, *, width: int = 80) -> RenderableType:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
         from clinit.analysis.figures.curves import draw
-
-        return self._each(lambda runs: draw(runs, width))
-
-    def matrix(self, *, width: int = 80) -> RenderableType:
-        """Return the accuracy on the classes of each task after each task, a table a start."""
-        from clinit.analysis.figures.accuracy_matrix import draw
 
         return self._each(lambda runs: draw(runs, width))
 

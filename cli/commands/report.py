@@ -60,11 +60,6 @@ _OPTIONS = {
         " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
         *(None, "--metrics"),
     ),
-    "matrix": option(
-        bool,
-        "Show the accuracy on the classes of each task after each task; JSON holds it.",
-        *(None, "--matrix"),
-    ),
     "figure": option(
         list[FigureName] | None,
         "Draw this figure into --plot; repeatable. One that the records lack the facts of is left"

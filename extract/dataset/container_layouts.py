@@ -1,14 +1,11 @@
 """Data sets in containers: tar shards (WebDataset) and Parquet files (Hugging Face).
 
-They describe themselves, and files beside them say more; nothing of it has to be there, and a
-description that is not as expected is not taken:
+What names their classes, if they do not name them in their labels:
 
-* `dataset_info.json` of Hugging Face: `features`, and `splits` with `num_examples`;
-* the front matter of `README.md`, a data set card: the same under `dataset_info`, in other words;
-* `_info.json` or `info.json` of WebDataset, as timm writes it: `splits` with `num_samples`;
+* Parquet files contain the features of the data set, if `datasets` has written them;
 * `classnames.txt`, `class_names.txt` or `classes.txt`: one class name per line, in label order.
 
-They are looked for in the root, and in the one revision of a download of the Hugging Face Hub:
+The file is looked for in the root, and in the one revision of a download of the Hugging Face Hub:
 `datasets--OWNER--NAME` with `snapshots/REVISION/`, the files of a revision as links to `blobs/`.
 
 Source: "Understand caching", the documentation of the library huggingface_hub.
@@ -17,13 +14,9 @@ Source: "Understand caching", the documentation of the library huggingface_hub.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import polars as pl
 
 from clinit.errors import ManifestError
@@ -47,17 +40,15 @@ from clinit.extract.dataset.known import (
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.dataset.manifest import LEAVES_ROOT
-from clinit.extract.dataset.parquet import DAMAGE, Features, index_parquet, read_images
+from clinit.extract.dataset.parquet import DAMAGE, index_parquet, read_images
 from clinit.extract.dataset.tar import index_tar
 from clinit.extract.dataset.tree import Tree
-from clinit.files.text import read_text
 from clinit.words import examples, printable
 
 _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
 _LOOKED_AT = 64
 """Images in a row at the beginning of a split: if none of them is there, none will be."""
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
-_DOCUMENTS = ("dataset_info.json", "_info.json", "info.json", "README.md")
 
 
 def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
@@ -98,21 +89,20 @@ def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> 
             which columns count.
         CacheError: If the file of class names is none.
     """
-    splits, card = container_splits(kind, tree, split), read_card(tree)
+    splits = container_splits(kind, tree, split)
     title = "these shards" if kind == WEBDATASET else "these Parquet files"
     paths = [path for files in splits.values() for path in files.paths]
     beside = next(filter(None, (_beside(tree, name) for name in _NAME_FILES)), None)
     if beside is not None:
         classes = read_class_names(beside)
     else:
-        classes = _classes(tree, [_contents(tree, path, columns, card) for path in paths], title)
+        classes = _classes(tree, [_contents(tree, path, columns) for path in paths], title)
     folders: dict[str, tuple[str, ...]] = dict.fromkeys((*SPLITS, TEST), (".",))
     return Dataset(
         name=kind,
         title=title,
         classes=classes,
         layouts=(Layout(kind=kind, folders=folders, columns=columns),),
-        images={s: card.images[f.part] for s, f in splits.items() if f.part in card.images},
     )
 
 
@@ -143,10 +133,9 @@ def _read(search: Search, files: SplitFiles) -> Listing:
     Raises:
         ManifestError: If the name of an image would lead out of the root.
     """
-    tree, card = search.tree, read_card(search.tree)
-    tables, left_out = list[pl.DataFrame](), dict[str, list[str]]()
+    tree, tables, left_out = search.tree, list[pl.DataFrame](), dict[str, list[str]]()
     for path in files.paths:
-        found = _contents(tree, path, search.layout.columns, card)
+        found = _contents(tree, path, search.layout.columns)
         if not tables and found.column:
             _refuse_links(tree.root / path, found)
         table = found.table.select(
@@ -174,9 +163,9 @@ def _read(search: Search, files: SplitFiles) -> Listing:
     return Listing(table.drop_nulls("label"), (*files.warnings, *warnings))
 
 
-def _contents(tree: Tree, path: str, columns: Columns, card: Card) -> Contents:
+def _contents(tree: Tree, path: str, columns: Columns) -> Contents:
     if path.lower().endswith(_SUFFIX[HUGGINGFACE]):
-        return index_parquet(tree.root / path, columns, card.features)
+        return index_parquet(tree.root / path, columns)
     facts = tree.facts(path)
     return _index(tree.root / path, facts.st_size, facts.st_mtime_ns)
 
@@ -200,75 +189,6 @@ def _refuse_links(file: Path, found: Contents) -> None:
             remedy="Write it with the images in it, as `push_to_hub` does"
             " (`Dataset.to_parquet` leaves out those that are files on the disk).",
         )
-
-
-class _Split(msgspec.Struct):
-    name: str = ""
-    num_examples: int | None = None
-    num_samples: int | None = None
-
-
-class _Description(msgspec.Struct):
-    features: dict[str, Any] | list[dict[str, Any]] | None = None
-    splits: dict[str, _Split] | list[_Split] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The description of a data set; empty if there is none."""
-
-    features: Features = field(default_factory=dict)
-    """Column -> its description, in the words of `dataset_info.json`."""
-    images: Mapping[str, int] = field(default_factory=dict)
-    """train, validation or test -> number of images."""
-
-
-def read_card(tree: Tree) -> Card:
-    """Read the description of a data set, the first that is as expected.
-
-    Raises:
-        ManifestError: If the root holds several revisions.
-    """
-    for name in _DOCUMENTS:
-        path = _beside(tree, name)
-        if path is not None:
-            try:
-                return _card(path)
-            except Exception:
-                continue
-    return Card()
-
-
-def _card(path: Path) -> Card:
-    import huggingface_hub
-
-    text = read_text(path)  # never without end
-    if path.suffix == ".json":
-        found = msgspec.json.decode(text)
-    else:
-        found = (huggingface_hub.metadata_load(path) or {})["dataset_info"]
-    if isinstance(found, list):
-        (found,) = found  # one for each configuration
-    told = msgspec.convert(found, _Description)
-    features, splits = told.features or {}, told.splits or {}
-    if isinstance(features, list):
-        features = {each["name"]: _feature(each.get("dtype")) for each in features}
-    if isinstance(splits, list):
-        splits = {each.name: each for each in splits}
-    counts = {name: each.num_examples or each.num_samples for name, each in splits.items()}
-    return Card(features, {name: count for name, count in counts.items() if count is not None})
-
-
-def _feature(kind: Any) -> dict[str, Any]:
-    """Return a feature of a card in the words of `dataset_info.json`."""
-    if kind == "image":
-        return {"_type": "Image"}
-    if isinstance(kind, dict) and "class_label" in kind:
-        names = kind["class_label"].get("names")
-        if isinstance(names, dict):  # '0': cat, '1': dog
-            names = [names.get(str(label)) for label in range(len(names))]
-        return {"_type": "ClassLabel", "names": names}
-    return {}
 
 
 def _beside(tree: Tree, name: str) -> Path | None:

@@ -14,7 +14,7 @@ WriteRuns = Callable[..., Path]
 
 
 def test_tables_curves_and_what_the_start_is_worth_are_printed(three_inits: Path) -> None:
-    whole, words = shown(three_inits), ("--no-curves", "--metrics", "--per-task", "--matrix")
+    whole, words = shown(three_inits), ("--no-curves", "--metrics", "--per-task")
     assert "task switch" in whole
     assert "task switch" not in shown(three_inits, "--no-curves")
     asked = shown(three_inits, *words, "--skip-start", "--gain", "random-best")

@@ -213,7 +213,7 @@ def searched(make_run: MakeRun) -> Report:
 
 
 def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
-    asked = View(by_seed=True, metrics=True, matrix=True, per_task=True, curves=False)
+    asked = View(by_seed=True, metrics=True, per_task=True, curves=False)
     tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
     assert "Ranked by A_all" in printed(tables[0])
     assert len(tables) == 5
