@@ -45,6 +45,8 @@ class Commands(LazyGroup):
         "export": "Write the trained classifier, backbone and head, as a model that plain timm"
         " loads.",
         "predict": "Name what is in images, with an exported model: the likeliest classes of each.",
+        "evaluate": "Measure a model on a folder of images: accuracy, confusions, calibration,"
+        " rejection.",
         "add": "Add classes to a model, from a folder with a folder of images for each.",
         "remember": "Let a model remember its classes: no image, but their statistics.",
         "remove": "Remove classes from a model: their rows, and what it remembers of them.",

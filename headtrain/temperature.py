@@ -184,16 +184,27 @@ def fit_temperature(
 def expected_calibration_error(
     logits: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"], *, bins: int = BINS
 ) -> float:
-    """Return the expected calibration error of softmax(logits), in [0, 1].
+    """Return the expected calibration error of softmax(logits), in [0, 1]."""
+    probabilities = _softmax(logits)
+    right = probabilities.argmax(axis=1) == labels
+    return calibration_error(probabilities.max(axis=1), right, bins=bins)
+
+
+def calibration_error(
+    sure: Float[np.ndarray, " rows"], right: Bool[np.ndarray, " rows"], *, bins: int = BINS
+) -> float:
+    """Return the expected calibration error of answers, in [0, 1].
 
     Bin m holds the rows whose largest probability lies in ((m - 1) / bins, m / bins].
+
+    Args:
+        sure: The largest probability of each row.
+        right: Whether it is that of the true class.
+        bins: Number of bins of equal width.
     """
-    probabilities = _softmax(logits)
-    sure = probabilities.max(axis=1)
-    right: Bool[np.ndarray, " rows"] = probabilities.argmax(axis=1) == labels
     place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
     gap = np.bincount(place, weights=right - sure, minlength=bins)
-    return float(np.abs(gap).sum() / max(1, len(labels)))
+    return float(np.abs(gap).sum() / max(1, len(right)))
 
 
 def _softmax(logits: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:

@@ -12,7 +12,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -52,21 +52,25 @@ def save_page(path: Path, make: Callable[[], str]) -> None:
 
 
 def html_of(data: PageData) -> str:
-    """Return the page that shows `data`, with `picture` as the address of its figure."""
-    style = _read("uplot/uPlot.min.css") + "\n" + _read("template/page.css")
-    licence = "/*! uPlot " + _read("uplot/LICENSE").replace("*/", "") + "\n*/\n"
-    library = licence + _read("uplot/uPlot.iife.min.js")
-    script = '"use strict";\n' + "\n".join(_read(f"template/{name}.js") for name in SCRIPTS)
+    """Return the page that shows `data`."""
+    style = read("uplot/uPlot.min.css") + "\n" + read("template/page.css")
+    licence = "/*! uPlot " + read("uplot/LICENSE").replace("*/", "") + "\n*/\n"
+    library = licence + read("uplot/uPlot.iife.min.js")
+    script = '"use strict";\n' + "\n".join(read(f"template/{name}.js") for name in SCRIPTS)
     parts = {
-        "policy": _policy(scripts=[library, script], styles=[style]),
+        "policy": policy([library, script], [style]),
         "title": html.escape(data["title"]),
         "style": style,
         "data": escaped_json(data),
         "library": library,
         "script": script,
     }
-    # In one pass: what is filled in is not searched for slots.
-    return _SLOT.sub(lambda slot: parts[slot[1]], _read("template/page.html"))
+    return fill("template/page.html", parts)
+
+
+def fill(template: str, parts: Mapping[str, str]) -> str:
+    """Return a template with its slots filled in one pass: what is filled in is not searched."""
+    return _SLOT.sub(lambda slot: parts[slot[1]], read(template))
 
 
 def escaped_json(data: PageData) -> str:
@@ -75,7 +79,8 @@ def escaped_json(data: PageData) -> str:
     return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _policy(*, scripts: list[str], styles: list[str]) -> str:
+def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """Return what a browser is allowed: these scripts and styles, and no request."""
     allowed = {"script-src": scripts, "style-src": styles}
     words = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     for directive, texts in allowed.items():
@@ -88,5 +93,6 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """Return a part of the page, from a file next to this one."""
     return files("clinit.analysis.page").joinpath(name).read_text(encoding="utf-8")

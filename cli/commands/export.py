@@ -67,12 +67,6 @@ def export(
             " features from elsewhere.",
         ),
     ] = False,
-    check_images: Annotated[
-        Path | None,
-        described(
-            "Images, to compare the ONNX form on.", default="test images of the run", exists=True
-        ),
-    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
@@ -94,10 +88,8 @@ def export(
     reads_features = temperature or (memory and is_folder and not head_only)
     _check_options(context, out, head_only=head_only, reads_features=reads_features)
     from clinit.headtrain.model.export import export_run
-    from clinit.headtrain.model.predict import find_images
 
     tell_replaced([out], overwrite=overwrite)
-    check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), doing("Putting backbone and head together …"):
         exported = export_run(
             run,
@@ -108,7 +100,6 @@ def export(
             onnx=onnx,
             remembers=memory,
             calibrated=temperature,
-            check_with=check_with,
             overwrite=overwrite,
             head_only=head_only,
         )
@@ -123,18 +114,15 @@ def _check_options(context: Context, out: Path, *, head_only: bool, reads_featur
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
         raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
-    onnx = given(context, "onnx") is not None
-    alone = ["weights", "onnx", "memory", "check_images"] if head_only else []
+    alone = ["weights", "onnx", "memory"] if head_only else []
     idle = dict.fromkeys(alone, "where the head alone is written")
     if not reads_features:
         read = ["base", "new"] if head_only else ["new"]
         idle |= dict.fromkeys(read, "where no feature is read")
-    if not onnx:
-        idle.setdefault("check_images", "without --onnx")
     for name, why in idle.items():
         if given(context, name) is not None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
-    if onnx:
+    if given(context, "onnx") is not None:
         check_onnx_out(out)
 
 

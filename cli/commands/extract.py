@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from clinit.cli.frame.completion import datasets
 from clinit.cli.frame.config import ConfigOption
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import Context, command_line, overridden
@@ -46,7 +45,6 @@ _OPTIONS: Mapping[str, Any] = {
         "imagenet1k, places365, digits; or `folder` for any tree of class folders, `webdataset` for"
         " tar shards, `huggingface` for Parquet files.",
         "Data",
-        autocompletion=datasets,
     ),
     "manifest": option(
         Path | None,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.frame.completion import datasets, described_datasets
 from clinit.cli.frame.console import note, out, say, warn
 from clinit.cli.frame.interruption import keeps
 from clinit.cli.frame.options import READ_AS_VAL, ReadSplit, described
@@ -37,7 +36,6 @@ def build(
             help="Known data set (`clinit manifest list`); or `folder` for any tree of"
             " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
             " Parquet files.",
-            autocompletion=datasets,
         ),
     ],
     root: Annotated[Path, described("Folder that holds the data set.", "FOLDER")],
@@ -73,9 +71,7 @@ def build(
 def show(
     manifest: Annotated[
         str,
-        typer.Argument(
-            help="Manifest file, or name of a known data set.", autocompletion=described_datasets
-        ),
+        typer.Argument(help="Manifest file, or name of a known data set."),
     ],
     classes: Annotated[
         bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +18,7 @@ from rich.text import Text
 from clinit.cli.frame.console import err, note, out, print_json, say, warn
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.model_source import check_model
+from clinit.cli.frame.model_source import check_file, check_model
 from clinit.cli.frame.options import (
     AsJson,
     CompileOption,
@@ -28,12 +30,9 @@ from clinit.cli.frame.options import (
 )
 from clinit.cli.frame.progress import counting, doing
 from clinit.extract.dataset.known import MAX_PIXELS
-from clinit.files.paths import check_writable
 from clinit.words import examples, number_of, printable, visible
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from clinit.extract.cache.head import Head
     from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
 
@@ -68,12 +67,6 @@ def predict(
             help="Write a line per image and class into this .csv file, and print no table.",
             metavar="FILE",
             dir_okay=False,
-        ),
-    ] = None,
-    parquet_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--parquet", help="The same into this .parquet file.", metavar="FILE", dir_okay=False
         ),
     ] = None,
     output: OutputFormat = Output.table,
@@ -116,12 +109,8 @@ def predict(
     rows of files of features.
     """
     check_model(model, images)
-    tables = {"csv": csv_file, "parquet": parquet_file}
-    written = {kind: file for kind, file in tables.items() if file is not None}
-    for kind, file in written.items():
-        if file.suffix != f".{kind}":
-            raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {file}")
-        check_writable(file, f"--{kind}")
+    if csv_file is not None:
+        check_file(csv_file, "csv")
     with doing("Loading the model …"):
         from clinit.extract.cache.head import Head
         from clinit.headtrain.model.predict import (
@@ -155,15 +144,15 @@ def predict(
                 on_images=lambda done: count("Predicting", done, len(paths)),
             )
         warning, what = predictor.facts.caution, "images"
-    for file in written.values():
-        _write_table(predictions, file, rejection, of_features=is_head)
+    if csv_file is not None:
+        _write_table(predictions, csv_file, rejection, of_features=is_head)
     as_json = as_json or output is Output.json
     good = [each for each in predictions if each.reason is None]
     if as_json:
         found = [_json(each, rejection) for each in predictions]
         print_json(json.dumps(found, ensure_ascii=False))
-    elif written:
-        say(f"{len(predictions):,} {what} at {' and '.join(map(str, written.values()))}")
+    elif csv_file is not None:
+        say(f"{len(predictions):,} {what} at {csv_file}")
     elif good:
         _show(good, what, warning)
     if rejection is not None and not as_json:
@@ -236,6 +225,8 @@ OF_FEATURES = ("features", "row")
 """In place of `image`, for rows of features."""
 OF_REJECTION = ("score", "threshold", "unknown")
 """Further columns where images may be unknown."""
+DIGITS = {"probability": 6, "score": 8, "threshold": 8}
+"""As many as tell, in a table."""
 MOST_ROWS = 20
 """Rows of features in a table on the terminal."""
 
@@ -268,44 +259,26 @@ def _class(guess: Guess) -> dict[str, Any]:
 def _write_table(
     predictions: Sequence[Prediction], path: Path, rejection: Rejection | None, *, of_features: bool
 ) -> None:
-    """Write predictions as a CSV or Parquet file, atomically; what is not known is empty or null.
+    """Write predictions as a CSV file, atomically; what is not known is empty.
 
     Args:
         predictions: One per image, or per row of features; possibly none.
-        path: The file; its name ends in .csv or .parquet.
+        path: The file.
         rejection: The rule by which some are unknown.
         of_features: Whether they are of features.
     """
-    import polars as pl
-
     from clinit.files.commit import commit_file
     from clinit.files.lock import claim_file
 
     columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
     columns = columns if rejection is None else (*columns, *OF_REJECTION)
-    types = {
-        **dict.fromkeys(("row", "rank", "task"), pl.Int64),
-        **dict.fromkeys(("probability", "score", "threshold"), pl.Float64),
-        "unknown": pl.Boolean,
-    }
-    schema = {name: types.get(name, pl.String) for name in columns}
-    table = pl.DataFrame(list(_rows(predictions, rejection)), schema=schema)
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for row in _rows(predictions, rejection):
+        table.writerow(row | {k: f"{row[k]:.{n}g}" for k, n in DIGITS.items() if row.get(k)})
     with claim_file(path, on_busy=lambda: None):
-        commit_file(path, table.write_parquet if path.suffix == ".parquet" else _as_text(table))
-
-
-def _as_text(table: pl.DataFrame) -> Callable[[Path], object]:
-    """Return what writes a table as CSV, with as many digits as tell."""
-    import polars as pl
-
-    digits = {"probability": 6, "score": 8, "threshold": 8}
-    texts = [
-        pl.Series(name, [None if value is None else f"{value:.{count}g}" for value in table[name]])
-        for name, count in digits.items()
-        if name in table.columns
-    ]
-    words = pl.col(pl.Boolean).cast(pl.String).str.to_titlecase()
-    return table.with_columns(*texts).with_columns(words).write_csv
+        commit_file(path, lambda draft: draft.write_text(text.getvalue(), encoding="utf-8"))
 
 
 def _rows(
@@ -343,7 +316,7 @@ def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> 
             table.add_row(*([Text(image)] if several else []), *line)
     out.print(table)
     if more := len(predictions) - len(shown):
-        note(f"{more:,} more rows: --csv FILE, --parquet FILE or --json have all of them")
+        note(f"{more:,} more rows: --csv FILE or --json have all of them")
     if warning is not None:
         note(warning)
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.frame import completion
 from clinit.cli.frame.console import out, say
 from clinit.cli.frame.recipes import names, recipe
 
@@ -34,7 +33,7 @@ def list_() -> None:
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="Name of the recipe.", autocompletion=completion.recipes),
+        typer.Argument(help="Name of the recipe."),
     ],
 ) -> None:
     """Print a recipe: the commands in order, what the paper leaves open, the settings.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.paper.tables import NAMES, TABLES
-from clinit.cli.frame.completion import tables
 from clinit.cli.frame.console import note, out, say
 from clinit.cli.frame.context import Context, Run, print_command, runner
 from clinit.cli.frame.interruption import keeps
@@ -21,10 +20,7 @@ from clinit.files.paths import check_writable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from clinit.analysis.paper.commands import Places, Step
-    from clinit.analysis.paper.reproduction import Reproduction
     from clinit.analysis.paper.tables import Table
     from clinit.headtrain.study.study import Study
 
@@ -41,7 +37,6 @@ def reproduce(
             help="first-task (Table 1), last-layer (2), top-layers (3), cl-methods (4), resnet18"
             " (5), data-orders (6), forward-transfer (7), cost (8), neural-collapse, figures; or"
             " all.",
-            autocompletion=tables,
         ),
     ],
     folder: Annotated[
@@ -141,16 +136,12 @@ def reproduce(
         _show_commands(chosen, where, plan)
         return
     check_images(planned, where)
-    made: list[Reproduction] = []
     for table in chosen:
         for step in plan.steps(table, where):
             if not step.is_done:
                 say()
                 run(*step.words)
-        if (found := _show(table, where, plan)) is not None:
-            made.append(found)
-    if len(made) > 1:
-        out.print(_summary(made))
+        _show(table, where, plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +220,7 @@ def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
             shown.add(target)
 
 
-def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
+def _show(table: Table, where: Places, plan: Plan) -> None:
     """Print a table and write its files; of figures, write them."""
     from clinit.analysis.paper.files import write_figures, write_table
     from clinit.analysis.paper.reproduction import measured, recorded_runs
@@ -239,30 +230,8 @@ def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
         say()
         for remark in write_figures(where, plan.studies):
             note(remark)
-        return None
+        return
     found = measured(table, where, recorded_runs(table, where, plan.studies(table)))
     out.print(terminal(found))
     say()
     note(f"written: {write_table(found, where.out / 'tables')}")
-    return found
-
-
-def _summary(made: Sequence[Reproduction]) -> RenderableType:
-    """Return how many of the paper's effects hold, by table."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from clinit.analysis.report.table import Column, Table
-
-    lines = []
-    for found in made:
-        verdicts = [each.verdict for each in found.effects]
-        counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
-        is_known = any(verdict != "-" for verdict in verdicts)
-        lines.append([found.table.name, *(counts if is_known else ["-"] * 3)])
-    heads = ("hold", "open", "other way round")
-    return Group(
-        Text("\nEffects of the paper: which of two starts is better", style="bold"),
-        Table([Column("table"), *(Column(head, "number") for head in heads)], [lines]).rich(),
-        Text("All pairs of starts, by A_new and A_all (forward-transfer: A_fw).", style="dim"),
-    )

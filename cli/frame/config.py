@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from clinit.cli.frame.completion import recipes_or_files
 from clinit.cli.frame.context import Context
 from clinit.cli.frame.recipes import open_text
 from clinit.errors import ConfigFileError, ExperimentError
@@ -45,7 +44,7 @@ APART = ("add", "remember")
 """Commands of a model in use: they read their own section alone, since `iterations` outside of
 all sections are those of a training."""
 OF_IMAGES = (
-    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
+    *("weights", "base-root", "new-root", "trunk-cache", "trunk-budget"),
     *("workers", "max-pixels", "checkpoint-every"),
 )
 """What a sweep of train-top takes from its section, beside the places of the data."""
@@ -231,7 +230,6 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE|RECIPE",
-        autocompletion=recipes_or_files,
         is_eager=True,
         callback=read_config,
         help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",

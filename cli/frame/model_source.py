@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame import completion
 from clinit.cli.frame.claim import claimed_file, tell_replaced
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
@@ -72,7 +71,6 @@ _OPTIONS = {
             "backbone": option(
                 str | None,
                 "timm's name of it.",
-                autocompletion=completion.backbones,
             ),
             "head_classes": option(
                 str | None,
@@ -138,9 +136,21 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
                 option = name.replace("_", "-")
                 raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
         check_model(paths[0], paths[1:])
-    if not paths[-1].is_dir():
+    check_images(paths[-1])
+
+
+def check_file(path: Path, kind: str) -> None:
+    """Check that a table or a page can be written to a file of this kind, such as `csv`."""
+    if path.suffix != f".{kind}":
+        raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {path}")
+    check_writable(path, f"--{kind}")
+
+
+def check_images(path: Path) -> None:
+    """Check that there is a folder, which may hold images."""
+    if not path.is_dir():
         raise ManifestError(
-            f"no folder of images at {paths[-1]}",
+            f"no folder of images at {path}",
             remedy="Give a folder that holds a folder of images for each class.",
         )
 

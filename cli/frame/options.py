@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.frame.completion import backbones
 from clinit.cli.frame.study_options import Command, expand
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study.parts import Device, Training
@@ -190,9 +189,7 @@ def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: 
 
 _NETWORK = "Network"
 NETWORK: Mapping[str, Any] = {
-    "backbone": option(
-        str | None, "timm's name of the network, with its tag.", _NETWORK, autocompletion=backbones
-    ),
+    "backbone": option(str | None, "timm's name of the network, with its tag.", _NETWORK),
     "weights": option(
         Path | None,
         "Checkpoint (.safetensors, or .pth that holds tensors only).",

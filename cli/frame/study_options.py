@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from clinit.cli.frame.completion import beginning
 from clinit.cli.frame.config import Defaults
 from clinit.cli.frame.console import note
 from clinit.cli.frame.context import Context, given, overridden
@@ -120,7 +119,6 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
             metavar=metavar,
             show_default=shown,
             rich_help_panel=each.panel,
-            autocompletion=(lambda incomplete: beginning(words, incomplete)) if is_open else None,
         ),
     ]
 

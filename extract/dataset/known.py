@@ -199,3 +199,9 @@ def title(class_name: str) -> str:
         return str(_info().label_name_to_description(class_name)).split(", ")[0]
     except KeyError:
         return class_name
+
+
+def in_words(class_name: str) -> str:
+    """Return a class name with its words: `tench (n01440764)`; other names as they are."""
+    words = title(class_name)
+    return class_name if words == class_name else f"{words} ({class_name})"

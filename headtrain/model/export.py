@@ -6,7 +6,7 @@ the head) and only then written. A head alone names features that are computed e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -319,7 +319,6 @@ def export_run(
     onnx: bool = False,
     remembers: bool = True,
     calibrated: bool = True,
-    check_with: Sequence[Path] = (),
     overwrite: bool = False,
     head_only: bool = False,
 ) -> Export:
@@ -339,7 +338,6 @@ def export_run(
             its backbone was frozen and its caches are still there.
         calibrated: Whether the rows of the head are divided by a temperature, which is fitted on
             rows that the run was evaluated on, where its backbone was frozen and they are enough.
-        check_with: Images to compare the two forms on; default: test images of the run.
         overwrite: Whether a model or a head that is there is replaced.
         head_only: Whether a .safetensors file holds the head alone too.
 
@@ -413,7 +411,7 @@ def export_run(
     if remembers and not is_file:
         memory, forgets = trained.memory(model.depends_on)
         model, notes = replace(model, memory=memory), (*notes, *forgets)
-    compare_on = (check_with or trained.images()) if onnx else None
+    compare_on = trained.images() if onnx else None
     written = write_model(model, out, compare_on=compare_on, overwrite=overwrite)
     head = divided(head, temperature)
     return Export(out, trained, head, temperature, notes, written, model.memory)

@@ -50,6 +50,8 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "max-logit": lambda logits: logits.amax(dim=1),
 }
 AnyPath = str | os.PathLike[str]
+AnsweredBatch = tuple[Sequence[int], Tensor, Mapping[int, str]]
+"""Numbers of images, their logits (images, classes), and by number why some cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +247,38 @@ class Predictor(ABC):
         divisor = 1.0 if temperature is None else temperature.value
         named = Named(facts.class_names, facts.tasks, divisor)
         found = [Prediction(path, (), MISSING) for path in paths]
+        for rows, logits, reasons in self.batches(
+            paths,
+            batch_size=batch_size,
+            workers=workers,
+            max_pixels=max_pixels,
+            compile=compile,
+            on_images=on_images,
+            on_note=on_note,
+        ):
+            answers = named.answers(logits, top, reject)
+            for row, answer in zip(rows, answers, strict=True):
+                told = {"guesses": (), "reason": reasons[row]} if row in reasons else answer
+                found[row] = Prediction(paths[row], **told)
+        return found
+
+    def batches(
+        self,
+        paths: Sequence[Path],
+        *,
+        batch_size: int = 64,
+        workers: int | None = None,
+        max_pixels: int = MAX_PIXELS,
+        compile: Compile = "auto",
+        on_images: Callable[[int], None] = lambda done: None,
+        on_note: Callable[[str], object] = lambda note: None,
+    ) -> Iterator[AnsweredBatch]:
+        """Yield the logits of images that exist; arguments and errors as in `predict`."""
         there = [row for row, path in enumerate(paths) if _exists(path)]
         device = torch.device(self.device)
         batches = load_files(
             [paths[row] for row in there],
-            facts,
+            self.facts,
             batch_size=batch_size,
             workers=workers or cpu_count(),
             max_pixels=max_pixels,
@@ -257,15 +286,10 @@ class Predictor(ABC):
         )
         network = self.on_its_way(compile, len(there), batch_size, on_note)
         for batch, logits in features_of(batches, network._logits, device, Timing()):
-            answers = named.answers(logits, top, reject)
-            for row, answer in zip(batch.rows, answers, strict=True):
-                told = answer
-                if row in batch.reasons:
-                    told = {"guesses": (), "reason": batch.reasons[row]}
-                found[there[row]] = Prediction(paths[there[row]], **told)
+            reasons = {there[row]: reason for row, reason in batch.reasons.items()}
+            yield [there[row] for row in batch.rows], logits, reasons
             on_images(there[batch.rows[-1]] + 1)
         on_images(len(paths))
-        return found
 
 
 def load_files(

@@ -172,16 +172,18 @@ def folder_config(network: nn.Module, facts: ModelFacts) -> dict[str, Any]:
     """Return what `config.json` contains."""
     registered: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
     of_network = {name: registered.get(name) for name in _OF_THE_NETWORK}
-    args, classes = facts.model_args, len(facts.class_names)
+    args, classes = dict(facts.model_args), len(facts.class_names)
     if args.get("dynamic_img_size") or args.get("strict_img_size") is False:
+        # Else timm builds it for the size of the images, and resamples its position embedding.
         of_network["fixed_input_size"] = False
+        args.setdefault("img_size", network.patch_embed.img_size)  # type: ignore[union-attr]
     return {
         "num_features": int(network.num_features),  # type: ignore[arg-type]
         "label_descriptions": {name: title(name) for name in facts.class_names},
         "architecture": facts.backbone.partition(".")[0],
         "num_classes": classes,
         "label_names": facts.class_names,
-        "model_args": dict(args),
+        "model_args": args,
         "pretrained_cfg": {
             "custom_load": False,
             **of_network,

@@ -65,7 +65,7 @@ lr = 1e-4
 lr = 2e-3
 rank = 8
 probe = false
-no-trunk-cache = true
+trunk-budget = "0"
 lambda = 1e-4
 init = "lda"
 
@@ -79,7 +79,7 @@ def test_the_section_of_the_command_wins_over_the_top_of_the_file() -> None:
     found = options("train-top", STUDY)
     assert (found["tasks"], found["seed"], found["rank"]) == (7, ["3"], 8)
     assert (found["lr"], found["lam"], found["derpp_alpha"]) == (2e-3, "0.0001", 0.1)
-    assert (found["probe"], found["no_trunk_cache"], found["full_rank"]) == (False, True, False)
+    assert (found["probe"], found["trunk_budget"], found["full_rank"]) == (False, "0", False)
     assert list(map(str, found["scale"])) == ["norm", "none"]
     assert list(map(str, found["init"])) == ["lda"]
     head = options("train-head", STUDY)

@@ -40,19 +40,10 @@ def test_the_output_names_what_was_exported_and_how_it_is_loaded(
     assert f"The run ended with top-1 {percent:.2f} % on 20 test images (" in result.stdout
 
 
-@pytest.mark.slow
-def test_the_onnx_form_is_compared_on_images_that_are_given(tiny_run: Path, tmp_path: Path) -> None:
-    images = tiny_run.parent / "new" / "val" / "d"
-    result = invoke(tiny_run, "--out", tmp_path / "model", "--onnx", "--check-images", images)
-    assert "onnxruntime and PyTorch agree on 4 images" in result.output
-    assert (tmp_path / "model" / "model.onnx").is_file()
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("m.safetensors", ("--onnx",), "--onnx writes into a folder: give --out one, not"),
-        ("m", ("--check-images", "."), "--check-images means nothing without --onnx"),
         ("h.npz", ("--weights", "w"), "--weights means nothing where the head alone"),
         ("h", ("--head-only",), "--out is a file that ends in .npz or .safetensors"),
         ("model.pth", (), "--out is a folder, or a file that ends in"),

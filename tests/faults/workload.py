@@ -52,6 +52,8 @@ WRITERS: Mapping[str, str] = {
     "report --html": "report work/runs --html out/page.html --no-curves",
     "predict --csv": "predict work/model.safetensors work/images/new/val --csv out/seen.csv"
     " --device cpu",
+    "evaluate": "evaluate work/scenes work/images/new --csv out/answers.csv --html out/answers.html"
+    " --device cpu",
 }
 """Every command that writes."""
 

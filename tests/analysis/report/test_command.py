@@ -57,7 +57,7 @@ def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: 
         (["--gain", "peak"], "is not one of 'equal-level'"),
         (["--json", "-f", "csv"], "--json does not go with --format csv"),
         (["--figure", "pie"], ", ".join(f"'{name}'" for name in FigureName)),
-        (["--figure", "cost"], "add --plot FILE"),
+        (["--figure", "confusions"], "add --plot FILE"),
         (["--figure", "curves", "-f", "csv"], "add --plot FILE"),
         (["--figure", "curves", "--no-curves"], "add --plot FILE"),
     ],

@@ -17,7 +17,7 @@ from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.classifier import Classifier, load_model
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
-from clinit.headtrain.model.predict import SCORES, Prediction, Rejection, find_images
+from clinit.headtrain.model.predict import SCORES, Rejection, find_images
 from clinit.headtrain.record.format import read_record
 
 
@@ -86,21 +86,6 @@ def test_bad_images_keep_their_place_and_say_why(
     assert done[-1] == len(mixed)
 
 
-def test_images_are_named_by_paths_text_and_folders(
-    model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = images[0].parent
-    monkeypatch.chdir(folder)
-    for one in (images[0].name, Path(images[0].name)):
-        (found,) = model.predict(one)
-        assert found == Prediction(Path(images[0].name), found.guesses, None)
-        assert found.guesses
-    for several in (folder, str(folder), [str(each) for each in images[:4]]):
-        assert [each.path for each in model.predict(several)] == images[:4]
-    with pytest.raises(ValueError, match="must be positive"):
-        model.predict([], top=0)
-
-
 def test_a_folder_without_an_image_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +144,9 @@ def test_the_threshold_turns_away_the_share_of_held_out_images_that_is_allowed(
     np.testing.assert_allclose(SCORES[rule](torch.from_numpy(logits)), scores, rtol=1e-5)
 
 
-def test_nonsense_is_refused() -> None:
+def test_nonsense_is_refused(model: Classifier) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        model.predict([], top=0)
     for rule, threshold in (("softmax", 0.0), ("energy", math.nan)):
         with pytest.raises(ValueError, match=r"must be"):
             Rejection(rule, threshold)

@@ -1,0 +1,97 @@
+from collections import Counter
+from math import comb
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import top_k_accuracy_score
+
+from clinit.analysis.metrics.evaluation import CHANGES, Evaluation, evaluate
+from clinit.headtrain.model.facts import ModelFacts
+from clinit.headtrain.model.predict import Rejection
+
+NAMES = tuple("abcdefgh")
+
+
+class Facts:
+    """All that an evaluation asks a model for."""
+
+    class_names = NAMES
+    temperature = None
+
+
+def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evaluation]:
+    """Return logits, the class of each image (the last ones of no class), and the evaluation."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(images, len(NAMES))) * 3
+    truths = [*(NAMES[n % 8] for n in range(images - 12)), *("stranger",) * 11, "a"]
+    classes = {f"{name}/{n}.png": name for n, name in enumerate(truths)}
+    halves = [range(images // 2), range(images // 2, images)]
+    batches = [(rows, torch.from_numpy(logits[rows]), {}) for rows in halves]
+    batches[1][2][images - 1] = "the file is empty"
+    facts = cast("ModelFacts", Facts())
+    rejection = Rejection("energy", 4.0)
+    return logits, classes, evaluate(facts, classes, batches, rejection)
+
+
+def naive_ece(sure: np.ndarray, right: np.ndarray) -> float:
+    found = 0.0
+    for low in range(15):
+        inside = (sure > low / 15) & (sure <= (low + 1) / 15)
+        if inside.any():
+            found += inside.sum() / len(sure) * abs(right[inside].mean() - sure[inside].mean())
+    return found
+
+
+def test_measures_are_those_of_their_definitions() -> None:
+    logits, classes, found = made(0)
+    known = np.arange(48)
+    truth = np.array([NAMES.index(name) for name in [*classes.values()][:48]])
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    answers = logits.argmax(axis=1)
+    content = found.content
+    assert content["images"] == {"known": 48, "strangers": 11}
+    for k, name in ((1, "top1"), (5, "top5")):
+        expected = top_k_accuracy_score(truth, logits[known], k=k)
+        assert content[name] == pytest.approx(100 * expected)
+    right = answers[known] == truth
+    expected = naive_ece(chances[known].max(axis=1), right)
+    assert content["calibration_error"] == pytest.approx(expected)
+    per_class = {each["class"]: each["top1"] for each in content["classes"]}
+    assert per_class == {
+        n: pytest.approx(100 * right[truth == NAMES.index(n)].mean()) for n in NAMES
+    }
+    wrong = Counter(
+        (NAMES[t], NAMES[a]) for t, a in zip(truth, answers[known], strict=True) if t != a
+    )
+    pairs = [((each["class"], each["answer"]), each["images"]) for each in content["confused"]]
+    assert pairs == sorted(wrong.items(), key=lambda pair: (-pair[1], pair[0]))
+    assert sum(len(each["files"]) for each in content["confused"]) == wrong.total()
+    energy = np.log(np.exp(logits).sum(axis=1))
+    others = energy[48:59]
+    wins = np.mean([np.mean((one > others) + 0.5 * (one == others)) for one in energy[known]])
+    assert content["rejection"]["auroc"] == pytest.approx(wins)
+    away = {"known": int((energy[known] < 4).sum()), "strangers": int((others < 4).sum())}
+    assert content["rejection"]["turned_away"] == away
+    assert content["unreadable"] == [{"image": "a/59.png", "error": "the file is empty"}]
+
+
+def test_two_models_differ_by_what_one_alone_gets_right() -> None:
+    one, other = made(1)[2], made(2)[2]
+    told = one.against(other).content["against"]
+    rights = [each.known["right"].to_numpy() for each in (one, other)]
+    expected: dict[str, Any] = {
+        "gained": rights[0] & ~rights[1],
+        "lost": rights[1] & ~rights[0],
+        "both": rights[0] & rights[1],
+        "neither": ~(rights[0] | rights[1]),
+    }
+    assert {each: told[each] for each in CHANGES} == {n: int(e.sum()) for n, e in expected.items()}
+    images = one.known["image"].to_numpy()
+    assert [each["image"] for each in told["lost_images"]] == list(images[expected["lost"]])
+    few, every = sorted((told["gained"], told["lost"]))[0], told["gained"] + told["lost"]
+    assert 0 < few < every / 2, "the draw must tell the tails apart"
+    tail = sum(comb(every, k) for k in range(few + 1)) / 2**every
+    assert told["p_value"] == pytest.approx(min(1.0, 2 * tail))
+    assert one.against(one).p_value == 1.0

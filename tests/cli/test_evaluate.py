@@ -1,0 +1,131 @@
+import base64
+import csv
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from clinit.errors import ClinitError
+from clinit.headtrain.model.export import Export
+from tests.cli.calls import call, checked, done, refused
+
+VOID = ("meta", "link", "img", "br")
+
+
+class WellFormed(HTMLParser):
+    """Fails if a tag is not closed by its own; collects addresses and texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.sources += [given[name] or "" for name in ("src", "href") if name in given]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def model(tiny_onnx: Export) -> Path:
+    """A model of the classes a to e, which remembers held-out images."""
+    return tiny_onnx.path
+
+
+@pytest.fixture
+def images(tiny_run: Path, tmp_path: Path) -> Path:
+    """Four images of each class, and as many of no class of the model; one cannot be read."""
+    folder = tmp_path / "images"
+    for side in ("base", "new"):
+        shutil.copytree(tiny_run.parent / side / "val", folder, dirs_exist_ok=True)
+    shutil.copytree(folder / "a", folder / "<b>x")
+    (folder / "a" / "empty.png").touch()
+    return folder
+
+
+def test_a_model_is_measured_as_it_predicts(model: Path, images: Path, tmp_path: Path) -> None:
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    written = ("--html", page, "--csv", table)
+    result = call("evaluate", model, images, *written, "--json", "--device=cpu")
+    assert result.exit_code == 1, "an image cannot be read"
+    told = json.loads(result.stdout)
+    assert told["images"] == {"known": 20, "strangers": 4}
+    assert told["unreadable"] == [{"image": "a/empty.png", "error": "the file is empty"}]
+    assert "1 folder of no class of the model (<b>x): 4 images" in result.stderr
+    seen = call("predict", model, images, "--json", "--device=cpu", "--top=1")
+    answers = {each["image"]: each["classes"] for each in json.loads(seen.stdout)}
+    with table.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == len(answers) == 25
+    for line in lines:
+        guesses = answers[str(images / line["image"])]
+        assert line["answer"] == "".join(guess["class"] for guess in guesses)
+    rights = [line["answer"] == line["class"] for line in lines if line["right"]]
+    assert told["top1"] == pytest.approx(100 * sum(rights) / 20)
+    assert set(told["rejection"]["turned_away"]) == {"known", "strangers"}
+    text = page.read_text(encoding="utf-8")
+    icon, *sources = WellFormed(text).sources
+    assert icon == "data:,"
+    assert len(sources) == 20 - sum(rights), "a thumbnail for each mistake"
+    for source in sources:
+        content = base64.b64decode(source.removeprefix("data:image/jpeg;base64,"))
+        assert Image.open(io.BytesIO(content)).size == (40, 36)
+    assert "<b>x" not in text
+    assert not re.search("https?:|<script", text)
+
+
+def test_two_models_answer_the_same_images(model: Path, images: Path, tmp_path: Path) -> None:
+    (images / "a" / "empty.png").unlink()
+    other = tmp_path / "other"
+    done("rename", model, "d=e", "e=d", "--out", other)
+    against = ("evaluate", model, images, "--against", other, "--device=cpu")
+    told = json.loads(checked(call("-q", *against, "--json")))
+    alone = [json.loads(done("-q", "evaluate", m, images, "--json")) for m in (model, other)]
+    rights = [round(each["top1"] / 5) for each in alone]
+    assert told["other"] == str(other)
+    of = told["against"]
+    assert [of["both"] + of["gained"], of["both"] + of["lost"]] == rights
+    assert {each["class"] for each in of["gained_images"] + of["lost_images"]} <= {"d", "e"}
+    printed = done(*against, "--html", tmp_path / "page.html")
+    assert f"{of['gained']} gained, {of['lost']} lost" in printed
+    assert "McNemar" in printed
+    assert max(map(len, printed.splitlines())) <= 80 + len(str(tmp_path))
+    WellFormed((tmp_path / "page.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("MODEL nowhere", "no folder of images at nowhere"),
+        ("MODEL IMAGES/a", "holds images"),
+        ("nowhere IMAGES", "no model file at nowhere"),
+        ("MODEL STRANGE", "the model has no class of these 1 names (<b>x)"),
+        ("MODEL IMAGES --csv x.txt", "--csv is the file to write, .csv, got x.txt"),
+        ("MODEL IMAGES --html x.csv", "--html is the file to write, .html, got x.csv"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    model: Path, images: Path, tmp_path: Path, words: str, message: str
+) -> None:
+    (tmp_path / "strange").mkdir()
+    shutil.move(images / "<b>x", tmp_path / "strange")
+    places = {"MODEL": model, "IMAGES": images, "STRANGE": tmp_path / "strange"}
+    for name, place in places.items():
+        words = words.replace(name, str(place))
+    result = call("evaluate", *words.split(), "--device=cpu")
+    if result.exit_code == 2:
+        assert message in " ".join(result.output.split())
+    else:
+        assert isinstance(refused(result), ClinitError)
+        assert message in str(result.exception)
