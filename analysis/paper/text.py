@@ -1,4 +1,4 @@
-"""A reproduced table for people: in the terminal, as Markdown and as LaTeX."""
+"""A reproduced table for people: in the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -97,21 +97,6 @@ def as_markdown(found: Reproduction) -> str:
         listed = [f"{count}. {escaped(each)}" for count, each in enumerate(sentences, start=1)]
         parts.append("\n".join([f"**{title}**", "", *listed]))
     return "\n\n".join(parts) + "\n"
-
-
-def as_latex(found: Reproduction) -> str:
-    """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
-    tables = [_numbers(found, group) for group in found.groups]
-    reduced = " (reduced)" if found.is_reduced else ""
-    return Table(
-        tables[0].columns,
-        [table.lines for table in tables],
-        titles=[_title(found, group) + reduced for group in found.groups],
-    ).latex(
-        *([_REDUCED] if found.is_reduced else []),
-        _caption(found),
-        *(f"{each.name}: {_here(each)}" for each in found.settings if each.differs),
-    )
 
 
 def _heading(found: Reproduction) -> str:
@@ -242,14 +227,6 @@ def _short_title(place: Place) -> str:
 
 def _signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}"
-
-
-def _here(setting: Setting) -> str:
-    """Return a setting of the runs, with the paper's where it has one."""
-    if not setting.paper:
-        return setting.here
-    is_same = setting.here == setting.paper
-    return setting.here + (", as in the paper" if is_same else f" (paper: {setting.paper})")
 
 
 def _caption(found: Reproduction) -> str:

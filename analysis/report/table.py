@@ -1,8 +1,8 @@
 """One table, for the terminal, Markdown, LaTeX and the page.
 
 In the terminal no column is squeezed. What takes too much room is written closer together first;
-then the least needed numbers are left out; and if too few would be left, one column of words names
-the runs, broken into lines. In LaTeX it is a `tabular` with the rules of booktabs, without a
+then the least needed numbers are left out; and if too few would be left, the settings of the runs
+are broken into lines. In LaTeX it is a `tabular` with the rules of booktabs, without a
 floating environment: the author's own has the label and the caption.
 """
 
@@ -12,8 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -32,8 +31,6 @@ NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
 FEWEST = 6
 """Numbers that names in columns must leave room for: with fewer, words name the runs."""
-NARROWEST, WIDEST = 24, 60
-"""Least and greatest width of the column of words."""
 ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
 _LATEX_ARROWS: dict[Better, str] = {"high": r" $\uparrow$", "low": r" $\downarrow$", "neither": ""}
 _LATEX = {
@@ -159,12 +156,8 @@ class Table:
 
     columns: Sequence[Column]
     sections: Sequence[Sequence[Cells]]
-    words: Sequence[str] = ()
-    """What names each line, in words: in the place of the columns that name the run."""
     beside: bool = False
     """Whether deviations stand beside their means if there is room."""
-    titles: Sequence[str] = ()
-    """What stands above each section in LaTeX."""
     title: str = ""
     style: str = "bold"
     """Of the title in the terminal."""
@@ -215,10 +208,7 @@ class Table:
         return " ".join(filter(None, [self.caption, *self.marks, BEST * self.is_bold]))
 
     def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:
-        """Return the table at most `width` columns wide, and the numbers that are left out.
-
-        One number is always there, however narrow the terminal.
-        """
+        """Return the table at most `width` columns wide, and the numbers that are left out."""
         for places, table in self._tries(width):
             missing = [each for place, each in enumerate(self.columns) if place not in places]
             if _width_of(table) <= width:
@@ -233,35 +223,12 @@ class Table:
         for shown, tight, beside in tries:
             places = self._places(shown)
             yield places, self.rich(places, is_tight=bool(tight), beside=beside)
-        for shown in range(every, 0, -1):
-            places = self._places(shown)
-            yield places, self._in_words(places, width)
+        yield places, self.rich(places, is_tight=True, beside=False, folds=True)
 
     def _places(self, shown: int) -> list[int]:
         """Return the places of the columns if `shown` numbers are: those that are needed most."""
         needs = sorted(c.need for c in self.columns if c.need is not None)[:shown]
         return [p for p, c in enumerate(self.columns) if c.need is None or c.need in needs]
-
-    def _in_words(self, places: Sequence[int], width: int) -> RichTable:
-        """Return a table whose column of words takes what the numbers leave."""
-        names = [place for place in places if self.columns[place].kind == "run"]
-        first = places.index(names[0]) if names else 0
-        rest = [place for place in places if place not in names]
-
-        def table(words: Sequence[str]) -> RichTable:
-            named = iter(words)
-
-            def with_words(cells: Sequence[Any], word: Any) -> list[Any]:
-                own = [cells[place] for place in rest]
-                return [*own[:first], word, *own[first:]]
-
-            sections = [[with_words(cells, next(named)) for cells in s] for s in self.sections]
-            heading = Column("run" if any(words) else "")
-            return Table(with_words(self.columns, heading), sections).rich(is_tight=True)
-
-        room = width - _width_of(table([""] * len(self.words)))
-        room = min(WIDEST, max(NARROWEST, room))
-        return table(["\n".join(textwrap.wrap(each, room)) for each in self.words])
 
     def rich(
         self,
@@ -269,6 +236,7 @@ class Table:
         *,
         is_tight: bool = False,
         beside: bool | None = None,
+        folds: bool = False,
         caption: str | None = None,
         is_framed: bool = False,
     ) -> RichTable:
@@ -280,6 +248,7 @@ class Table:
         beside = self.beside if beside is None else beside
         places = range(len(self.columns)) if places is None else places
         has_marks = any(column.mark for column in self.columns)
+        fixed = ("name", "number") if folds else ("name", "run", "number")
         for column in (self.columns[place] for place in places):
             justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"
             marked = has_marks and column.need is not None
@@ -287,8 +256,8 @@ class Table:
             table.add_column(
                 Text(heading, justify=justify),
                 justify=justify,
-                no_wrap=column.kind in ("name", "run", "number") and not is_framed,
-                overflow="fold" if column.kind == "setting" else "ellipsis",
+                no_wrap=not is_framed and column.kind in fixed,
+                overflow="fold" if folds or column.kind == "setting" else "ellipsis",
             )
         for section in self.sections:
             for cells in section:
@@ -308,15 +277,11 @@ class Table:
         below = ["", escaped(self.below), ""] if self.below else []
         return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
 
-    def latex(self, *comments: str) -> str:
+    def latex(self) -> str:
         """Return the `tabular`; title, caption and further comments stand above."""
-        comments = (self.title, self.below, *comments)
         parts = []
-        for title, section in zip_longest(self.titles, self.sections):
+        for section in self.sections:
             parts.append(r"  \midrule")
-            if title:
-                words = rf"\emph{{{latex_text(title)}}}"
-                parts.append(rf"  \multicolumn{{{len(self.columns)}}}{{l}}{{{words}}} \\")
             for cells in section:
                 told = [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
                 parts.append(_latex_row(told))
@@ -325,7 +290,7 @@ class Table:
             [
                 r"% \usepackage{booktabs}, and \usepackage[T1]{fontenc} for quotation marks in"
                 " names",
-                *(f"% {line}" for text in comments for line in _wrapped(text)),
+                *(f"% {line}" for text in (self.title, self.below) for line in _wrapped(text)),
                 rf"\begin{{tabular}}{{{kinds}}}",
                 r"  \toprule",
                 _latex_row([column.in_latex for column in self.columns]),

@@ -16,7 +16,7 @@ from clinit.cli.frame.progress import counting
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.summary import HeadFacts, RunFacts
+    from clinit.extract.cache.summary import HeadFacts
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -83,7 +83,8 @@ def show(cache: CacheArgument) -> None:
     table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
     table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     if splits[0].fingerprint.is_imported:
-        table.add_row("imported from", *(visible(_source(s.summary.run)) for s in splits))
+        files = [s.summary.run.features for s in splits]
+        table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
     out.print(table)
     for name, value in splits[0].fingerprint.without_rows.fields.items():
         if name != IMPORTED:  # its value is a mark, the same whatever the files were
@@ -106,12 +107,6 @@ def _top1(head: HeadFacts) -> str:
     if percent is None:
         return "its rows have no names" if head.class_names == "unknown" else "other classes"
     return f"{percent:.2f} % of {head.total:,}"
-
-
-def _source(run: RunFacts) -> str:
-    if run.features is not None:
-        return Path(run.features.path).name
-    return number_of(len(run.merged), "cache") if run.merged else ""
 
 
 @app.command()

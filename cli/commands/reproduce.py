@@ -102,8 +102,8 @@ def reproduce(
 
     Features are extracted, the head for squared error is aligned and heads are
     trained as far as that is not done; every command is printed as you would
-    type it. Each table is also written below OUT/tables as JSON, CSV, Markdown
-    and LaTeX, figures below OUT/figures.
+    type it. Each table is also written below OUT/tables as JSON, CSV and
+    Markdown, figures below OUT/figures.
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
     """

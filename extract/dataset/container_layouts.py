@@ -13,7 +13,6 @@ Source: "Understand caching", the documentation of the library huggingface_hub.
 
 from __future__ import annotations
 
-import os
 from functools import cache, partial
 from pathlib import Path
 
@@ -40,7 +39,7 @@ from clinit.extract.dataset.known import (
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.dataset.manifest import LEAVES_ROOT
-from clinit.extract.dataset.parquet import DAMAGE, index_parquet, read_images
+from clinit.extract.dataset.parquet import index_parquet
 from clinit.extract.dataset.tar import index_tar
 from clinit.extract.dataset.tree import Tree
 from clinit.words import examples, printable
@@ -64,18 +63,7 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
     """
     _snapshot(tree)
     paths = [path for path in tree.others() if path.lower().endswith(_SUFFIX[kind])]
-    splits = split_files(paths, split)
-    for files in splits.values():
-        first = dict[str, str]()
-        for path in files.paths:
-            other = first.setdefault(os.path.realpath(tree.root / path), path)
-            if other != path:
-                raise ManifestError(
-                    f"{printable(other)} and {printable(path)} in {printable(tree.root)} are links"
-                    " to one file: its images would be taken twice",
-                    remedy="Remove one of them, then run the same command again.",
-                )
-    return splits
+    return split_files(paths, split)
 
 
 def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
@@ -136,8 +124,6 @@ def _read(search: Search, files: SplitFiles) -> Listing:
     tree, tables, left_out = search.tree, list[pl.DataFrame](), dict[str, list[str]]()
     for path in files.paths:
         found = _contents(tree, path, search.layout.columns)
-        if not tables and found.column:
-            _refuse_links(tree.root / path, found)
         table = found.table.select(
             path=pl.lit(f"{path}/") + pl.col("member"),
             label=labels_of(found.table, search.dataset.classes, path),
@@ -174,21 +160,6 @@ def _contents(tree: Tree, path: str, columns: Columns) -> Contents:
 def _index(path: Path, size: int, changed: int) -> Contents:
     """Index a shard once for both splits: their classes are looked up in all shards."""
     return index_tar(path)
-
-
-def _refuse_links(file: Path, found: Contents) -> None:
-    """Refuse a file that names images instead of holding them."""
-    try:
-        images = read_images(file, found.column, 0, min(_LOOKED_AT, len(found.table)))
-    except DAMAGE:
-        return  # damaged images: each is an invalid row of the extraction
-    if images and not any(image is not None for image in images):
-        raise ManifestError(
-            f"{printable(file)} does not hold the content of its images: the first"
-            f" {len(images):,} are null",
-            remedy="Write it with the images in it, as `push_to_hub` does"
-            " (`Dataset.to_parquet` leaves out those that are files on the disk).",
-        )
 
 
 def _beside(tree: Tree, name: str) -> Path | None:
