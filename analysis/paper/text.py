@@ -51,6 +51,7 @@ MEANINGS = {
 }
 _VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
+_SLIPS = "Where the paper slips"
 _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 
@@ -70,9 +71,10 @@ def terminal(found: Reproduction) -> RenderableType:
     if differing := [each for each in found.settings if each.differs]:
         parts += [Text("\nWhat differs from the paper here", style="bold")]
         parts.append(_settings_table(differing).rich())
-    for heading, sentences in _lists(found).items():
-        parts.append(Text(f"\n{heading}", style="bold"))
-        parts += [Text(f"{count}. {each}") for count, each in enumerate(sentences, start=1)]
+    if found.table.slips:
+        parts.append(Text(f"\n{_SLIPS}", style="bold"))
+        parts += [Text(f"* {each}") for each in found.table.slips]
+    parts.append(Text(f"\n{_open(found)}"))
     return Group(*parts)
 
 
@@ -93,10 +95,14 @@ def as_markdown(found: Reproduction) -> str:
     ):
         if settings:
             parts += [f"**{title}**", _settings_table(settings).markdown()]
-    for title, sentences in _lists(found).items():
-        listed = [f"{count}. {escaped(each)}" for count, each in enumerate(sentences, start=1)]
-        parts.append("\n".join([f"**{title}**", "", *listed]))
-    return "\n\n".join(parts) + "\n"
+    if found.table.slips:
+        slips = [f"* {escaped(each)}" for each in found.table.slips]
+        parts.append("\n".join([f"**{_SLIPS}**", "", *slips]))
+    return "\n\n".join([*parts, _open(found)]) + "\n"
+
+
+def _open(found: Reproduction) -> str:
+    return f"What the paper leaves open: clinit recipe show {found.table.recipe}"
 
 
 def _heading(found: Reproduction) -> str:
@@ -206,18 +212,6 @@ def _evidence(effect: Effect, p_value: str) -> list[str]:
 def _settings_table(settings: Sequence[Setting]) -> Table:
     columns = [Column(""), Column("paper", "setting"), Column("here", "setting")]
     return Table(columns, [[[each.name, each.paper, each.here] for each in settings]])
-
-
-def _lists(found: Reproduction) -> dict[str, list[str]]:
-    """Return the sentences below the tables, by their heading; those without any are left out."""
-    unclear = [f"{each.name}: {each.here}" for each in found.settings if not each.paper]
-    if unclear:
-        unclear.append(f"Why: clinit recipe show {found.table.recipe}")
-    lists = {
-        "What the paper leaves open, and how it is here": unclear,
-        "Where the paper slips": list(found.table.slips),
-    }
-    return {heading: sentences for heading, sentences in lists.items() if sentences}
 
 
 def _short_title(place: Place) -> str:
