@@ -94,8 +94,7 @@ class Report:
             return frame_of(self._lines(per_task=view.per_task)).write_csv()
         parts = self.data.values()
         tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
-        texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
-        return "\n".join(texts)
+        return "\n".join(each.markdown() for each in tables)
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""

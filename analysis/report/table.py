@@ -1,16 +1,13 @@
-"""One table, for the terminal, Markdown, LaTeX and the page.
+"""One table, for the terminal, Markdown and the page.
 
 In the terminal no column is squeezed. What takes too much room is written closer together first;
 then the least needed numbers are left out; and if too few would be left, the settings of the runs
-are broken into lines. In LaTeX it is a `tabular` with the rules of booktabs, without a
-floating environment: the author's own has the label and the caption.
+are broken into lines.
 """
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from clinit.words import escaped, lines_of_table, visible
+from clinit.words import escaped, lines_of_table
 
 Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
@@ -32,38 +29,6 @@ BEST = "Bold: the best of comparable runs."
 FEWEST = 6
 """Numbers that names in columns must leave room for: with fewer, words name the runs."""
 ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
-_LATEX_ARROWS: dict[Better, str] = {"high": r" $\uparrow$", "low": r" $\downarrow$", "neither": ""}
-_LATEX = {
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "[": "{[}",  # after the end of a line it would be its extra space
-    "]": "{]}",
-    "*": "{*}",  # the same
-    "`": "{`}",  # no ligatures
-    "'": "{'}",
-    "·": r"$\cdot$",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "…": r"\ldots{}",
-    "→": r"$\to$",
-    "−": "$-$",
-    "λ": r"$\lambda$",
-    "σ": r"$\sigma$",
-}
-
-
-def latex_text(text: str) -> str:
-    """Return text that LaTeX sets letter by letter."""
-    letters = "".join(_LATEX.get(letter, letter) for letter in visible(text))
-    return letters.replace("--", "-{}-").replace("--", "-{}-")  # no dashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +57,6 @@ class Column:
         """The heading in Markdown."""
         unit = f" ({self.unit})" if self.unit else ""
         return f"{escaped(self.heading)}{unit} {ARROWS[self.better]}".rstrip()
-
-    @property
-    def in_latex(self) -> str:
-        """The heading in LaTeX."""
-        unit = f" ({latex_text(self.unit)})" if self.unit else ""
-        heading = latex_text(self.heading)
-        if found := re.fullmatch(r"([A-Z])_(\w+)", self.heading):
-            heading = rf"${found[1]}_\mathrm{{{found[2]}}}$"
-        return f"{heading}{unit}{_LATEX_ARROWS[self.better]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +90,6 @@ class Cell:
             return NOTHING
         text = self.mean if self.deviation is None else f"{self.mean} ± {self.deviation}"
         return (f"**{text}**" if self.is_best else text) + (r"\*" if self.is_partial else "")
-
-    @property
-    def in_latex(self) -> str:
-        """The number in LaTeX; the best in bold."""
-        if self.mean is None:
-            return "--"
-        mean = latex_text(self.mean.replace("-", "−"))
-        mean = rf"\textbf{{{mean}}}" if self.is_best else mean
-        mean += r"\textsuperscript{*}" if self.is_partial else ""
-        return mean if self.deviation is None else rf"{mean} $\pm$ {self.deviation}"
 
 
 Cells = Sequence[str | Text | Cell]
@@ -276,39 +222,6 @@ class Table:
         above = [f"**{escaped(self.title)}**", ""] if self.title else []
         below = ["", escaped(self.below), ""] if self.below else []
         return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
-
-    def latex(self) -> str:
-        """Return the `tabular`; title, caption and further comments stand above."""
-        parts = []
-        for section in self.sections:
-            parts.append(r"  \midrule")
-            for cells in section:
-                told = [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
-                parts.append(_latex_row(told))
-        kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
-        return "\n".join(
-            [
-                r"% \usepackage{booktabs}, and \usepackage[T1]{fontenc} for quotation marks in"
-                " names",
-                *(f"% {line}" for text in (self.title, self.below) for line in _wrapped(text)),
-                rf"\begin{{tabular}}{{{kinds}}}",
-                r"  \toprule",
-                _latex_row([column.in_latex for column in self.columns]),
-                *parts,
-                r"  \bottomrule",
-                r"\end{tabular}",
-                "",
-            ]
-        )
-
-
-def _latex_row(cells: Iterable[str]) -> str:
-    """Return a line of a `tabular`."""
-    return f"  {' & '.join(cells)} \\\\"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(visible(text), 96, break_long_words=False)
 
 
 def _text(cell: str | Text | Cell, beside: bool) -> Text:

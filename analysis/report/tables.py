@@ -1,6 +1,6 @@
 """The tables of a report: runs, means over seeds, further metrics, tasks, neural collapse.
 
-The terminal, Markdown, LaTeX and the page show the same ones.
+The terminal, Markdown and the page show the same ones.
 """
 
 from __future__ import annotations
