@@ -10,8 +10,7 @@ Keyword arguments of `timm.create_model` come from command lines and from files 
 timm's own functions name is no architecture: files that they unpickle (`checkpoint_path`),
 downloads (`pretrained_cfg`), other models, switches. So these are refused; all other names go to
 the constructor of the model. The values are bounded too, because a small file could ask for a large
-network, and no text among them can be a path with a suffix, or an address; `weights` checks how
-large a network may be beside its weights.
+network, and no text among them can be a path with a suffix, or an address.
 """
 
 from __future__ import annotations
