@@ -105,7 +105,7 @@ def test_a_log_tells_how_far_the_work_is(
     told = list(dict.fromkeys(err.splitlines()))
     assert told[0] == "train: 0 of 50,000 images, 0 %"
     assert re.fullmatch(r"train: 12,345 of 50,000 images, 25 %, 0\.\d\ds left, 95/s", told[1])
-    assert told[-2] == "verifying: 25 %"
+    assert "verifying: 25 %" in told
     assert re.fullmatch(r"Reading … 0\.\d\ds", told[-1])
 
 

@@ -216,7 +216,7 @@ def test_trials_are_not_ranked_with_the_tested_run(searched: Report) -> None:
     asked = View(by_seed=True, metrics=True, per_task=True, curves=False)
     tables = [part for part in searched.parts(asked) if "Data 2 of 2: " in printed(part)]
     assert "Ranked by A_all" in printed(tables[0])
-    assert len(tables) == 5
+    assert len(tables) == 4
     for table in tables:
         tested, trials = printed(table).split("Data 2 of 2: ")
         assert tested.startswith("Data 1 of 2: imagenet_mini → places50, on test images")
