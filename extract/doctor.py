@@ -1,4 +1,4 @@
-"""What on this machine keeps clinit from working, or from working well.
+"""Faults of this machine that keep clinit from working, or from working well.
 
 One check after the other; a check that fails by itself is a fault too, for a broken installation
 raises anything.
@@ -47,9 +47,9 @@ class Finding:
     subject: str
     state: State
     told: str
-    """What was found."""
+    """The finding."""
     remedy: str = ""
-    """What mends it: a command where there is one. Empty where nothing is to be done."""
+    """A command or another repair. Empty if nothing is to be done."""
 
 
 def ok(subject: str, told: str) -> Finding:
@@ -68,10 +68,10 @@ def fault(subject: str, told: str, remedy: str) -> Finding:
 
 
 def examine(out: Path) -> Iterator[Finding]:
-    """Yield what is found, check by check.
+    """Yield the findings, check by check.
 
     Args:
-        out: Where caches are to be written.
+        out: Folder for caches.
     """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
@@ -89,12 +89,12 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
     try:
         yield from check()
     except Exception as error:
-        why = f"cannot be looked at: {type(error).__name__}: {_first_line(error)}"
+        why = f"the check failed: {type(error).__name__}: {_first_line(error)}"
         yield fault(subject, why, "pip install --force-reinstall clinit")
 
 
 def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Compare what is installed with what clinit asks for."""
+    """Compare the installed versions with the ones that clinit asks for."""
     yield ok("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     present = [f"clinit {version('clinit')}"]
     asked = requires("clinit") or () if requirements is None else requirements
@@ -134,10 +134,10 @@ def check_cuda() -> Iterator[Finding]:
         free, total = (size / _GIGABYTE for size in torch.cuda.mem_get_info(device))
         name = f"{torch.cuda.get_device_name(device)}, {free:.1f} of {total:.1f} GB free"
         if free < 2:
-            yield warning("CUDA", f"{name}: others are using it", "nvidia-smi")
+            yield warning("CUDA", f"{name}: in use by other processes", "nvidia-smi")
             continue
         torch.ones(64, 64, device=device).matmul(torch.ones(64, 1, device=device)).cpu()
-        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it computes")
+        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it works")
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     except Exception as problem:  # no compiler, no library, one for another driver
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
     else:
-        yield ok("CuPy", "it solves, and compiles a kernel")
+        yield ok("CuPy", "it solves and compiles a kernel")
 
 
 def nearest(folder: Path) -> Path:
@@ -188,7 +188,7 @@ def check_storage(folder: Path) -> Iterator[Finding]:
         yield warning("storage", why, "Run one command on a cache at a time, or use a local disk.")
     else:
         free = shutil.disk_usage(there).free / 1e9
-        yield ok("storage", f"{there} can be written and locked, {free:,.1f} GB are free")
+        yield ok("storage", f"{there} is writable and supports locks, {free:,.1f} GB are free")
 
 
 def check_limits() -> Iterator[Finding]:

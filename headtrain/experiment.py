@@ -48,20 +48,20 @@ PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What a run was made from, for its record."""
+    """Origin of a run, for its record."""
 
     base: Source
     new: Source
     initial_head: Head
     head_facts: Mapping[str, Any] | None
-    """Where that head is from; None: the base cache."""
+    """Facts about that head; None: it is in the base cache."""
     command: Sequence[str]
-    """What the user typed."""
+    """The command line of the user."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """Where the first head is from, and its digest."""
+        """Origin of the first head, and its digest."""
         digest = head_digest(self.initial_head)
         return {"path": None, "digest": digest, **(self.head_facts or {})}
 
@@ -90,8 +90,8 @@ def run_experiment(
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
-        head_facts: Where the head is from, for the record; default: the base cache.
-        command: What the user typed, for the record.
+        head_facts: Origin of the head, for the record; default: the base cache.
+        command: The command line of the user, for the record.
 
     Raises:
         ValueError: If there is no study, two are the same, or two differ in their stream.
@@ -176,11 +176,11 @@ def records_of(
 
     Args:
         learner: After the last task.
-        origin: What it was made from.
-        notes: What the user should know about the data.
+        origin: Data and head that it was made from.
+        notes: Notes for the user about the data.
         timings_s: Seconds by phase.
-        optimizer: What it was trained with.
-        facts: What else the record contains.
+        optimizer: Its optimizer.
+        facts: Further fields of the record.
         changed: The backbone's parameters that training has changed, by name.
     """
     scenario, entries, bank = learner.scenario, learner.entries, learner.studies

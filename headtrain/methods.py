@@ -45,7 +45,7 @@ from clinit.stopwatch import Stopwatch
 
 
 class _OnFeatures(Method):
-    """A method that reads stored features, and is tested on those of the classes seen so far."""
+    """A method that reads stored features, tested on the classes seen so far."""
 
     def __init__(
         self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]

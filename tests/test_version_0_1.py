@@ -107,7 +107,7 @@ def test_a_run_repeated_today_has_the_numbers_that_it_had(files: Path) -> None:
         (line,) = (line for line in shown.output.splitlines() if "head weight: by" in line)
         assert float(line.split()[3]) < 1e-6
     else:
-        assert shown.output.startswith("The same bits: ")
+        assert shown.output.startswith("The same bits as ")
 
 
 def _settings(files: Path) -> str:
@@ -127,7 +127,7 @@ def test_a_sweep_goes_on_and_trains_no_recorded_run_again(files: Path) -> None:
         *("tasks=2", "iterations=6", "eval_every=3", "batch_size=8", "buffer=16", "seed=0"),
         *("init=random,zero", "device=cpu"),
     )
-    assert "1 recorded already; 1 to train" in shown
+    assert "1 already recorded; 1 to train" in shown
     assert (files / "sweep" / "random" / "run.json").read_bytes() == before
     assert json.loads((files / "sweep" / "sweep.json").read_text())["format"] == "clinit-sweep/2"
 

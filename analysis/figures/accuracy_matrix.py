@@ -1,4 +1,4 @@
-"""Accuracy on the classes of each task after each task: what is learnt and what is forgotten."""
+"""Accuracy on the classes of each task after each task: learning and forgetting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Matrix:
     on: tuple[str, ...]
     """The columns: base classes, if they are tested, and classes of each task."""
     cells: tuple[tuple[float | None, ...], ...]
-    """A row after each task. None where a class has not come yet, or has no test image."""
+    """A row after each task. None if a class has not come yet, or has no test image."""
 
 
 def matrix_of(start: Start) -> Matrix:

@@ -19,10 +19,10 @@ TOP = 10
 
 
 def worst_pairs(runs: Sequence[RunSummary]) -> dict[str, pl.DataFrame]:
-    """Return the worst pairs of each start, those of its first seed, by its name.
+    """Return the worst pairs of each start, from its first seed, by its name.
 
     Raises:
-        RecordError: If no record holds which image was labelled as what.
+        RecordError: If no record lists the mistakes.
     """
     starts = [start for start in starts_of(runs) if start.first.record.mistakes is not None]
     if not starts:
@@ -56,7 +56,7 @@ def confusions_figure(runs: Sequence[RunSummary]) -> Figure:
         axes.set_ylim(most - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * longest)
         axes.tick_params(labelbottom=number + grid.columns >= len(found))
-    grid.figure.supxlabel("Test images (share of those of the true class)", fontsize=style.NORMAL)
+    grid.figure.supxlabel("Test images (share of all of the true class)", fontsize=style.NORMAL)
     handles = [Patch(color=colours[is_new]) for is_new in (True, False)]
     grid.legend(["new class labelled as an old one", "old class as a new one"], handles, sample=1.2)
     return grid.figure

@@ -11,8 +11,8 @@ Sources: V. Papyan, X. Y. Han, D. L. Donoho, "Prevalence of neural collapse duri
 phase of deep learning training", PNAS 117(40), 2020; Z. Zhu et al., "A geometric analysis of
 neural collapse with unconstrained features", NeurIPS 2021; and the paper's Appendix.
 
-NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less where the
-features have a null direction (those of a LayerNorm do). A pseudo-inverse with a cut-off at
+NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less if the
+features have a null direction (as after a LayerNorm). A pseudo-inverse with a cut-off at
 rounding level keeps such directions, with eigenvalues of either sign, and can make NC1
 negative. NC2 and NC3 take W as it is, not centred.
 
@@ -55,7 +55,7 @@ class NeuralCollapse:
     """The four metrics over the classes that have rows; 0 is full collapse."""
 
     nc1: float
-    """NaN where all class means are the same; the others where the head is not finite,
+    """NaN if all class means are the same; the others if the head is not finite,
     or so large that its squares are not."""
     nc2: float
     nc3: float
@@ -119,7 +119,7 @@ def mean_directions(
 
 
 def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
-    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN where one is not finite."""
+    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN if one is not finite."""
     xp, classes = namespace(gram), gram.shape[0]
     if not xp.all(xp.isfinite(gram)):
         return math.nan

@@ -32,7 +32,7 @@ MEANING = {
     "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
     "nc3": "W x class means to the same; 0: rows are class means",
     "nc4": "|b + W mean|; 0: no class is favoured at the mean",
-    "d_ls": "squared error above that of W_LS; grows with |W|^2",
+    "d_ls": "squared error in excess of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
 }
 BLOCK_ROWS = 65_536
@@ -47,10 +47,10 @@ class Diagnosis:
     deviation: Deviation
     rows: int
     library: str
-    """What computed them: `numpy` or `cupy`."""
+    """The library that computed them: `numpy` or `cupy`."""
 
     def content(self) -> dict[str, Any]:
-        """Return the metrics by name, for JSON; null where one is not defined."""
+        """Return the metrics by name, for JSON; null if one is not defined."""
         collapse, found = self.collapse, self.deviation
         content: dict[str, Any] = {
             "nc1": collapse.nc1,
@@ -71,7 +71,7 @@ class Diagnosis:
         return content
 
     def table(self) -> Table:
-        """Return the metrics as a rich table that says what each of them means."""
+        """Return the metrics as a rich table with the meaning of each."""
         from clinit.analysis.report.table import Column
         from clinit.analysis.report.table import Table as Layout
 
@@ -82,7 +82,7 @@ class Diagnosis:
             shown = "-" if value is None else f"{value:.4g}"
             lines.append([heading, shown, "" if floor is None else f"{floor:.3f}", meaning])
         numbers = (Column(heading, "number") for heading in ("value", "floor"))
-        columns = [Column("metric", "text"), *numbers, Column("what it says", "text")]
+        columns = [Column("metric", "text"), *numbers, Column("meaning", "text")]
         return Layout(columns, [lines]).rich(
             caption="Smaller is closer to collapse. floor: the least value that a head of this"
             " width can have.",
@@ -121,10 +121,10 @@ def diagnose_split(
     Only classes that the head has a row for count.
 
     Args:
-        split: Read shard by shard, and copied to the device where there is one.
+        split: Read shard by shard, and copied to the device if there is one.
         head: Whose rows the classes of the split are matched with by name.
         lam: Ridge of the least squares in D_LS, >= 0.
-        device: Where to compute: CUDA through CuPy, or the CPU (the default) through NumPy.
+        device: Device that computes: CUDA through CuPy, or the CPU (the default) through NumPy.
 
     Raises:
         HeadError: If the head has another width, or no class of the split.
@@ -148,7 +148,7 @@ def diagnose_split(
 
 
 def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
-    """Return the head row of each class of the split, -1 where it has none.
+    """Return the head row of each class of the split, -1 if it has none.
 
     A head without class names is taken to have the classes of the split, in their order.
     """

@@ -1,7 +1,7 @@
 """From what the page shows to HTML: one file that loads nothing.
 
 Data stand in the page as JSON in which every character that HTML could read is escaped, and reach
-the document as text alone. Which scripts and styles may run is said by their digests, so that
+the document as text alone. Only scripts and styles with the page's own digests may run, so that
 markup that came in all the same would stay without effect.
 """
 
@@ -69,7 +69,7 @@ def html_of(data: PageData) -> str:
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """Return a template with its slots filled in one pass: what is filled in is not searched."""
+    """Return a template with its slots filled in one pass: filled slots are not searched."""
     return _SLOT.sub(lambda slot: parts[slot[1]], read(template))
 
 

@@ -22,7 +22,7 @@ from clinit.headtrain.study.study import Study
 
 
 def as_json(found: Reproduction) -> str:
-    """Return everything by name; null where there is no value."""
+    """Return everything by name; null if there is no value."""
     content = {
         "name": found.table.name,
         "table": found.table.number,

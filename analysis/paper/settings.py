@@ -1,4 +1,4 @@
-"""The settings of the paper next to those of the runs, as far as their records tell."""
+"""The settings of the paper next to the recorded settings of the runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_5
 _TRAIN_IMAGES = 1_281_167
 _ALIGNMENT = {"epochs": 50, "views": 50, "batch_size": 512, "lr": 1e-3, "weight_decay": 0.05}
 _OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
-"""What tells the lines of a table apart, or changes no number."""
+"""Settings that identify the lines of a table, or change no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
 _FACTOR = "alpha / rank"
 
@@ -28,14 +28,14 @@ class Setting:
 
     name: str
     paper: str
-    """Empty where the paper does not give it."""
+    """Empty if the paper does not give it."""
     here: str
     differs: bool
     """Whether the runs have what the paper excludes."""
 
     @classmethod
     def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
-        """Compare values: the paper's, none where it gives none, and ours."""
+        """Compare values: the paper's, none if it gives none, and ours."""
         theirs, ours = ({*map(_words, each)} for each in (paper, here))
         by_size = partial(sorted, key=lambda word: (len(word), word))
         differs = bool(theirs) and not ours <= theirs

@@ -23,8 +23,8 @@ class Table:
     title: str
     recipe: str
     metrics: tuple[str, ...]
-    """What it prints, from left to right. `acc_pre_alone` is A_pre among the base classes alone:
-    the paper does not say which of the two it prints."""
+    """Its metrics, from left to right. `acc_pre_alone` is A_pre among the base classes alone:
+    the paper does not specify which of the two it prints."""
     number: int | None = None
     """In the paper; None for numbers of its text."""
     effects: tuple[str, ...] = ("acc_new", "acc_all")
@@ -39,7 +39,7 @@ class Table:
     """Words of the reduced setting: a fiftieth of the iterations and of EWC's images, a hundredth
     of the buffers."""
     slips: tuple[str, ...] = ()
-    """Where the paper contradicts itself."""
+    """Contradictions within the paper."""
 
     @property
     def source(self) -> str:

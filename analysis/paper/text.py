@@ -37,7 +37,7 @@ MEANINGS = {
     "loss_new": "L_new: loss on training images of the current task",
     "acc_pre": "A_pre: accuracy (%) on base classes",
     "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
-    "acc_new": "A_new: on those of the current task",
+    "acc_new": "A_new: on classes of the current task",
     "acc_old": "A_old: on all before it",
     "acc_all": "A_all: on all seen",
     "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
@@ -56,7 +56,7 @@ _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 
 def terminal(found: Reproduction) -> RenderableType:
-    """Return the table, the effects and what differs from the paper."""
+    """Return the table, the effects and the differences from the paper."""
     parts: list[RenderableType] = [Text(f"\n{_heading(found)}", style="bold")]
     if found.is_reduced:
         parts.append(Text(_REDUCED, style="yellow"))
@@ -69,7 +69,7 @@ def terminal(found: Reproduction) -> RenderableType:
         others = " The other pairs of starts are in the files."
         parts.append(Text(_effect_caption(found) + others, style="dim"))
     if differing := [each for each in found.settings if each.differs]:
-        parts += [Text("\nWhat differs from the paper here", style="bold")]
+        parts += [Text("\nDifferences from the paper", style="bold")]
         parts.append(_settings_table(differing).rich())
     if found.table.slips:
         parts.append(Text(f"\n{_SLIPS}", style="bold"))
@@ -90,7 +90,7 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(escaped(_effect_caption(found)))
     known = [each for each in found.settings if each.paper]
     for title, settings in (
-        ("What differs from the paper here", [each for each in known if each.differs]),
+        ("Differences from the paper", [each for each in known if each.differs]),
         ("As in the paper", [each for each in known if not each.differs]),
     ):
         if settings:
@@ -197,7 +197,7 @@ def _main_effects(found: Reproduction) -> Table:
 
 
 def _evidence(effect: Effect, p_value: str) -> list[str]:
-    """Return the paper's effect, ours with its interval, what it is over and the verdict."""
+    """Return the paper's effect, ours with its interval, its basis and the verdict."""
     width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
     unit = "image" if effect.over == "images" else "seed"
     over = number_of(effect.number, unit) + p_value if effect.number else "-"

@@ -13,7 +13,7 @@ GainReading = Literal["equal-level", "random-best"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is shown of a report."""
+    """Parts of a report to show."""
 
     format: Format = "table"
     """JSON and CSV have an entry for each run, Markdown a table for each data."""

@@ -1,4 +1,4 @@
-"""The measures of a run that tables show: where they are in a row, their heading and meaning."""
+"""The measures of a run that tables show: their place in a row, their heading and meaning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measure:
 
 
 def number(value: float, digits: int) -> str:
-    """Return a number with `digits` after the point, with fewer where it is large."""
+    """Return a number with `digits` after the point, with fewer if it is large."""
     if abs(value) >= 1e6:
         return f"{value:.3g}"
     rounded = round(value, 0 if abs(value) >= 1000 else digits) + 0.0  # no -0.00
@@ -84,7 +84,7 @@ def gain_measure(reading: Reading) -> Measure:
 
 
 def ranked_measures(reading: Reading) -> list[Measure]:
-    """Return what the ranking shows; `MOST_NEEDED` says what is left out if it does not fit."""
+    """Return the measures of the ranking; `MOST_NEEDED` has the order in which they are dropped."""
     ends = (LAST, INCREMENTAL, FORGETTING, START, NEW, OLD, PRE, LOSS)
     return [ALL, *ends, gain_measure(reading)]
 
@@ -109,7 +109,7 @@ MOST_NEEDED = (
     *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
     *("forgetting", "average_incremental_accuracy"),
 )
-"""What the default tables hold: if there is no room, the last gives way first."""
+"""Columns of the default tables: if there is no room, the last is dropped first."""
 
 FURTHER_MEASURES = (
     Measure(
@@ -139,7 +139,7 @@ FURTHER_MEASURES = (
         meaning="base images predicted among the base classes alone",
     ),
 )
-"""What the table of further metrics shows, the most asked for first."""
+"""Columns of the table of further metrics, the most asked for first."""
 
 MEANS = dict.fromkeys(
     (
@@ -149,11 +149,11 @@ MEANS = dict.fromkeys(
         "forward_transfer",
     )
 )
-"""What is averaged over seeds, by its name in the rows of the report."""
+"""Measures that are averaged over seeds, by their names in the rows of the report."""
 
 
 def meanings(measures: Sequence[Measure]) -> str:
-    """Return what measures mean, for a caption; what several have in common once."""
+    """Return the meanings of measures for a caption; a meaning shared by several appears once."""
     found: dict[str, list[str]] = {}
     for each in measures:
         if each.meaning:

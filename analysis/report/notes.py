@@ -1,4 +1,4 @@
-"""What a reader of a report has to know before relying on its numbers, and its conclusion."""
+"""Notes that a reader of a report needs before relying on its numbers, and its conclusion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clinit.words import listed, number_of
 FAR = 5.0
 """Percentage points that accuracy on base classes may rise without a note."""
 MOST_STARTS = 3
-"""Starts beside random that a conclusion names, the best A_all first."""
+"""Starts other than random that a conclusion names, the best A_all first."""
 
 
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.efficiency import Reading, gain
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
@@ -46,17 +47,17 @@ class Report:
     data: ByData
     """The same runs by the data that they saw, each part with its heading."""
     notes: tuple[str, ...]
-    """What the records and the comparison want said, each once."""
+    """Notes on the records and the comparison, each once."""
 
     def __repr__(self) -> str:
         return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
 
     def parts(self, view: View, *, width: int = 80) -> Iterator[RenderableType]:
-        """Yield what a terminal shows, from top to bottom.
+        """Yield the contents of a terminal report, from top to bottom.
 
         Args:
-            view: What is asked for.
-            width: Of what is drawn in characters; tables fit the width of their console.
+            view: Parts to show.
+            width: Of drawings in characters; tables fit the width of their console.
         """
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
@@ -102,7 +103,7 @@ class Report:
 
     @property
     def legend(self) -> list[str]:
-        """Where the runs lie that tables, figures and notes name by a number, a line for each."""
+        """The paths of runs that tables, figures and notes name by a number, a line for each."""
         return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def _lines(self, *, per_task: bool) -> list[Row]:
@@ -233,7 +234,7 @@ class Runs:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the data and the comparison want said, each once."""
+        """Notes on the data and the comparison, each once."""
         return self.report.notes
 
     def table(self) -> pl.DataFrame:
@@ -267,6 +268,15 @@ class Runs:
     def evaluations(self) -> pl.DataFrame:
         """Correct counts: run, task, iteration, row (of the head), correct, total."""
         return self._named([run.record.evaluations for run in self.report.runs])
+
+    @property
+    def predictions(self) -> pl.DataFrame:
+        """Each test image at the end of each task: run, task, row, image, predicted (head rows).
+
+        Raises:
+            RecordError: If a record of an earlier version does not hold them.
+        """
+        return self._named([predictions(run.record) for run in self.report.runs])
 
     @property
     def points(self) -> pl.DataFrame:

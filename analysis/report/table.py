@@ -1,6 +1,6 @@
 """One table, for the terminal, Markdown and the page.
 
-In the terminal no column is squeezed. What takes too much room is written closer together first;
+In the terminal no column is squeezed. A table that is too wide is written closer together first;
 then the least needed numbers are left out; and if too few would be left, the settings of the runs
 are broken into lines.
 """
@@ -22,7 +22,7 @@ from clinit.words import escaped, lines_of_table
 Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
 NOTHING = "-"
-"""Printed where there is no value."""
+"""Printed if there is no value."""
 AT_LEAST = "≥: at least, the level is reached before the first step."
 NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
@@ -33,7 +33,7 @@ ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The heading of a column, and how its cells are set."""
+    """The heading of a column, and the layout of its cells."""
 
     heading: str
     kind: Kind = "name"
@@ -45,7 +45,7 @@ class Column:
     need: int | None = None
     """The higher, the sooner the column is left out if there is no room; None: never."""
     meaning: str = ""
-    """What the page says of the column."""
+    """Explanation of the column on the page."""
 
     @property
     def mark(self) -> str:
@@ -69,10 +69,10 @@ class Cell:
     is_partial: bool = False
     """Whether it is a mean over some tasks only."""
     value: float | None = None
-    """What it is sorted by."""
+    """Value for sorting."""
 
     def text(self, *, beside: bool) -> Text:
-        """Return the number for a terminal, its deviation beside or below it."""
+        """Return the number for a terminal, its deviation next to or below it."""
         if self.mean is None:
             return Text(NOTHING)
         star = "*" if self.is_partial else ""
@@ -103,7 +103,7 @@ class Table:
     columns: Sequence[Column]
     sections: Sequence[Sequence[Cells]]
     beside: bool = False
-    """Whether deviations stand beside their means if there is room."""
+    """Whether deviations are next to their means if there is room."""
     title: str = ""
     style: str = "bold"
     """Of the title in the terminal."""
@@ -142,7 +142,7 @@ class Table:
 
     @property
     def marks(self) -> list[str]:
-        """What the marks of the numbers mean."""
+        """Meanings of the marks of the numbers."""
         cells = [cell for line in self.lines for cell in line if isinstance(cell, Cell)]
         bounded = any((cell.mean or "").startswith("≥") for cell in cells)
         partial = any(cell.is_partial for cell in cells)
@@ -150,7 +150,7 @@ class Table:
 
     @property
     def below(self) -> str:
-        """What stands below the table in a text or on the page."""
+        """The text below the table, in a text or on the page."""
         return " ".join(filter(None, [self.caption, *self.marks, BEST * self.is_bold]))
 
     def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clinit.extract.cache.summary import HeadFacts
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def group(
     cache: CacheArgument,
     table: Annotated[
@@ -36,8 +36,8 @@ def group(
     """Record which training images of a class belong together.
 
     Images of one group count as one where new head rows start, and are left out
-    together. Groups that are recorded take the place of those that are found in
-    the features: copies, crops and frames that stand by themselves.
+    together. Recorded groups take the place of groups that are found in
+    the features: copies, crops and frames far from all other images.
 
     clinit cache group caches/scenes frames.csv --column video
     """
@@ -58,7 +58,7 @@ app = typer.Typer(
 
 @app.command()
 def show(cache: CacheArgument) -> None:
-    """Show what a cache holds and what its features depend on."""
+    """Show the contents of a cache and the settings that its features depend on."""
     from rich.table import Table
     from rich.text import Text
 

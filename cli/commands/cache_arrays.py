@@ -19,11 +19,11 @@ from clinit.words import number_of
 
 def _name_of_an_extractor(name: str) -> str:
     if name in ("", "imported"):
-        raise typer.BadParameter("say what computed the features, such as clip-vit-b-32")
+        raise typer.BadParameter("name the extractor of the features, such as clip-vit-b-32")
     return name
 
 
-@keeps("Written shards are kept: the same command goes on after them.")
+@keeps("Written shards are kept: run the same command again to resume.")
 def import_(
     features: Annotated[
         Path,
@@ -41,7 +41,7 @@ def import_(
     backbone: Annotated[
         str,
         described(
-            "Name of what computed the features, such as clip-vit-b-32. Caches of the same"
+            "Name of the extractor, such as clip-vit-b-32. Caches of the same"
             " name can be used together, so name the weights too.",
             default=False,
             callback=_name_of_an_extractor,
@@ -76,8 +76,8 @@ def import_(
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
-    Run it once per split, with the same --backbone and --classes; an import that
-    was killed goes on. Base classes need a head: --head FILE, or afterwards
+    Run it once per split, with the same --backbone and --classes; rerun it to
+    resume a killed import. Base classes need a head: --head FILE, or afterwards
     `clinit head fit`. Then `clinit train-head` and `clinit diagnose` work as
     with features of `clinit extract`.
     """
@@ -113,7 +113,7 @@ def import_(
         tell_headless(out)
 
 
-@keeps("Splits that are written are kept; an unfinished file is removed.")
+@keeps("Finished splits are kept; an unfinished file is removed.")
 def export(
     cache: CacheArgument,
     out: Annotated[
@@ -124,11 +124,9 @@ def export(
     ],
     format: Annotated[
         Literal["npy", "safetensors", "parquet"] | None,
-        described("How to write.", default="by the suffix; npy for a folder"),
+        described("Format of the files.", default="by the suffix; npy for a folder"),
     ] = None,
-    split: Annotated[
-        Split | None, described("Export only this split.", default="all there are")
-    ] = None,
+    split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
 ) -> None:
     """Write features, labels and class names as NumPy, safetensors or Parquet files.
 
@@ -152,5 +150,5 @@ def export(
             if written.num_left_out:
                 note(
                     f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
-                    " left out: `rows` tells which are there"
+                    " left out: `rows` lists the exported ones"
                 )

@@ -45,7 +45,7 @@ def diagnose(
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
 
     NC1 to NC4 and D_LS, over the classes that both the cache and the head know,
-    all classes weighing the same. Each number comes with its meaning and the
+    with equal weights of the classes. Each number comes with its meaning and the
     least value it can have.
     """
     if not math.isfinite(lam):

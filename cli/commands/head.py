@@ -29,7 +29,7 @@ def head() -> None:
 
 
 @app.command()
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def fit(
     cache: CacheArgument,
     out: Annotated[Path, described("Head file to write, .safetensors or .npz.", "FILE")],
@@ -45,7 +45,7 @@ def fit(
     """Fit a head to the training rows of a cache: a row for each of its classes.
 
     For features of a network without a classifier (DINO, SigLIP, CLIP), or for
-    other classes than those of the head in the cache.
+    other classes than the head in the cache has.
 
     clinit head fit caches/base --out base-head.safetensors
     """

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
 
 FEW = 30
-"""Held-out images below which an accuracy is told in counts: of 30 it is known to 9 points."""
+"""Held-out images below which an accuracy is given in counts: 30 determine it to 9 points."""
 SHOWN = 12
 """Class names in one line."""
-KEPT_FEATURES = "The features computed so far are kept: the same command goes on after them."
-WHOLE = "No half of a model is left: it is written whole or not at all."
+KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
+WHOLE = "No partial model is left: it is written completely or not at all."
 
 app = typer.Typer(no_args_is_help=True, help="Show a model: its classes, history and memory.")
 
@@ -67,7 +67,7 @@ def add(
         typer.Option(
             help="Feature cache of old classes, named as the model names them.",
             metavar="FOLDER",
-            show_default="what the model remembers",
+            show_default="the model's memory",
         ),
     ] = None,
     onnx: Annotated[
@@ -111,8 +111,8 @@ def add(
     terminal.print(table)
     if added.new.total < FEW:
         note(
-            f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to tell"
-            " how well they are recognised; a folder val with more measures it"
+            f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to measure"
+            " how well they are recognised; a folder val with more does"
         )
     if not added.old.total and not is_first:
         note(
@@ -173,7 +173,7 @@ def remember(
         f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
     )
     if others := int(memory.known.sum()) - len(change.classes):
-        say(f"{others:,} others as they were remembered before")
+        say(f"{others:,} others remembered as before")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
     say(memory.describe())
@@ -187,7 +187,7 @@ def remove(
     out: ModelOut,
     overwrite: Overwrite = False,
 ) -> None:
-    """Remove classes from a model: their rows, and what it remembers of them.
+    """Remove classes from a model: their rows, and its memory of them.
 
     The rows of all other classes stay as they are, in their order. MODEL is not
     changed.
@@ -204,7 +204,7 @@ def remove(
     )
     if left.memory is not None and not left.memory.exact:
         note(
-            "the covariance that all classes share is still that of the removed ones too:"
+            "the stored covariance still includes the removed classes:"
             " `clinit remember` computes it anew from images"
         )
     say(f"Model at {out}")
@@ -225,7 +225,7 @@ def rename(
 ) -> None:
     """Give classes of a model other names.
 
-    Rows and what it remembers stay as they are. MODEL is not changed.
+    Rows and memory stay as they are. MODEL is not changed.
 
     clinit rename scenes/ n02979186="cassette player" --out named-scenes/
     """
@@ -266,7 +266,7 @@ def model() -> None:
 def show(
     model: ModelArgument, output: OutputFormat = Output.table, as_json: AsJson = False
 ) -> None:
-    """Show which classes a model has, when they came and from what, and what it remembers."""
+    """Show the classes of a model, their history, and its memory."""
     check_model(model)
     from clinit.headtrain.model.reading import memory_of, read_facts
 
@@ -283,7 +283,7 @@ def show(
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
     say("It remembers nothing of their images" if memory is None else memory.describe())
-    table = _table("when", "what", "classes", "images", "top-1 then: old, new")
+    table = _table("when", "change", "classes", "images", "top-1 then: old, new")
     for change in facts.history:
         table.add_row(
             change.date[:16].replace("T", " "),
@@ -316,7 +316,7 @@ def _table(*heads: str) -> Table:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 

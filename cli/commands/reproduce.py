@@ -1,4 +1,4 @@
-"""`clinit reproduce`: tables of the paper, made by one command and shown beside its numbers."""
+"""`clinit reproduce`: tables of the paper, made by one command and shown next to its numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SMALL_EPOCHS = 5
 
 
-@keeps("What is computed is kept: the same command goes on where this one stopped.")
+@keeps("Finished steps are kept: run the same command again to resume.")
 def reproduce(
     context: Context,
     names: Annotated[
@@ -98,10 +98,10 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Print the commands; run nothing.")
     ] = False,
 ) -> None:
-    """Make tables of the paper and show them beside its numbers, with what differs and why.
+    """Make tables of the paper and show them next to its numbers, with the differences.
 
     Features are extracted, the head for squared error is aligned and heads are
-    trained as far as that is not done; every command is printed as you would
+    trained, unless it is done already; every command is printed as you would
     type it. Each table is also written below OUT/tables as JSON, CSV and
     Markdown, figures below OUT/figures.
 
@@ -146,7 +146,7 @@ def reproduce(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a user asks of all tables."""
+    """The user's settings for all tables."""
 
     settings: tuple[str, ...]
     """Words, `field=values`."""
@@ -195,7 +195,7 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     if dry_run:
         say(f"The digits are made in {place}: seconds.")
     elif not made.exists():
-        shutil.rmtree(place, ignore_errors=True)  # what a killed call left
+        shutil.rmtree(place, ignore_errors=True)  # left by a killed call
         place.mkdir(parents=True)
         make_digits(place, run)
         made.touch()

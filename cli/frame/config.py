@@ -42,12 +42,12 @@ RUNS, TOP_RUNS = "train-head", "train-top"
 """The commands whose sections hold the defaults of a sweep's runs."""
 APART = ("add", "remember")
 """Commands of a model in use: they read their own section alone, since `iterations` outside of
-all sections are those of a training."""
+all sections belongs to a training."""
 OF_IMAGES = (
     *("weights", "base-root", "new-root", "trunk-cache", "trunk-budget"),
     *("workers", "max-pixels", "checkpoint-every"),
 )
-"""What a sweep of train-top takes from its section, beside the places of the data."""
+"""Options that a sweep of train-top takes from its section, in addition to the data."""
 _PLACES = ("base", "new", "head")
 _METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}
 _RIVALS = {
@@ -213,7 +213,7 @@ class Defaults(Mapping[str, Any]):
 def read_config(context: Context, path: Path | None) -> Path | None:
     """Take what the file gives to the command as the defaults of its options.
 
-    For an eager option: the values are there before the other options are read.
+    For an eager option: the values exist before the other options are read.
     """
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         file, command = open_config(path), str(context.command.name)
@@ -271,7 +271,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             own = grid_of(table, top=top)
             over = merge(own, typed)
             laid = _over_settings(file, over, top=top)
-            # What a section holds for another method gives way to the grid.
+            # Values of a section for another method give way to the grid.
             asked = names_in(own if "method" in names_in(over) else laid[0])
             refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
             grids += laid

@@ -21,9 +21,9 @@ def _option(help: str, *names: str, **settings: Any) -> Any:
 Weights = Annotated[
     Path | None,
     _option(
-        "Weights of the backbone; they must be those of the features.",
+        "Weights of the backbone; they must be the ones that computed the features.",
         metavar="FILE",
-        show_default="where they were at extraction",
+        show_default="their place at extraction",
     ),
 ]
 BaseRoot = Annotated[

@@ -1,6 +1,6 @@
 """Features of a cache as files that others read: NumPy, safetensors, Parquet.
 
-What is written can be imported again (`import_features`), bit for bit. A cache may be larger
+An exported file can be imported again (`import_features`), bit for bit. A cache may be larger
 than the memory: one shard is read at a time.
 """
 
@@ -31,7 +31,7 @@ WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
 """Formats: `npy` writes a folder, the others a file with their name as its suffix."""
 
 _OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".h5", ".hdf5", ".arrow")
-"""Suffixes that say that a file is wanted, of formats other than these."""
+"""Suffixes of files of other formats: with one of them, a file is wanted, not a folder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +58,8 @@ def export_features(
     Args:
         splits: At least one.
         out: A file of one split (`.safetensors`, `.parquet`), or a folder with one file or folder
-            per split. What is there is replaced.
-        format: One of `WRITERS`; None takes the suffix of `out`, and `npy` where it has none.
+            per split. Existing ones are replaced.
+        format: One of `WRITERS`; None takes the suffix of `out`, or `npy` if it has none.
         on_rows: Called with a split's title, the rows read so far and their number.
 
     Raises:
@@ -72,7 +72,7 @@ def export_features(
     _check_place(out, format, is_file=is_file, splits=splits)
     targets = [_target(out, split, format, is_file=is_file) for split in splits]
     for split, target in zip(splits, targets, strict=True):
-        # Whatever leads there: it would replace what is exported.
+        # Links are resolved: the export would replace its own source.
         cache = split.path.parent
         if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
             raise CacheError(

@@ -48,7 +48,7 @@ class Checked:
     """A part of a cache that has been read."""
 
     told: str
-    """What has been read; empty if it is nothing by itself."""
+    """Report on the part; empty if it is nothing by itself."""
     folder: Path | None = None
     """Folder of the split or view; None for what concerns several parts."""
     problems: list[ClinitError] = field(default_factory=list)

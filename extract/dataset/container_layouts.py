@@ -46,7 +46,7 @@ from clinit.words import examples, printable
 
 _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
 _LOOKED_AT = 64
-"""Images in a row at the beginning of a split: if none of them is there, none will be."""
+"""Images in a row at the beginning of a split: if none of them exists, none will."""
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 
 
@@ -56,7 +56,7 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
     Args:
         kind: webdataset or huggingface.
         tree: The data set.
-        split: What is read: train, val, or test, which then stands for val.
+        split: The split to read: train, val, or test, which then stands for val.
 
     Raises:
         ManifestError: If a container would be read twice.
@@ -67,9 +67,9 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
 
 
 def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
-    """Describe the containers under a root by what they and the files beside them say.
+    """Describe the containers under a root by their own descriptions and the files next to them.
 
-    The classes are those of both splits, so that a label means the same in both. `columns` are of
+    The classes are taken from both splits, so that a label means the same in both. `columns` are of
     Parquet files and mean nothing for others.
 
     Raises:
@@ -107,7 +107,7 @@ def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
 
 
 def find_containers(search: Search) -> Reader:
-    """Find containers whose names say that they belong to the split."""
+    """Find containers whose names assign them to the split."""
     kind = search.layout.kind
     files = container_splits(kind, search.tree, search.split).get(search.split)
     if files is None:
@@ -116,7 +116,7 @@ def find_containers(search: Search) -> Reader:
 
 
 def _read(search: Search, files: SplitFiles) -> Listing:
-    """Return the rows that have a label, and warnings of what is left out.
+    """Return the rows that have a label, and warnings about skipped ones.
 
     Raises:
         ManifestError: If the name of an image would lead out of the root.
@@ -163,7 +163,7 @@ def _index(path: Path, size: int, changed: int) -> Contents:
 
 
 def _beside(tree: Tree, name: str) -> Path | None:
-    """Return the path of a file that describes the data set, if it is there."""
+    """Return the path of a file that describes the data set, if it exists."""
     path, folder = tree.file(name), _snapshot(tree)
     return tree.file(f"{folder}/{name}") if path is None and folder is not None else path
 

@@ -1,16 +1,16 @@
 """Frozen pretrained timm networks as feature extractors.
 
-The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`: what the
-model's own linear classifier reads, if it has one. That this is so is checked on a batch before
-anything is extracted; a model where classifier(feature) is not the model's output is refused.
+The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`: the input
+of the model's own linear classifier, if it has one. This is checked on a batch before
+anything is extracted; a model whose classifier(feature) is not its output is refused.
 Self-supervised networks (DINO, MAE) and SigLIP towers have no classifier. A CLIP tower has a linear
 projection in its place; the projected feature is the output of the whole tower.
 
-Keyword arguments of `timm.create_model` come from command lines and from files of anybody. What
-timm's own functions name is no architecture: files that they unpickle (`checkpoint_path`),
-downloads (`pretrained_cfg`), other models, switches. So these are refused; all other names go to
-the constructor of the model. The values are bounded too, because a small file could ask for a large
-network, and no text among them can be a path with a suffix, or an address.
+Keyword arguments of `timm.create_model` come from command lines and from files of anybody. The
+arguments of timm's own functions name no architecture: files that they unpickle
+(`checkpoint_path`), downloads (`pretrained_cfg`), other models, switches. So these are refused; all
+other names go to the constructor of the model. The values are bounded too, because a small file
+could ask for a large network, and no text among them can be a path with a suffix, or an address.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _of_timm() -> frozenset[str]:
 
 
 def _problem(value: object, largest: int, nesting: int = 0) -> str | None:
-    """Return what is wrong with the value of an argument, or None."""
+    """Return the fault in the value of an argument, or None."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -111,7 +111,7 @@ def read_model_args(text: object) -> dict[str, Any]:
     """Return the arguments that a file holds as a Python literal of a dict or of pairs, checked.
 
     Raises:
-        ValueError: If the text is none, or `check_model_args` refuses what it says.
+        ValueError: If the text is none, or `check_model_args` refuses them.
     """
     if not isinstance(text, str):
         raise ValueError(f"model_args is of type {type(text).__name__}, expected a text")
@@ -176,10 +176,10 @@ AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneConfig:
-    """Which network, and how it computes."""
+    """A network and its manner of computing."""
 
     name: str
-    """timm's name, with its tag where it has one: `convnextv2_femto.fcmae_ft_in1k`."""
+    """timm's name, with its tag if it has one: `convnextv2_femto.fcmae_ft_in1k`."""
     weights: Path | None = None
     """A safetensors or PyTorch checkpoint; None downloads timm's pretrained weights."""
     model_args: Mapping[str, Any] = field(default_factory=dict)
@@ -215,7 +215,7 @@ class Backbone:
     """The pretrained classifier; its class names are those stored with the weights, if any. None
     if the network has none, or a projection in its place."""
     projection: Head | None
-    """What maps the pooled to the projected features of a CLIP tower; None for other networks."""
+    """The map from pooled to projected features of a CLIP tower; None for other networks."""
     data_config: Mapping[str, Any]
     """timm's preprocessing of this model."""
     weights_sha256: str
@@ -308,7 +308,7 @@ def projection_widths(name: str) -> frozenset[int]:
 
     Nothing marks them but the registered number of classes. Widths of projections are multiples of
     64 (384 to 1,280); no pretrained classifier has such a number of rows (1,000, 11,821, 21,841),
-    that of a tower that was fine-tuned on ImageNet included.
+    not even one of a tower that was fine-tuned on ImageNet.
 
     Args:
         name: timm's name; without a tag, the weights of all tags count.
@@ -355,7 +355,7 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
         raise BackboneError(
             f"timm {timm.__version__} has no model {name!r}",
-            remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
+            remedy=f"Similar models: {', '.join(near)}." if near else "See `timm.list_models()`.",
         )
     try:
         timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -363,7 +363,7 @@ def _check_name(name: str) -> None:
         tags = timm.list_models(f"{architecture}.*", pretrained=True)
         raise BackboneError(
             f"timm {timm.__version__} has no weights {tag!r} of {architecture}",
-            remedy=f"Those that it has: {', '.join(tags) or 'none'}. Or give a checkpoint with"
+            remedy=f"Available: {', '.join(tags) or 'none'}. Or give a checkpoint with"
             f" `--weights FILE`, and the name {architecture}.",
         ) from error
 
@@ -444,7 +444,7 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
 
 
 def body_sha256(network: nn.Module) -> str:
-    """Return the SHA-256 of a network without its classifier: what pooled features depend on."""
+    """Return the SHA-256 of a network without its classifier: pooled features depend on it."""
     layers = network.get_classifier()  # type: ignore[operator]
     layers = nn.ModuleList(layers if isinstance(layers, tuple) else [layers])
     classifier = {id(each) for each in layers.parameters()}

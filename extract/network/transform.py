@@ -85,7 +85,7 @@ class Transform:
         """Return the transform that `describe` gave as `text`.
 
         Raises:
-            ValueError: If the text has another form, or what it says is beyond reason.
+            ValueError: If the text has another form, or a value is beyond reason.
         """
         match = _DESCRIPTION.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None:
@@ -100,7 +100,7 @@ class Transform:
         )
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after resizing: those of a thin image can be huge."""
+        """Return height and width after resizing; a thin image can become huge."""
         if not isinstance(self.resize, int):
             return self.resize
         shorter = min(height, width)
@@ -139,7 +139,7 @@ def resize(
 ) -> UInt8[Tensor, "3 height width"]:
     """Return an image of another size (height, width), the same bits on any CPU.
 
-    torchvision's function takes another way on a CPU without AVX2: in float32, where a sixth of
+    torchvision's function computes otherwise on a CPU without AVX2: in float32, where a sixth of
     the pixels of a bilinear image come out a grey level apart.
     """
     # The stride of the batch keeps channels last, as decoded: without it, they are moved.
@@ -201,5 +201,5 @@ def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """Return numbers from which `float` makes the same ones; six digits where they suffice."""
+    """Return numbers from which `float` makes the same ones; six digits if they suffice."""
     return "/".join(f"{each:g}" if float(f"{each:g}") == each else repr(each) for each in values)

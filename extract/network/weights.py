@@ -1,4 +1,4 @@
-"""A network of timm with its weights: timm's own, or those of a file.
+"""A network of timm with its weights: timm's own, or from a file.
 
 The library of the Hub tries each file six times, with pauses, before it looks into its cache; so
 the Hub is asked once before, and if it does not answer only the cache is searched.
@@ -48,7 +48,7 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
             raise BackboneError(
                 f"no weights of {name}: {why}, and they are not in its cache,"
                 f" {constants.HF_HUB_CACHE}",
-                remedy=f"Where there is a network, `hf download {source} model.safetensors"
+                remedy=f"On a machine with a network, `hf download {source} model.safetensors"
                 " --local-dir .` gets the file; give it with `--weights model.safetensors`.",
             ) from error
     return network

@@ -28,13 +28,13 @@ def reload(
 
     Args:
         split: A split of a cache.
-        weights: The file of the weights; default: where they were at extraction, or timm's
+        weights: The file of the weights; default: its place at extraction, or timm's
             pretrained weights if no file was given then.
         device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
-        CacheError: If no network of ours computed the features, its weights are not where they
-            were, or these are other weights.
+        CacheError: If no network of ours computed the features, its weights are no longer in their
+            place, or these are other weights.
         BackboneError: If the weights cannot be had or do not fit the network.
         DeviceError: If the device is absent.
     """
@@ -50,7 +50,7 @@ def rebuild(
     Args:
         fingerprint: That of a cache, or of a run record.
         weights: The file of the weights; None takes timm's pretrained weights.
-        origin: What holds the fingerprint, for messages.
+        origin: The file that contains the fingerprint, for messages.
         device: As in `reload`.
     """
     fields, expected = fingerprint.fields, _extracted_weights(fingerprint, origin)
@@ -87,7 +87,7 @@ def rebuild(
 
 
 def stored_weights(split: CacheSplit) -> Path | None:
-    """Return where the weights were at extraction; None for timm's own.
+    """Return the place of the weights at extraction; None for timm's own.
 
     Raises:
         CacheError: If nobody knows, or the file is gone.
@@ -99,7 +99,7 @@ def stored_weights(split: CacheSplit) -> Path | None:
     if not (isinstance(found, str) and Path(found).is_file()):
         where = f"at {found}" if isinstance(found, str) else "in a place that it does not record"
         raise CacheError(
-            f"the weights of the features in {split.path} were {where}",
+            f"the weights of the features in {split.path} are missing: they were {where}",
             remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
             " cache again: it records the path and computes nothing.",
         )

@@ -25,7 +25,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.losses import LOSSES
 from clinit.stopwatch import Stopwatch
 
 MAX_ROWS = 8192
@@ -50,7 +50,8 @@ def initialise(
     Args:
         start: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
-        loss: What calibration, the choice of lambda and the fit minimise: that of the training.
+        loss: What calibration, the choice of lambda and the fit minimise: that of the training,
+            or cross entropy instead of a function of the user, whose Hessian is not known.
         travel: As of `scaled`.
         statistics: `data.statistics()`, if they are there already.
         path: The least-square heads of these statistics for all lambdas, if they are there already.
@@ -71,7 +72,7 @@ def initialise(
     sample = None
     if start.looks_around:
         with watch.phase("calibrate"):
-            sample = CalibrationSet.of(data, loss_named(loss))
+            sample = CalibrationSet.of(data, LOSSES.get(loss, LOSSES["ce"]))
     lam, curve = None, None
     if start.chooses_lambda:
         assert sample is not None

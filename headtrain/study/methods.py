@@ -29,8 +29,8 @@ class FecamConfig(Part):
     alpha1: float = setting(1.0, "FeCAM: shrinkage by the mean variance on the diagonal.", above=0)
     alpha2: float | Literal["auto"] = setting(
         "auto",
-        "FeCAM: shrinkage by the mean covariance off the diagonal; auto: 1 where features are"
-        " nowhere negative, otherwise 0.",
+        "FeCAM: shrinkage by the mean covariance off the diagonal; auto: 1 if no feature is"
+        " negative, otherwise 0.",
         least=0,
     )
 
@@ -67,7 +67,7 @@ class RanpacConfig(Part):
     width: int = setting(10_000, "RanPAC: number of random ReLU features.", least=1, most=100_000)
     lam: float | Literal["auto"] = setting(
         "auto",
-        "RanPAC: ridge beside sums over rows; auto: by the squared error on a fifth of the task"
+        "RanPAC: ridge added to sums over rows; auto: by the squared error on a fifth of the task"
         " at hand, from 1e-8 to 1e8.",
         above=0,
         alias="ranpac-lambda",
@@ -76,7 +76,7 @@ class RanpacConfig(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(Part):
-    """Closed forms over the stream; the defaults are those of their papers or their code."""
+    """Closed forms over the stream; the defaults come from their papers or their code."""
 
     slda: SldaConfig = field(default_factory=SldaConfig)
     fecam: FecamConfig = field(default_factory=FecamConfig)
@@ -102,7 +102,7 @@ class EwcConfig(Part):
     )
     mode: Literal["task", "online"] = setting(
         "task",
-        "EWC: one anchor per task, or a single one that moves on.",
+        "EWC: one anchor per task, or a single one that is updated.",
     )
     gamma: float = setting(
         1.0,
@@ -168,7 +168,7 @@ class Top(Part):
         "Distribution of A at the start: normal, or uniform as in loralib; B starts at zero.",
     )
     layer_decay: float = setting(
-        0.9, "Ratio of a layer's learning rate to that of the layer above it.", above=0, most=1
+        0.9, "Ratio of a layer's learning rate to the rate of the layer above it.", above=0, most=1
     )
     compile: bool = setting(False, "Run the top through torch.compile; needs a C++ compiler.")
     probe: bool = setting(

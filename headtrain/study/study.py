@@ -141,7 +141,7 @@ class Study(Parts):
         """
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
-            absent -= {*EWC}  # gamma is told beside the mode that does not read it
+            absent -= {*EWC}  # gamma is reported next to the mode that does not read it
         left_out = absent | {"probe"} | self.unsaid
         return {name: value for name, value in self.values().items() if name not in left_out}
 
@@ -185,9 +185,9 @@ def identity_text(values: Mapping[str, Any]) -> str:
 
 
 def names_of(studies: Sequence[Study]) -> list[str]:
-    """Name resolved studies by initialisation and scale, and by what else tells them apart.
+    """Name resolved studies by initialisation and scale, and by the other settings that differ.
 
-    The method comes first where it is not rehearsal; a solved head has no initialisation.
+    The method comes first unless it is rehearsal; a solved head has no initialisation.
 
     Raises:
         ValueError: If there is no study, or two are the same.
@@ -207,17 +207,22 @@ def names_of(studies: Sequence[Study]) -> list[str]:
 
 
 def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
-    """Name a run by its method, where it is not rehearsal, its start, and settings `varied`."""
+    """Name a run by its method, unless it is rehearsal, its start, and settings `varied`."""
     words = [] if settings["method"] == "rehearsal" else [settings["method"]]
     if "init" in settings:
-        words.append(settings["init"].partition("@")[0].replace(":", "."))  # of functions: a path
+        words.append(_word(settings["init"]))
         words += [] if settings["init"] == "random" else [settings["scale"]]
-    named = [f"{name.replace('_', '-')}={settings[name]}" for name in varied if name in settings]
-    return "-".join([*words, *named])
+    known = [name for name in varied if name in settings]
+    return "-".join([*words, *(f"{k.replace('_', '-')}={_word(settings[k])}" for k in known)])
+
+
+def _word(value: Any) -> str:
+    """Return a value as names of runs have it: a function as its path, without the digest."""
+    return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded settings; what is missing has its default."""
+    """Return the identity of a run by its recorded settings; a missing one has its default."""
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
     try:
         return Study.of(as_of_today(settings), top="top_blocks" in settings).identity
@@ -226,7 +231,7 @@ def identity_of(recorded: Mapping[str, Any]) -> str:
 
 
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings, those of earlier versions with what they meant there.
+    """Return recorded settings; settings of earlier versions get their meaning there.
 
     Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
     lambda by held-out error.
@@ -247,7 +252,7 @@ def by_stream(runs: Iterable[Study], heads: Mapping[str, str] = _ONE_HEAD) -> li
 
     Args:
         runs: Resolved studies.
-        heads: By loss, which pretrained head its runs start from, where there are several: the
+        heads: By loss, the pretrained head that its runs start from, if there are several: the
             runs of a group start from one.
     """
     groups: dict[tuple[Study, str], list[Study]] = {}

@@ -1,7 +1,7 @@
 """Activations in front of the first plastic block, by row: stored, or computed from the images.
 
 Both kinds round to float16 in the same way, see `Trunk.of_pixels`. They are the same numbers up to
-the last bits: some kernels sum in another order in a small batch, or where threads share one.
+the last bits: some kernels sum in another order in a small batch, or if threads share one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLOAT16 = torch.finfo(torch.float16)
 
 @dataclass(frozen=True, eq=False)
 class Trunk:
-    """What turns images into activations in front of the first plastic block."""
+    """The frozen part: computes from images the activations in front of the first plastic block."""
 
     config: BackboneConfig
     cut: Cut
@@ -59,7 +59,7 @@ class Trunk:
     ) -> Float[Tensor, "batch ..."]:
         """Return the activations of decoded images as a cache would give them back.
 
-        They are rounded to float16, or left alone where that would overflow or round an image to
+        They are rounded to float16, or left alone if that would overflow or round an image to
         zeros (`fits_float16`), so that whether they were stored in between changes last bits only.
         """
         there = pixels.to(self.config.device, non_blocking=True)
@@ -105,7 +105,7 @@ class StoredRows:
         """Read or verify all shards.
 
         Args:
-            split: What is stored.
+            split: The stored activations.
             position: The row of `split` for each row of the feature cache, -1 for no row.
             in_memory: Whether to hold the activations in memory.
             pin_memory: Whether batches are for a CUDA device, see `sent`.
@@ -138,8 +138,8 @@ def whole_images() -> Iterator[None]:
         raise ImageError(
             str(error),
             remedy="Its features were extracted from a whole image: put it back, give the"
-            " --max-pixels of the extraction, or say where the images are with --base-root and"
-            " --new-root.",
+            " --max-pixels of the extraction, or give the folders of the images with --base-root"
+            " and --new-root.",
         ) from error
 
 
@@ -160,7 +160,7 @@ class ImageRows:
 
         Raises:
             ImageError: If an image cannot be read any more.
-            ManifestError: If a file is not that of the manifest.
+            ManifestError: If a file is not the one in the manifest.
         """
         wanted = self._table[[row for rows in batches for row in rows.tolist()]]
         images = images_of(wanted, self._root)
@@ -274,7 +274,7 @@ class TaskReader:
     """Rows of `new` that the buffer may hold in later tasks."""
 
     def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
+        """Yield `rows` in their order, `size` at a time, the rest in a smaller last batch.
 
         `num_new` of these batches has no meaning.
         """

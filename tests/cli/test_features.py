@@ -82,9 +82,9 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
         ("predict head.npz new-val.npy --device cpu", "--device means nothing here"),
         ("predict . a.jpg --features-name emb", "is a model of images"),
         ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
-        ("export RUN --out x.npz --onnx", "--onnx means nothing where the head alone is"),
-        ("export RUN --out x.npz --no-temperature --base new", "--base means nothing where no"),
-        ("export RUN --out x.npz --no-temperature --new new", "--new means nothing where no"),
+        ("export RUN --out x.npz --onnx", "--onnx means nothing if the head alone is"),
+        ("export RUN --out x.npz --no-temperature --base new", "--base means nothing if no"),
+        ("export RUN --out x.npz --no-temperature --new new", "--new means nothing if no"),
         ("export RUN --out m --no-temperature --no-memory --new new", "--new means nothing"),
     ],
 )
@@ -119,4 +119,4 @@ def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
     assert shlex.split(place) == [str(Path.cwd())]
     done(*shlex.split(typed))
     assert shard.read_bytes() == whole
-    assert "Everything is as it was written." in done("cache", "verify", out)
+    assert "Nothing has changed since it was written." in done("cache", "verify", out)

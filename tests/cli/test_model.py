@@ -233,7 +233,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "g/9.heic",
         "Images: 13 to learn from, 3 kept aside",
         "zero rows that are not trained recognise nothing",
-        "3 images of added classes kept aside: too few to tell",
+        "3 images of added classes kept aside: too few to measure",
     ):
         assert part in printed
     assert re.search(r"added classes 3 - \d of 3 ", printed)
@@ -301,7 +301,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL f3g0", CacheError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
-        ("add MODEL IMAGES --out TAKEN", ModelError, "there is already something at"),
+        ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
         ("add IMAGES", None, "give MODEL and IMAGES; or --backbone and IMAGES alone"),
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and IMAGES alone"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),

@@ -139,5 +139,5 @@ def test_records_and_heads_of_other_caches_are_refused(
     write_head(replace(found, alignment={**(found.alignment or {}), "started_from": "ab"}), head)
     error = reproduce("first-task", *small, *caches).exception
     assert isinstance(error, ExperimentError)
-    assert str(error) == f"{head} was aligned from another head than that of {caches[1]}"
+    assert str(error) == f"{head} was aligned from another head than the one in {caches[1]}"
     assert error.remedy == "Choose another --out for these caches, or remove that file."

@@ -25,7 +25,7 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     grid = ["init=random,least-square", "scale=norm,calibrated", "seed=0:2"]
     text = checked(invoke(caches, tmp_path / "out", *grid))
     assert "2 of 8 combinations differ only in settings without an effect" in text
-    assert "6 runs on 2 streams, 0 recorded already; 6 to train in 2 banks" in text
+    assert "6 runs on 2 streams, 0 already recorded; 6 to train in 2 banks" in text
     assert "3 of 6 runs recorded" in text
     assert "6 of 6 runs recorded" in text
     assert "±" in text
@@ -33,7 +33,7 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     assert "6 run records at" in text
     assert len(find_records(tmp_path / "out")) == 6
     again = checked(invoke(caches, tmp_path / "out", *grid))
-    assert "6 runs on 2 streams, 6 recorded already; 0 to train" in again
+    assert "6 runs on 2 streams, 6 already recorded; 0 to train" in again
     assert "are recorded\n" not in again
     assert "Ranked by A_all" in again
 

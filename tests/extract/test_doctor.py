@@ -60,7 +60,7 @@ def test_a_driver_without_a_device_is_a_warning(
 
 @pytest.mark.parametrize(
     ("free", "state", "told"),
-    [(40, "ok", "it computes"), (1, "warning", "1.0 of 80.0 GB free: others are using it")],
+    [(40, "ok", "it works"), (1, "warning", "1.0 of 80.0 GB free: in use by other processes")],
 )
 def test_a_device_computes_unless_its_memory_is_taken(
     monkeypatch: pytest.MonkeyPatch, free: int, state: str, told: str
@@ -117,7 +117,9 @@ def test_cupy_is_asked_for_with_a_gpu_and_tried(
 def test_storage_is_written_locked_and_left_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(doctor.check_storage(tmp_path / "new"), "ok", f"{tmp_path} can be written and locked, ")
+    only(
+        doctor.check_storage(tmp_path / "new"), "ok", f"{tmp_path} is writable and supports locks, "
+    )
 
     def fail(number: int, *_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -154,7 +156,7 @@ def test_a_check_that_fails_is_a_fault() -> None:
 
     found = list(doctor.guarded("CUDA", check))
     assert [each.state for each in found] == ["ok", "fault"]
-    assert found[1].told == "cannot be looked at: OSError: libtorch.so: undefined symbol"
+    assert found[1].told == "the check failed: OSError: libtorch.so: undefined symbol"
 
 
 def test_the_command_fails_on_faults_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,8 +226,8 @@ def test_the_terminal_shows_all_of_it_in_its_width(whole: Reproduction, width: i
         "A reduced setting",
         "(here 100 iterations, buffer 40)",
         "Do the paper's effects hold?",
-        "What differs from the paper here",
-        "Where the paper slips",
+        "Differences from the paper",
+        "Contradictions within the paper",
     ):
         assert words in shown
     assert "…" not in shown

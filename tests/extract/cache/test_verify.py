@@ -100,7 +100,7 @@ def test_parts_that_do_not_belong_together_are_told(cache: Path) -> None:
 def test_the_command_prints_a_line_for_every_problem(cache: Path) -> None:
     whole = CliRunner().invoke(app, ["cache", "verify", str(cache)])
     assert whole.exit_code == 0
-    assert whole.stdout.splitlines()[-1] == "Everything is as it was written."
+    assert whole.stdout.splitlines()[-1] == "Nothing has changed since it was written."
     (cache / "train" / "shard-00000.h5").unlink()
     head = cache / "head.safetensors"
     head.write_bytes(head.read_bytes()[:-1] + b"\x01")

@@ -87,7 +87,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
         "other.tar was left out: no part of its path names a split",
         "members left out, of no sample with an image: 1 (for example train-1.tar/x)",
         "images left out, of samples with an earlier one: 1 (for example train-1.tar/f.jpg)",
-        "shards without the mark of their end, which may be cut off: 1 (for example train-0.tar)",
+        "shards without an end mark, perhaps truncated: 1 (for example train-0.tar)",
         "images left out, without a label: 2 (for example train-0.tar/d.jpg)",
     )
 

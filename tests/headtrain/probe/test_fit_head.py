@@ -123,7 +123,7 @@ def test_single_rows_are_enough_for_solutions_and_not_for_a_choice() -> None:
         head, notes = fit_head(alone, by)  # type: ignore[arg-type]
         assert head.num_classes == 3
         assert "temperature" not in (head.origin or {})
-        assert "its probabilities mean little" in notes[0]
+        assert "its probabilities are unreliable" in notes[0]
     with pytest.raises(CacheError, match="every class has a single training row") as caught:
         fit_head(alone, "logistic")
     assert "--method ridge" in caught.value.remedy
