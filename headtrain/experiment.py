@@ -135,31 +135,37 @@ def run_experiment(
     return records_of(learner, origin, notes, timings, optimizer)
 
 
-def grown_head(
-    head: Head, old: Source, new: Source, study: Study, *, observer: Observer = ignore
-) -> Head:
-    """Return a head with rows for the classes of `new` too; nothing is recorded.
+def grown_heads(
+    head: Head,
+    old: Source,
+    new: Source,
+    studies: Sequence[Study],
+    *,
+    came_with: int,
+    observer: Observer = ignore,
+) -> list[Head]:
+    """Return heads with rows for the classes of `new` too; nothing is recorded.
 
     Args:
         head: The head of the old classes.
         old: Rows that stand for their images; it may have none.
         new: Features of the classes that arrive.
-        study: How the rows start and what trains them, by gradients.
+        studies: How the rows start and what trains them, by gradients; as in `run_experiment`.
+        came_with: The first rows of the head, which no earlier call has added; at least one.
         observer: Called with each event as it happens.
 
     Raises:
         ClinitError: As in `run_experiment`.
     """
-    study = study.resolved()
-    scenario = build_scenario(old, new, head, study.stream)
-    plan = TaskPlan(scenario, study)
-    method = GradientHeads(scenario, plan, head, [study])
-    learner = Learner(scenario, plan, [study], method, observer)
+    studies = [study.resolved() for study in studies]
+    scenario = build_scenario(old, new, head, studies[0].stream)
+    plan = TaskPlan(scenario, studies[0])
+    method = GradientHeads(scenario, plan, head, studies)
+    method.came_with = came_with
+    learner = Learner(scenario, plan, studies, method, observer)
     with torch.no_grad():
         learner.learn()
-    grown = learner.head(0)
-    assert grown is not None
-    return grown
+    return [method.head(index, scenario.class_names) for index in range(len(studies))]
 
 
 def records_of(

@@ -172,7 +172,7 @@ def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
     version, or the head is solved as a whole, the rows of base classes too.
 
     Args:
-        record: That of the run.
+        record: The run's record.
         points: Its evaluation points, with `acc_pre_alone`.
     """
     if "init" not in settings_of(record.info):

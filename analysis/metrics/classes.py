@@ -58,7 +58,7 @@ def confusions(
 def predictions(record: RunRecord) -> pl.DataFrame:
     """Return what each test image is labelled as at the end of each task.
 
-    Columns: task, row (the head row of its class), image (its number among those of the class),
+    Columns: task, row (the head row of its class), image (its number within the class),
     predicted (a head row).
 
     Raises:

@@ -105,7 +105,7 @@ def values_of(
     """Return a metric of the paper for runs of one place, by seed; empty if there is none.
 
     Args:
-        rows: Those of the runs, which differ in their seed.
+        rows: Rows of the report of the runs, which differ in their seed.
         metric: Its name among the paper's numbers.
         at_start: Whether the table is of the first task before any training.
         random: The same of runs with random rows, for relative metrics.

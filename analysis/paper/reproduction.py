@@ -45,7 +45,7 @@ class Effect:
     """The difference of two starts in one metric, in points."""
 
     place: Place
-    """That of the better start."""
+    """Place of the better start."""
     metric: str
     better: str
     """The start whose value the other's is subtracted from."""

@@ -233,7 +233,7 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     `2 tasks; rehearsal: buffer 100, lr 0.001`.
 
     Args:
-        runs: Those of a table.
+        runs: The runs of a table.
         differing: Properties named for each run: settings, `init` and `scale`.
     """
     every = [values(run) for run in runs]

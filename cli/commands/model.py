@@ -98,20 +98,30 @@ def add(
     arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
     say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
+    aside = 0 if added.left_out else added.new.total
     say(
-        f"Images: {sum(change.images.values()):,} to learn from, {added.new.total:,} kept aside;"
-        f" their features are at {job.folder}"
+        f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside; their"
+        f" features are at {job.folder}"
     )
     say(f"Old images: {change.data['old_rows']}")
-    table = _table("top-1 on held-out images of", "images", "before", "now")
+    table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
     if not is_first:
-        table.add_row("old classes", f"{added.old.total:,}", *old_top1)
-    table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
+        table.add_row("old classes, held out", f"{added.old.total:,}", *old_top1)
+    how = "each left out" if added.left_out else "held out"
+    now = accuracy_in_words(added.new)
+    table.add_row(f"added classes, {how}", f"{added.new.total:,}", "-", now)
     terminal.print(table)
+    if len(added.balance) > 1 and added.new.total:
+        old_heading = "old classes" if added.old.total else "rows that stand for old classes"
+        table = _table("weight of added classes", old_heading, "added classes")
+        for each in added.balance:
+            both = map(accuracy_in_words, (each.old, each.new))
+            table.add_row(f"--new-share {each.new_share}", *both)
+        terminal.print(table)
     if added.new.total < FEW:
         note(
-            f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to measure"
+            f"{number_of(added.new.total, 'image')} of added classes tested: too few to measure"
             " how well they are recognised; a folder val with more does"
         )
     if not added.old.total and not is_first:

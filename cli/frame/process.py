@@ -36,7 +36,7 @@ def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     """Let waiting threads sleep soon, and start no more threads than the container has CPUs.
 
     Args:
-        environment: That of the process, changed in place.
+        environment: Environment of the process, changed in place.
     """
     if "OMP_WAIT_POLICY" not in environment:  # GOMP_SPINCOUNT would win against it
         environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
@@ -57,7 +57,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
     single threads cannot hold large arrays.
 
     Args:
-        environment: That of the process, whose settings of glibc's allocator win.
+        environment: Environment of the process, whose settings of glibc's allocator win.
     """
     set_by_user = any(
         name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in environment

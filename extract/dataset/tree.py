@@ -36,7 +36,7 @@ class Images:
     others: list[str] = field(default_factory=list)
     """Files that are not images."""
     broken: list[str] = field(default_factory=list)
-    """Those of `paths` that are links to nothing."""
+    """The broken links among `paths`."""
     folders: list[str] = field(default_factory=list)
     """Sub-folders that were not entered."""
 

@@ -48,7 +48,7 @@ def rebuild(
     """Return the backbone and the transform of a fingerprint; see `reload`.
 
     Args:
-        fingerprint: That of a cache, or of a run record.
+        fingerprint: Fingerprint of a cache, or of a run record.
         weights: The file of the weights; None takes timm's pretrained weights.
         origin: The file that contains the fingerprint, for messages.
         device: As in `reload`.

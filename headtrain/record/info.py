@@ -158,7 +158,7 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(info["config"])
     every = all_settings(top="top_blocks" in settings)
     later = {
-        **{name: each.default for name, each in every.items() if name in LATER},
+        **{name: each for name, each in LATER.items() if name in every},
         "precision": "float32",
         "weighting": "class",
         "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",

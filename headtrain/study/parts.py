@@ -16,6 +16,7 @@ Method = Literal[HeadMethod, "ewc", "derpp"]
 Init = Literal["random", "class-mean", "least-square", "fitted", "zero", "imprint", "lda"]
 Scale = Literal["none", "norm", "row-norm", "calibrated"]
 Weighting = Literal["class", "sample"]
+NewShare = float | Literal["auto", "classes"]
 Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
@@ -36,6 +37,11 @@ MAX_SEED = 2**32 - 1
 """Larger seeds would take two words and could meet the draws of another seed."""
 
 LOSS = "Training loss: cross entropy, squared error or squentropy."
+NEW_SHARE = (
+    "Weight of the images of all classes after the base together where scale, lambda and fitted"
+    " rows are chosen by the loss; classes: each class weighs the same; auto: 0.1, or as with"
+    " classes if that is more."
+)
 DEVICE = "Device to compute on; auto takes CUDA if there is one."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
@@ -183,6 +189,7 @@ class Start(Part):
         "Logits that `calibrated` looks at: of each image, from rows computed without it, or of"
         " the rows themselves.",
     )
+    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99)
     # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
     # per class; before the first one, weaker ones do better with many rows.
     fit_ridge: float = setting(
@@ -346,6 +353,11 @@ class Parts:
     def is_closed(self) -> bool:
         """Whether heads are closed forms of statistics that rows are added to as they arrive."""
         return self.stream.method in CLOSED_METHODS
+
+    @property
+    def reads_share(self) -> bool:
+        """Whether anything is chosen by a loss in which new images have a weight."""
+        return self.start.looks_around and not self.is_solved
 
     @property
     def rehearses(self) -> bool:

@@ -29,13 +29,20 @@ PARTS: Mapping[str, type] = {
     if isinstance(kind, type) and is_dataclass(kind)
 }
 PER_HEAD = (
-    *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
+    *("init", "scale", "calibration", "new_share", "lam", "fit_ridge", "weighting"),
+    *("class_mean", "bias"),
     *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
 """Settings in which the heads of one bank may differ; they share all others."""
-LATER = ("old_rows", "anchor", "anchor_strength", "schedule")
-"""Settings that records and identities name if they are not at their default: earlier versions had
-none of them."""
+LATER = {
+    "old_rows": "stored",
+    "anchor": "none",
+    "anchor_strength": "auto",
+    "schedule": "constant",
+    "new_share": "classes",
+}
+"""Settings that earlier versions had not, and what they are if records and identities do not name
+them."""
 PLACES = ("device",)
 """Settings about the place of computation; they are no part of a run's identity."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
@@ -65,7 +72,8 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 
 
 _OF_TRAINED_HEADS = (
-    *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
+    *("init", "scale", "calibration", "new_share", "fit_ridge", "class_mean", "bias"),
+    *("init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
     *("anchor", "anchor_strength", "schedule"),
 )
@@ -136,6 +144,8 @@ def _idle_by_start(study: Parts) -> Rules:
         yield ("calibration",), "--init: random rows and zeros were computed from no image"
     if not start.is_calibrated:
         yield ("calibration",), "--scale: only calibrated rows look at logits"
+    if init == "random" or not start.looks_around:
+        yield ("new_share",), "--init, --scale and --lambda: the loss chooses nothing"
     if init != "fitted":
         yield ("fit_ridge",), "--init: only fitted rows are held by a ridge"
     if not study.is_solved and not start.reads_lambda:

@@ -105,7 +105,8 @@ class Study(Parts):
             settled["scale"] = "calibrated"
         if study.top is not None and study.stream.method == "ewc":
             settled["full_rank"] = True
-        return study.changed(settled)
+        study = study.changed(settled)
+        return study if study.reads_share else study.changed({"new_share": LATER["new_share"]})
 
     def reduced(self) -> Study:
         """Return the resolved study with every setting without an effect at its default.
@@ -147,10 +148,9 @@ class Study(Parts):
 
     @property
     def unsaid(self) -> set[str]:
-        """The settings that earlier versions had not, and that are at their default."""
-        every = settings_of(top=self.top is not None)
-        named = every.keys() & {*LATER}
-        return {name for name in named if self.value(name) == every[name].default}
+        """The settings that earlier versions had not, at what they were there."""
+        named = settings_of(top=self.top is not None).keys() & {*LATER}
+        return {name for name in named if self.value(name) == LATER[name]}
 
     @property
     def identity(self) -> str:
@@ -197,11 +197,12 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     every = [study.settings() for study in studies]
     if twice := [each for each in every if every.count(each) > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+    shares = {study.start.new_share for study in studies if study.reads_share}
+    unnamed = ("method", "init", "scale", *(() if len(shares) > 1 else ("new_share",)))
     varied = [
         name
         for name in dict.fromkeys(name for each in every for name in each)
-        if name not in ("method", "init", "scale")
-        and len({str(each.get(name)) for each in every}) > 1
+        if name not in unnamed and len({str(each.get(name)) for each in every}) > 1
     ]
     return [run_name(each, varied) for each in every]
 
@@ -234,9 +235,11 @@ def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded settings; settings of earlier versions get their meaning there.
 
     Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
-    lambda by held-out error.
+    lambda by held-out error. Before there was `new_share`, all classes counted the same.
     """
     found = dict(recorded)
+    if "init" in found:
+        found.setdefault("new_share", LATER["new_share"])
     if "init" in found and "calibration" not in found:
         found["calibration"] = "in-sample"
         if found.get("lam") == "auto":

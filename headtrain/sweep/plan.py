@@ -11,7 +11,7 @@ import torch
 from clinit.headtrain.events import BankStarted, Event
 from clinit.headtrain.record.format import RunRecord, check_free, write_records
 from clinit.headtrain.runs import RunData, train_bank
-from clinit.headtrain.study.rules import PLACES
+from clinit.headtrain.study.rules import LATER, PLACES
 from clinit.headtrain.study.study import Study, by_stream, run_name
 from clinit.headtrain.sweep.folder import SweepFolder, run_digest
 from clinit.headtrain.train.heads import check_precision
@@ -119,10 +119,13 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     Settings that vary among `recorded`, the settings of existing runs in the folder, count
     too: a name never means two things there.
     """
-    configs = [run.values() for run in runs]
+    share = next((run.start.new_share for run in runs if run.reads_share), None)
+    configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]
     # Heads alone have no plastic block, which distinguishes them from runs of top blocks.
-    known = [{**configs[0], "top_blocks": 0, **config} for config in recorded] if configs else []
-    known += configs
+    known = [*configs]
+    for config in recorded if configs else ():
+        before = {} if config.get("init", "random") == "random" else LATER
+        known.append({**configs[0], **before, "top_blocks": 0, **config})
     varied = [
         name
         for name in (configs[0] if configs else {})

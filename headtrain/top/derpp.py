@@ -146,7 +146,7 @@ class SnapshotTeacher(Derpp):
 class StoredTeacher(Derpp):
     """The logits of each row at the end of the task in which its class was learnt.
 
-    Those of base rows are computed before the first step. In float32, 24,000 rows and 1,365
+    Logits of base rows are computed before the first step. In float32, 24,000 rows and 1,365
     classes take 131 MB on the device of the model.
     """
 
