@@ -305,7 +305,7 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    source, data = image_features(model, job, listing, config.hold_out)
+    source, data = image_features(model, job, listing, config.aside)
     train, held_out = (each.named(model.facts.class_names) for each in (source.train, source.val))
     memory = Memory.of(
         train,

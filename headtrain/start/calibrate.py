@@ -302,7 +302,10 @@ def fit(
     start = torch.cat([size * as_tensor(begin.weight), as_tensor(begin.bias)[:, None]], dim=1)
     rows = start.clone().requires_grad_()
     rows_per_class = float(data.counts[data.start :].mean())
-    strength = ridge / (len(np.unique(sample.labels)) * rows_per_class)
+    classes = float(len(np.unique(sample.labels)))
+    if sample.new_share is not None:  # as many as would give a new one its weight
+        classes = (data.stop - data.came_with) / sample.new_share
+    strength = ridge / (classes * rows_per_class)
     values: list[float] = []
 
     def evaluate() -> Tensor:

@@ -17,15 +17,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.array import as_type, library, namespace, take
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import Objective, fit, minimise
 from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw, joined
+from clinit.headtrain.start.left_out import computed_again
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
-from clinit.headtrain.start.scale import Initialisation, scaled
+from clinit.headtrain.start.scale import Initialisation, LeftOut, scaled
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.losses import LOSSES
 from clinit.stopwatch import Stopwatch
 
 MAX_ROWS = 8192
@@ -33,6 +35,8 @@ MAX_ROWS = 8192
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW = 20
+PARTS = 10
+"""Fits for the answers of fitted rows to images that are left out."""
 
 
 def initialise(
@@ -50,7 +54,8 @@ def initialise(
     Args:
         start: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
-        loss: What calibration, the choice of lambda and the fit minimise: that of the training.
+        loss: What calibration, the choice of lambda and the fit minimise: that of the training,
+            or cross entropy instead of a function of the user, whose Hessian is not known.
         travel: As of `scaled`.
         statistics: `data.statistics()`, if they are there already.
         path: The least-square heads of these statistics for all lambdas, if they are there already.
@@ -71,7 +76,8 @@ def initialise(
     sample = None
     if start.looks_around:
         with watch.phase("calibrate"):
-            sample = CalibrationSet.of(data, loss_named(loss))
+            judge = LOSSES.get(loss, LOSSES["ce"])
+            sample = CalibrationSet.of(data, judge, start.new_share)
     lam, curve = None, None
     if start.chooses_lambda:
         assert sample is not None
@@ -90,7 +96,16 @@ def initialise(
     assert sample is not None
     with watch.phase("fit"):
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
-        return replace(found, **end._asdict())
+    judged = sample.judgeable
+
+    def again(fewer: NewClasses) -> Rows:
+        chosen = start if lam is None else replace(start, lam=lam)
+        return initialise(chosen, fewer, loss=loss, travel=travel).rows
+
+    def left_out() -> LeftOut:
+        return LeftOut(judged, computed_again(judged, again, PARTS))
+
+    return replace(found, left_out=left_out, **end._asdict())
 
 
 def choose_lambda(

@@ -26,6 +26,7 @@ with e the deviation of the mean of the group.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -78,7 +79,12 @@ def leave_one_out(
     """
     data, with_bias = sample.data, start.bias == "write"
     if start.own is not None:
-        return _refitted(start, sample)
+
+        def own(fewer: NewClasses) -> Rows:
+            found = own_rows(start, fewer)
+            return found if with_bias else Rows(found.weight, 0 * found.bias)
+
+        return computed_again(sample, own, MOST_PARTS)
     if start.init == "imprint" or statistics is None:
         means = unit_class_mean_rows(data).weight
         return sample.logits(partial(_unit_means, means, data, start.init == "imprint"))
@@ -92,27 +98,34 @@ def leave_one_out(
     return _least_square_logits(rows, sample, statistics, lam, with_bias)
 
 
-def _refitted(start: Start, sample: CalibrationSet) -> Float[Tensor, "rows new"]:
-    """Return what the rows of a user's function answer to images that they were computed without.
+def computed_again(
+    sample: CalibrationSet, rows_of: Callable[[NewClasses], Rows], most: int
+) -> Float[Tensor, "rows new"]:
+    """Return what new rows answer to images if they are computed again without these.
 
-    Rows that repeat each other are left out together, class by class in turn one for each of
-    `MOST_PARTS` parts: with more groups than parts several are left out at once.
+    Rows that repeat each other are left out together, class by class in turn one for each of `most`
+    parts: with more groups than parts several are left out at once.
+
+    Args:
+        sample: What to look at, of the data that the rows were computed from.
+        rows_of: Computes the rows, bias included.
+        most: Most calls of it.
     """
-    data, features = sample.data, to_numpy(take(sample.data.features, slice(None)))
+    data = sample.data
     groups = np.arange(len(data.labels)) if data.groups is None else data.groups
     pairs = np.stack([data.labels, groups], axis=1)
     kinds, number = np.unique(pairs, axis=0, return_inverse=True)
-    parts = number.reshape(-1) % min(len(kinds), MOST_PARTS)
+    parts = number.reshape(-1) % min(len(kinds), most)
     # The only one of a new class stays: nobody asks for its logits.
     parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
     logits = np.zeros((len(sample), data.stop - data.start))
     for part in np.unique(parts[sample.drawn]):
-        kept, judged = parts != part, parts[sample.drawn] == part
+        kept, judged = np.flatnonzero(parts != part), parts[sample.drawn] == part
         groups_kept = None if data.groups is None else data.groups[kept]
-        fewer = replace(data, features=features[kept], labels=data.labels[kept], groups=groups_kept)
-        rows = own_rows(start, fewer).on_host()
-        bias = rows.bias if start.bias == "write" else 0.0
-        logits[judged] = features[sample.drawn[judged]] @ rows.weight.T + bias
+        features = take(data.features, kept)
+        fewer = replace(data, features=features, labels=data.labels[kept], groups=groups_kept)
+        rows, asked = rows_of(fewer).on_host(), take(data.features, sample.drawn[judged])
+        logits[judged] = to_numpy(asked) @ rows.weight.T + rows.bias
     return as_tensor(beside(data.head.weight, logits))
 
 

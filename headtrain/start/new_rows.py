@@ -85,10 +85,14 @@ class NewClasses:
         return shares_of(self.groups)
 
     @property
+    def came_with(self) -> int:
+        """How many rows came with the head."""
+        return self.start if self.base is None else min(self.base, self.start)
+
+    @property
     def pretrained(self) -> Rows:
         """The rows that came with the head."""
-        base = self.start if self.base is None else self.base
-        return self.head.between(0, min(base, self.start))
+        return self.head.between(0, self.came_with)
 
     @property
     def stale(self) -> Rows:

@@ -33,7 +33,7 @@ Images of a class that came later and has one image do not judge: its row was co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -61,7 +61,15 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_we
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import FixedPart, loss_named
+from clinit.headtrain.train.losses import LOSSES, FixedPart
+
+
+class LeftOut(NamedTuple):
+    """What new rows answer to data without which they were computed: all but factor and shift."""
+
+    sample: CalibrationSet
+    """The rows of the data."""
+    logits: Float[Tensor, "rows new"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,10 +96,12 @@ class Initialisation:
     init: str | None = None
     """What the rows of a first task without base classes are; None for all others, which are what
     the settings name."""
+    left_out: Callable[[], LeftOut] | None = None
+    """Returns answers to left-out data; None if there is no way but to compute all anew."""
 
     def facts(self) -> Initialisation:
-        """Return all but the rows, which would hold memory of the device."""
-        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)))
+        """Return all but the rows and answers, which would hold memory of the device."""
+        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None)
 
 
 CASTS, TURNS = 8, 4
@@ -106,7 +116,7 @@ LONGEST_TRAINED = 2.0
 """The same for least-square rows that will be trained."""
 TOLERANCE = 0.5
 """Nats that these may lose in episodes by being longer; 0.3 cost a point after a logistic head."""
-LOSS = loss_named("ce")
+LOSS = LOSSES["ce"]
 Ints = Int[np.ndarray, " _"]
 
 
@@ -140,7 +150,11 @@ def learnt_scale(
     """
     old = to_numpy(sample.data.pretrained.weight)
     try:
-        episodes = list(_Stage(sample.data, start, raw.lam).episodes()) if old.any() else []
+        stage = _Stage(sample.data, start, raw.lam)
+        weight, new = sample.new_share, sample.data.stop - sample.data.start
+        if weight is not None:
+            weight *= new / (sample.data.stop - sample.data.came_with)
+        episodes = list(stage.episodes(weight)) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:
@@ -179,8 +193,8 @@ class _Stage:
         self.head, self.features = data.head.on_host(), features[order]
         self.labels = data.labels[drawn][order]
 
-    def episodes(self) -> Iterator[Episode]:
-        """Yield all episodes; none if no two classes have two rows."""
+    def episodes(self, weight: float | None) -> Iterator[Episode]:
+        """Yield all episodes, `weight` that of the playing classes; none if too few can play."""
         counts = np.bincount(self.labels)
         present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
         new = self.data.stop - self.data.start
@@ -191,7 +205,7 @@ class _Stage:
         for _ in range(CASTS if playing else 0):
             cast = np.sort(rng.choice(several, playing, replace=False))
             for rows, judges, target in self._played(cast, rng):
-                yield self._judged(rows, judges, target, cast, share, logits)
+                yield self._judged(rows, judges, target, cast, weight or share, logits)
 
     def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
         """Yield the rows of the episodes of a cast, and the numbers and targets of their judges.
@@ -289,17 +303,17 @@ def scaled(
     kept = data.stale.bias if start.bias == "keep" else None
     if start.is_calibrated and data.is_comparable:
         assert sample is not None
-        found = None
+        found, left_out = None, None
         # Without a row of an earlier class nothing holds the shift back: the least loss is where
         # every image is of a new class. Without a new class of two rows nothing can be left out.
         if data.has_pairs or not _leaves_out(start):
-            found = _calibrated(raw, start, sample, statistics, kept)
+            found, left_out = _calibrated(raw, start, sample, statistics, kept)
         elif start.reads_lambda or not (travel or start.own):
             found = learnt_scale(raw, start, sample, travel)
         if found is not None:
             factors = np.full(rows.bias.shape[0], found.factor)
             rows = _affine(rows, factors, found.shift, kept)
-            return replace(raw, rows=rows, **found._asdict())
+            return replace(raw, rows=rows, left_out=left_out, **found._asdict())
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
         # Unlike `norm_factor` this does not grow from task to task with the rows that it made.
@@ -323,10 +337,10 @@ def _calibrated(
     sample: CalibrationSet,
     statistics: ClassStatistics | None,
     kept: Any | None,
-) -> Calibration | None:
+) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
     """Return the factor and the shift of the least loss; None if the factor is not positive."""
-    rows = raw.rows
-    if _leaves_out(start):
+    rows, leaves_out = raw.rows, _leaves_out(start)
+    if leaves_out:
         sample = sample.judgeable
         logits = leave_one_out(start, rows, sample, statistics, raw.lam)
     else:
@@ -334,7 +348,10 @@ def _calibrated(
         logits = sample.logits(in_sample(Rows(rows.weight, bias)))
     guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
     found = calibrate(sample, logits, guess=guess, kept_bias=bias)
-    return found if found.factor > 0 else None
+    if found.factor <= 0:
+        return None, None
+    scaled = found.factor * logits + found.shift + (0.0 if bias is None else bias)
+    return found, partial(LeftOut, sample, scaled) if leaves_out else None
 
 
 def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:

@@ -20,6 +20,7 @@ are antithetic variates (J. M. Hammersley, K. W. Morton, 1956).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -29,8 +30,11 @@ from clinit.headtrain.array import to_numpy
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import drawn_per_class
 
+LEADING = 16
+"""One in so many eigenvectors of Ave z z^T is kept as it is."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, eq=False)
 class OldClasses:
     """The earlier classes that have had rows, in float64 on the host."""
 
@@ -55,6 +59,20 @@ class OldClasses:
             root=root(within / freedom if freedom else 0 * within),
             second=to_numpy(statistics.total_covariance) + np.outer(mean, mean),
         )
+
+    @cached_property
+    def leading(self) -> tuple[Float[np.ndarray, "dim_and_1 directions"], float]:
+        """P and rho with P P^T + rho I for Ave z z^T, z = (h, 1), over all their rows.
+
+        P has the eigenvectors of the largest eigenvalues, and rho is the mean of the others.
+        """
+        mean = self.means.mean(axis=0)
+        of_z = np.block([[self.second, mean[:, None]], [mean, 1.0]])
+        size = len(of_z)
+        kept = -(-size // LEADING)
+        values, vectors = scipy.linalg.eigh(of_z, subset_by_index=(size - kept, size - 1))
+        rest = (np.trace(of_z) - values.sum()) / (size - kept)
+        return vectors * np.sqrt(values - rest), float(rest)
 
     @property
     def numbers(self) -> int:

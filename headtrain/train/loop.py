@@ -26,7 +26,7 @@ from clinit.headtrain.statistics.old_classes import OldClasses
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study.parts import Stream
+from clinit.headtrain.study.parts import RateSchedule, Stream
 from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
@@ -101,10 +101,27 @@ REPORT_STEPS = STEPS_AT_ONCE
 """Most steps between two signs of progress."""
 
 
+def rate_shares(schedule: RateSchedule, steps: int) -> Float[Tensor, " steps"] | None:
+    """Return the share of the learning rate at each step of a task, above 0; None: always 1."""
+    done = np.arange(1, steps + 1) / (steps + 1)
+    if schedule == "constant":
+        return None
+    if schedule == "linear":
+        return torch.from_numpy(1 - done).float()
+    turn = np.interp(done, (0, 0.3, 1), (-np.pi, 0, np.pi))
+    return torch.from_numpy((1 + np.cos(turn)) / 2).float()
+
+
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
-    def __init__(self, updates: Updates, feed: Feed, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        updates: Updates,
+        feed: Feed,
+        schedule: Schedule,
+        shares: Float[Tensor, " iterations"] | None = None,
+    ) -> None:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
         heads = updates.losses.shape[1]
@@ -116,6 +133,7 @@ class TaskSteps:
         self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
+        self._shares = None if shares is None else shares.to(device)
         self._replayed = Replayed() if device.type == "cuda" else None
 
     @property
@@ -139,7 +157,8 @@ class TaskSteps:
         torch.index_select(feed.features, 0, batch, out=self._stored)
         torch.index_select(feed.labels, 0, batch, out=updates.labels)
         updates.features.copy_(self._stored)
-        updates.update()
+        shares = self._shares
+        updates.update(1.0 if shares is None else torch.index_select(shares, 0, number)[0])
         self._record(updates.losses, number)
         number.add_(1)
 
@@ -191,7 +210,9 @@ def train_task(
             feed = ResidentFeed(rows, batches)
         else:
             feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        steps = TaskSteps(Updates(bank, stream.rows_per_batch, anchors), feed, schedule)
+        updates = Updates(bank, stream.rows_per_batch, anchors)
+        shares = rate_shares(bank.heads[0].schedule, stream.iterations)
+        steps = TaskSteps(updates, feed, schedule, shares)
     for start, stop in pairwise((0, *stream.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):
             last = min(first + REPORT_STEPS, stop)
