@@ -172,10 +172,13 @@ def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[di
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(own.tolist()):
         (answer, count), *_ = Counter(answers[own == name].tolist()).most_common(1)
-        if answer and count >= KNOWN * np.count_nonzero(own == name):
-            found.append({"class": name, "old": answer, "images": count})
-        elif old := next(filter(None, map(row_of.get, map(_plain, synonyms(name)))), None):
-            found.append({"class": name, "old": old, "images": None})
+        answers_so = answer != "" and count >= KNOWN * np.count_nonzero(own == name)
+        old = next(filter(None, map(row_of.get, map(_plain, synonyms(name)))), None)
+        if old is None and answers_so:
+            old = answer
+        if old is not None:
+            images = count if answers_so and answer == old else None
+            found.append({"class": name, "old": old, "images": images})
     return found
 
 
