@@ -18,9 +18,10 @@ images that were put aside judge them, next to images of classes that keep their
     F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i),    w: alike for each class; those
                                                                   that play weigh n / (n + C)
 
-is minimised in one factor, with n new classes and C old ones that have rows. The factor is carried
-over by norms: new rows become as long as those of the episodes. The loss is cross entropy whatever
-that of the training is, so that a nat is a nat.
+is minimised in one factor, with n new classes and C old ones that have rows; the part of
+`new_share` that new classes have takes the place of n / (n + C). The factor is carried over by
+norms: new rows become as long as those of the episodes. The loss is cross entropy whatever that of
+the training is, so that a nat is a nat.
 
 Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
 update, however little there is to learn from single images: old and new rows of d weights may end
