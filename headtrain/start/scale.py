@@ -62,7 +62,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_we
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import FixedPart, loss_named
+from clinit.headtrain.train.losses import LOSSES, FixedPart
 
 
 class LeftOut(NamedTuple):
@@ -117,7 +117,7 @@ LONGEST_TRAINED = 2.0
 """The same for least-square rows that will be trained."""
 TOLERANCE = 0.5
 """Nats that these may lose in episodes by being longer; 0.3 cost a point after a logistic head."""
-LOSS = loss_named("ce")
+LOSS = LOSSES["ce"]
 Ints = Int[np.ndarray, " _"]
 
 
