@@ -51,7 +51,7 @@ MEANINGS = {
 }
 _VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
-_SLIPS = "Where the paper slips"
+_SLIPS = "Contradictions within the paper"
 _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 

@@ -135,7 +135,7 @@ def verify(cache: CacheArgument) -> None:
             f"{number_of(len(damaged), 'problem')} in {cache}",
             remedy="\n".join(dict.fromkeys(remedies)),
         )
-    say("Everything is as it was written.")
+    say("Nothing has changed since it was written.")
 
 
 app.command("import")(import_)
