@@ -102,7 +102,7 @@ def as_markdown(found: Reproduction) -> str:
 
 
 def _open(found: Reproduction) -> str:
-    return f"What the paper leaves open: clinit recipe show {found.table.recipe}"
+    return f"Open points of the paper: clinit recipe show {found.table.recipe}"
 
 
 def _heading(found: Reproduction) -> str:

@@ -92,7 +92,7 @@ def add(
     network without a classifier (DINO, SigLIP, CLIP), the model knows these
     classes alone, by a head that is fitted to their images.
 
-    Warnings name what is odd about the images: classes that are known already or
+    Warnings list oddities of the images: classes that are known already or
     look alike, repeated images, images that do not fit, old images that turn
     wrong. --json prints all of them.
 
@@ -116,7 +116,7 @@ def add(
         f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside; their"
         f" features are at {job.folder}"
     )
-    say(f"Old images: {change.data['old_rows']}")
+    say(f"In place of old images: {change.data['old_rows']}")
     table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
     if not is_first:

@@ -1,6 +1,6 @@
 """Data sets in containers: tar shards (WebDataset) and Parquet files (Hugging Face).
 
-What names their classes, if they do not name them in their labels:
+Sources of their class names, if their labels do not contain them:
 
 * Parquet files contain the features of the data set, if `datasets` has written them;
 * `classnames.txt`, `class_names.txt` or `classes.txt`: one class name per line, in label order.

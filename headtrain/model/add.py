@@ -58,7 +58,7 @@ SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addition:
-    """What adding classes led to."""
+    """Result of adding classes."""
 
     model: Model
     """The new model, the addition in its history."""
@@ -74,11 +74,11 @@ class Addition:
     """Whether each image of the added classes was left out of the rows that answer it."""
     balance: tuple[Balance, ...]
     """The same for several weights of the new images, the one asked for first. If no image of an
-    old class is held out, `old` is of the rows that stand for them."""
+    old class is held out, `old` is of the rows in their place."""
     audit: Audit | None = None
-    """What is odd about the images; None if there were none to look at."""
+    """Oddities of the images; None if there were none to look at."""
     onnx: OnnxCheck | None = None
-    """How the ONNX form of the model compares; None where there is none."""
+    """Comparison with the ONNX form of the model; None if there is none."""
 
 
 def add_classes(
@@ -96,14 +96,13 @@ def add_classes(
 ) -> Addition:
     """Add the classes of a folder of images to a model, and write the new model to `out`.
 
-    The numbers are those of `clinit add`. What is there of the features is kept: a call that was
-    interrupted goes on.
+    The numbers match `clinit add`. Existing features are kept: an interrupted call resumes.
 
     Args:
         model: Folder or file of a model; it is not changed.
         images: A folder of images for each class, or `train` and `val` with such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
-        settings: Those of `clinit.headtrain.model.settings.AddConfig`, by name.
+        settings: Fields of `clinit.headtrain.model.settings.AddConfig`, by name.
         old: Features of old classes, in place of what the model remembers.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.
@@ -146,7 +145,7 @@ def add_images(
 
     Args:
         model: The model; it is not changed.
-        job: The images, and where the new model goes.
+        job: The images, and the place of the new model.
         config: How they are added.
         old: Features of old classes, in place of what the model remembers.
         replacing: Whether classes that the model has are replaced.
@@ -229,15 +228,15 @@ def add(
         config: How.
         old: Features of old classes, in place of what the model remembers, some held out too.
         replacing: Whether classes that the model has are replaced.
-        data: Where the images are from, for the history.
+        data: Origin of the images, for the history.
         observer: Called with each event of the experiment.
 
     Raises:
         ModelError: If the model has one of the classes already, has none that could be replaced,
-            or lacks what is asked for; or if discriminants of single images would not be trained.
+            or lacks the data asked for; or if discriminants of single images would not be trained.
     """
     if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
-        # Only a second image says how high a discriminant is beside the rows of the old classes.
+        # Only a second image shows the level of a discriminant among rows of the old classes.
         raise ModelError(
             "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
             " they are trained",
@@ -261,7 +260,7 @@ def add(
     tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
     balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
     is_left_out, found = answers is not None and not len(images.val.labels), None
-    # Rows of one kind alone say little of the others, where there are others.
+    # Rows of one kind alone are a poor guide to the others, if there are others.
     if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
         found = own.temperature()
     if found is None and left.facts.temperature is not None:
@@ -360,9 +359,9 @@ def _check_first(
     """
     why = None
     if len(names) < 2:
-        why = f"{examples(names)} would be its only class, with no other to tell it from"
+        why = f"{examples(names)} would be its only class, with no other to separate it from"
     elif config.iterations or config.init != AddConfig().init or old is not None:
-        why = "its first head is fitted, and no row is initialised or trained beside old ones"
+        why = "its first head is fitted, and no row is initialised or trained next to old ones"
     if why is not None:
         raise ModelError(
             f"{model.origin} has no classifier: {why}",
@@ -416,7 +415,7 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
 def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:
     """Return what the new model remembers.
 
-    That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
+    It consists of the old memory, the given rows of classes unknown to it, and the new ones.
     """
     memory, depends_on = left.memory, left.depends_on
 

@@ -1,4 +1,4 @@
-"""What is odd about the images of classes that join a model.
+"""Oddities of the images of classes that join a model.
 
 *Known already*: a new class is one of the model's if its name is (in letters and digits; any
 synonym of ImageNet counts), or if the model gives one answer to two thirds of its images.
@@ -6,7 +6,7 @@ synonym of ImageNet counts), or if the model gives one answer to two thirds of i
 *Fit*: features are centred and scaled to length 1. Row i is left out of the mean of its own class
 of n rows, to which its squared distance is then (n / (n - 1))^2 |h_i - mu|^2. It may not belong to
 its class if another new class is nearer by more than `MARGIN`, or if its distance is more than
-`FAR` deviations above the median of all. Nothing is said of classes of fewer than `LEAST` images.
+`FAR` deviations above the median of all. Classes of fewer than `LEAST` images are not judged.
 
 *Look-alikes*: images of a class for which the grown head answers an old one, or of which another
 new class is nearer.
@@ -62,12 +62,12 @@ class Images:
     digests: Sequence[str]
     """SHA-256 of the files."""
     odd: Mapping[str, str]
-    """By path, what is odd about the pixels (`oddity`)."""
+    """By path, the oddity of the pixels (`oddity`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What was found, as plain values."""
+    """The findings, as plain values."""
 
     images: int
     classes: int
@@ -86,7 +86,7 @@ class Audit:
 
     @property
     def lines(self) -> list[str]:
-        """What was found, in at most eight lines."""
+        """The findings, in at most eight lines."""
         parts = {
             "known already": [
                 f"{each['class']} is {in_words(each['old'])}"
@@ -230,7 +230,7 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
 
 
 def repeated(images: Images) -> list[dict[str, Any]]:
-    """Return sets of images that repeat each other, and where they are."""
+    """Return sets of images that repeat each other, and their places."""
     first: dict[str, int] = {}
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
     one, other = np.array([*same, *near_pairs(images.rows.features)]).reshape(-1, 2).T
@@ -265,7 +265,7 @@ def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]
 
 
 def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
-    """Return how many old rows are answered right before, how many of these wrong now, and how."""
+    """Count the old rows answered right before, and those wrong now, with the answers."""
     own = np.array([old.class_names[label] for label in old.labels], dtype=np.str_)
     right = before == own
     wrong = Counter(after[right & (after != own)].tolist())
@@ -273,7 +273,7 @@ def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, 
 
 
 def oddity(content: bytes) -> str | None:
-    """Return what is odd about the pixels of an image: it is tiny, or nearly of one colour.
+    """Return the oddity of the pixels of an image: it is tiny, or nearly of one colour.
 
     An image that cannot be read is not odd: the extraction names it.
     """

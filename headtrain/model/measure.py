@@ -1,11 +1,11 @@
 """How well a model knows old and new classes: by images held out, or each left out of its rows.
 
-A row of the head is computed from all images of its class. What it would answer to one of them, had
-it been computed without this image and those that repeat it, is known exactly where there is a
+A row of the head is computed from all images of its class. Its answer to one of them, computed
+without this image and those that repeat it, is known exactly if there is a
 closed form (`clinit.headtrain.start.left_out`): nothing is held out, and nothing is measured on
-what was learnt. Factor and shift, two numbers that all new rows share, and lambda stay as they are.
+learnt images. Factor and shift, two numbers that all new rows share, and lambda stay as they are.
 
-A head with more columns answers so, if features have further numbers: what is to be added.
+A head with more columns gives these answers, for features with further numbers: the terms to add.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from clinit.headtrain.temperature import Temperature, temperature_of
 
 
 class Balance(NamedTuple):
-    """What a weight of the new images leads to."""
+    """Result of a weight of the new images."""
 
     new_share: NewShare
     old: Top1
@@ -38,9 +38,9 @@ class Balance(NamedTuple):
 
 
 def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
-    """Return what a first head (`fit_head`, least squares) answers without each of its images.
+    """Return the answers of a first head (`fit_head`, least squares) without each of its images.
 
-    Images that repeat each other count as one: where there are some, the head differs a little.
+    Images that repeat each other count as one: if there are some, the head differs a little.
     """
     assert head.origin is not None
     rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
@@ -64,7 +64,7 @@ class Examined(NamedTuple):
 
         Args:
             head: With a row for each class, the new ones last.
-            found: What is known of left-out images.
+            found: Answers to left-out images.
             old: Held-out images of old classes.
             new: Held-out images of new classes.
         """

@@ -1,4 +1,4 @@
-"""What a model remembers of the images of its classes: statistics, held-out and kept features.
+"""A model's memory of the images of its classes: statistics, held-out and kept features.
 
 The statistics of a class c are its number of images n_c and their mean feature mu_c; all classes
 share one covariance, the average over classes of the covariance of each around its own mean:
@@ -43,24 +43,24 @@ class Memory:
     class_names: tuple[str, ...]
     """One per row of the classifier."""
     counts: Int[np.ndarray, " classes"]
-    """n_c, the images behind each mean; 0 where nothing is known of a class."""
+    """n_c, the images behind each mean; 0 if nothing is known of a class."""
     means: Float[np.ndarray, "classes dim"]
-    """mu_c; zero where nothing is known."""
+    """mu_c; zero if nothing is known."""
     covariance: Float[np.ndarray, "dim dim"]
     """Sigma."""
     averaged: int
-    """Number of classes by which Sigma weighs when it is averaged with that of others."""
+    """Number of classes by which Sigma weighs when it is averaged with another one."""
     freedom: float
     """The average of 1 - 1 / n_c over these classes: Sigma is expected to be as much smaller than
     the covariance of their populations."""
     exact: bool
-    """Whether Sigma is of the images that the means are of: not, once some were removed."""
+    """Whether Sigma and the means are of the same images: no, once some were removed."""
     held_out: FeatureSet
     """Of images that no row of the head was computed from, in the type they are cached in."""
     kept: FeatureSet
     """Training rows that are kept for rehearsal, in the same type."""
     backbone: Mapping[str, str]
-    """What the features depend on: `body` (SHA-256 of the network without its classifier),
+    """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
 
     def __repr__(self) -> str:
@@ -76,11 +76,11 @@ class Memory:
         held_out: FeatureSet | None = None,
         keep: int = 0,
     ) -> Memory:
-        """Return what is remembered of training rows.
+        """Return the memory of training rows.
 
         Args:
             rows: Features of training images, with a name per row of the classifier.
-            backbone: What the features depend on.
+            backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
             keep: Training rows per class to keep; the first ones.
         """
@@ -113,7 +113,7 @@ class Memory:
         return self.counts > 0
 
     def describe(self) -> str:
-        """Return what is remembered, in words."""
+        """Return the contents, in words."""
         kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
         also = "" if self.exact else " (also of images that were removed or replaced)"
         return (
@@ -142,7 +142,7 @@ class Memory:
         return covariance / self.freedom if self.freedom > 0 else covariance
 
     def joined(self, new: Memory) -> Memory:
-        """Return the memory of both: the classes of `new` come after those of this one.
+        """Return the memory of both: the classes of `new` come after the classes of this one.
 
         Raises:
             ModelError: If the two remember features of different backbones.
@@ -194,7 +194,7 @@ class Memory:
     def updated(self, fresh: Memory) -> Memory:
         """Return the memory with what another one of the same classes knows in place of this one's.
 
-        What is known here of other classes stays.
+        The facts here about other classes stay.
         """
         given, others = np.flatnonzero(fresh.known), np.flatnonzero(~fresh.known)
         both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
@@ -215,7 +215,7 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:
         raise not_remembered(
-            "what the model remembers is of another backbone: it differs in"
+            "the memory of the model belongs to another backbone: it differs in"
             f" {', '.join(sorted(differing))}"
         )
 

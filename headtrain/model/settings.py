@@ -17,9 +17,9 @@ LEFT_OUT: tuple[Init, ...] = ("class-mean", "least-square", "fitted", "imprint",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RememberConfig(Part):
-    """What a model in use keeps of images."""
+    """Contents of the memory of a model in use."""
 
-    panel: ClassVar[str] = "What is kept"
+    panel: ClassVar[str] = "Memory"
     hold_out: float | None = setting(
         None,
         "Share of the images of each class of five or more that is kept aside to measure the"
@@ -53,9 +53,9 @@ class AddConfig(RememberConfig):
     loss: Loss = setting("ce", LOSS)
     old_rows: OldRows = setting(
         "auto",
-        "What stands for images of old classes: real rows (kept by the model, or of --old),"
-        " rows drawn from the statistics that it remembers (pseudo), rows drawn from what its"
-        " head says of them (head), or nothing; auto: the first of these that there is.",
+        "Substitute for images of old classes: real rows (kept by the model, or of --old), rows"
+        " drawn from the statistics that it remembers (pseudo), rows drawn from the weights of"
+        " its head (head), or none; auto: the first available of these.",
     )
 
     @property

@@ -1,4 +1,4 @@
-"""What stays fixed while new rows are chosen by the loss: the data, and all other logits.
+"""Fixed part of choosing new rows by the loss: the data, and all other logits.
 
 Of the other logits a loss needs two numbers per row of data, which are computed once, block by
 block. Choosing new rows then costs no more than the new logits do.
@@ -27,7 +27,7 @@ Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any,
 """The logits of new rows for features in float64 and the numbers of these rows of the data."""
 
 SPREAD = 1.0
-"""Variance that stands for that of old logits where no class is old. Only leave-one-out logits that
+"""Variance in place of old logits if no class is old. Only leave-one-out logits that
 separate all classes feel it: the right class then leads by about 10."""
 NEW_SHARE = 0.1
 """Least weight of all new rows together by default."""
@@ -37,7 +37,7 @@ MAX_ROWS = 32_768
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibrationSet:
-    """Drawn rows of the data, with what the loss needs to know beside the new logits."""
+    """Drawn rows of the data, with everything that the loss needs besides the new logits."""
 
     data: NewClasses
     loss: Loss
@@ -47,12 +47,12 @@ class CalibrationSet:
     """Column of the label among the new rows, or -1 if it is another row."""
     weight: Float[Tensor, " rows"]
     """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one; with a
-    share, those of old and of new rows are then multiplied by a factor each."""
+    share, old and new rows are then multiplied by a factor each."""
     fixed: FixedPart
     spread: float
     """Variance of the logits of old rows, averaged over these, or `SPREAD`."""
     new_share: float | None = None
-    """Weight of all new rows together, in (0, 1); None: that of their classes."""
+    """Weight of all new rows together, in (0, 1); None: the sum over their classes."""
 
     @classmethod
     def of(cls, data: NewClasses, loss: Loss, new_share: NewShare = "classes") -> CalibrationSet:
@@ -190,7 +190,7 @@ def mean_variance(moments: Float[Any, "2 columns"]) -> float:
 
 
 def share_of(data: NewClasses, new_share: NewShare) -> float | None:
-    """Return the weight of all new rows together; None if it is that of their classes."""
+    """Return the weight of all new rows together; None if it is the sum over their classes."""
     present = data.counts > 0
     of_classes = float(present[data.came_with :].sum() / present.sum())
     if new_share == "classes" or of_classes in (0, 1):

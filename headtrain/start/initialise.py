@@ -3,8 +3,8 @@
 The ridge of least-square rows is chosen by the loss that they will be trained with. For each lambda
 of a grid: the leave-one-out logits of the new rows over buffer and new task, factor (at least 0)
 and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as they
-are. One eigendecomposition serves all lambdas, and each search starts where the last one ended. The
-grid has half decades around the eigenvalues, and more where its lower edge is best.
+are. One eigendecomposition serves all lambdas, and each search starts at the end of the last one.
+The grid has half decades around the eigenvalues, and more if its lower edge is best.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def initialise(
     Args:
         start: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
-        loss: What calibration, the choice of lambda and the fit minimise: that of the training,
+        loss: Loss for calibration, the choice of lambda and the fit: the loss of the training,
             or cross entropy instead of a function of the user, whose Hessian is not known.
         travel: As of `scaled`.
-        statistics: `data.statistics()`, if they are there already.
-        path: The least-square heads of these statistics for all lambdas, if they are there already.
+        statistics: `data.statistics()`, if they exist already.
+        path: The least-square heads of these statistics for all lambdas, if they exist already.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
 
     Raises:
@@ -119,7 +119,7 @@ def choose_lambda(
     Args:
         start: How rows start; its `lam` is `auto` or `held-out`.
         sample: The data, and all logits that stay fixed.
-        statistics: Those of the data.
+        statistics: Statistics of the data.
         path: As of `initialise`.
     """
     data = sample.data
@@ -141,7 +141,7 @@ def loss_curve(
 ) -> LambdaCurve | None:
     """Return the leave-one-out loss of calibrated rows at each lambda.
 
-    None if it is nowhere below that of rows of zeros: then no lambda is better than another.
+    None if it is nowhere below the loss of zero rows: then no lambda is better than another.
     """
     if len(sample) > MAX_ROWS:
         drawn = np.zeros(len(sample), dtype=bool)
@@ -192,7 +192,7 @@ class _Search:
             for block in blocks
         ]
         self._end = np.array([1.0, 0.0])
-        """Factor, for logits of variance 1, and shift where the last search ended."""
+        """Factor, for logits of variance 1, and shift at the end of the last search."""
         zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
         _, self.without = self._calibrated(zeros)
         """The loss of rows of zeros."""

@@ -1,8 +1,8 @@
-"""Logits that new rows give to data: those of the rows as they are, or leave-one-out logits.
+"""Logits that new rows give to data: from the rows as they are, or leave-one-out logits.
 
 Rows that were computed from an image recognise that very image: with few images per class the
-logits of the training data are no guide to those of others. The leave-one-out logit of an image is
-what rows computed without it would give to it. For each initialisation it has a closed form:
+logits of the training data are no guide to other data. The leave-one-out logit of an image
+comes from rows computed without it. For each initialisation it has a closed form:
 
     class mean     the mean of the other n - 1 features of the class
     imprint        the same, normalised
@@ -73,8 +73,8 @@ def leave_one_out(
         start: How the rows were computed; not `zero`, nor random.
         rows: The rows, with their own biases; if `start` keeps biases as they are, the logits
             are without any.
-        sample: What they were computed from, and the rows to look at.
-        statistics: Those of the data, if `start.reads_statistics`.
+        sample: The data that they were computed from, and the rows to look at.
+        statistics: Statistics of the data, if `start.reads_statistics`.
         lam: Ridge of least-square rows.
     """
     data, with_bias = sample.data, start.bias == "write"
@@ -107,7 +107,7 @@ def computed_again(
     parts: with more groups than parts several are left out at once.
 
     Args:
-        sample: What to look at, of the data that the rows were computed from.
+        sample: Rows to look at, of the data that the rows were computed from.
         rows_of: Computes the rows, bias included.
         most: Most calls of it.
     """
@@ -158,7 +158,7 @@ def _least_square_logits(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Own:
-    """Which logits of a block belong to the class of the row, and how many rows that has."""
+    """The logits of a block that belong to the class of the row, and the rows of that class."""
 
     truth: Float[Any, "rows new"]
     """1 at the label of the row."""
@@ -279,7 +279,7 @@ def _discriminants(
 def _discriminants_without_groups(
     sample: CalibrationSet, statistics: ClassStatistics, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
-    """Return what discriminants answer without the group of each row.
+    """Return the answers of discriminants without the group of each row.
 
     In coordinates in which P is the identity, the covariance loses V^T diag(r) V, with V the
     deviations of the rows of the group and of their mean: x.P_- y = x.y + (V x).C (V y) with

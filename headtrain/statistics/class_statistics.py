@@ -5,12 +5,12 @@ metrics and D_LS are functions of
 
     n_c,    S_c = sum_{i in c} (h_i - a),    G = sum_i w_{y_i} (h_i - a)(h_i - a)^T
 
-for any fixed shift a. The weights w_c of a row say what "Ave" means: 1 / (C n_c) for
+for any fixed shift a. The weights w_c of a row define "Ave": 1 / (C n_c) for
 averages over classes of averages over rows (`class`), 1 / N for averages over rows
 (`sample`). They need the labels only, so they are fixed before the first feature is read,
 and statistics of equal weights add up over blocks, shards and hosts.
 
-The shift is there for accuracy: E[h h^T] - E[h] E[h]^T cancels when the mean is large, and
+The shift is for accuracy: E[h h^T] - E[h] E[h]^T cancels when the mean is large, and
 a shift anywhere near the mean removes that (T. F. Chan, G. H. Golub, R. J. LeVeque,
 "Algorithms for computing the sample variance: analysis and recommendations", The American
 Statistician 37(3), 1983). Statistics of different shifts add exactly:
@@ -18,8 +18,8 @@ Statistician 37(3), 1983). Statistics of different shifts add exactly:
     G' = G + s d^T + d s^T + w d d^T,    d = a - a',    s = sum_c w_c S_c,    w = sum_c w_c n_c.
 
 One task after another, rows that stay are not summed again: a buffer that keeps all rows has, at
-task k, those of the tasks before it and those of the task; to sum them anew at each task would cost
-k times as much as the new ones do.
+task k, the rows of the earlier tasks and of the task itself; to sum them anew at each task would
+cost k times as much as the new ones do.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class ClassStatistics:
             features: Rows of shape (rows, dim), in float16, float32 or float64; widened to float64
                 block by block.
             labels: In [0, num_classes).
-            num_classes: Default: that of `totals`, or the largest label + 1.
-            weighting: What an average is: over classes of averages, or over rows.
+            num_classes: Default: the number in `totals`, or the largest label + 1.
+            weighting: Kind of average: over classes of averages, or over rows.
             totals: Rows of each class in the whole set, when this is a part of it.
             shift: Default: the mean of at most 4,096 of the rows, evenly spaced.
             groups: As of `find_groups`: rows of a group count together as one row, here and in
@@ -117,11 +117,11 @@ class ClassStatistics:
         """Return the statistics of rows that come in blocks, as from a feature cache.
 
         Args:
-            blocks: Features, labels and, if rows repeat each other, what each row counts; only one
+            blocks: Features, labels and, if rows repeat each other, the weights of rows; only one
                 is held at a time. There may be none.
             totals: Rows of each class in the whole set, from the labels.
             dim: Width of the features.
-            weighting: What an average is: over classes of averages, or over rows.
+            weighting: Kind of average: over classes of averages, or over rows.
             shift: Default: the mean of the first block.
 
         Raises:
@@ -169,8 +169,8 @@ class ClassStatistics:
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
         """Return the statistics of the same rows, as a part of a set that has more classes.
 
-        Their classes have no more rows there, so all weights change by one factor: that of the
-        number of classes, or of rows.
+        Their classes have no more rows there, so all weights change by one factor: the ratio of the
+        numbers of classes, or of rows.
 
         Args:
             totals: Rows of each class in the larger set: of these classes as many as here, and of
@@ -337,13 +337,13 @@ class RunningStatistics:
     ) -> ClassStatistics:
         """Return the class statistics of the rows of a task.
 
-        Rows are summed only if they are not among the last ones, and all of these are there.
+        Rows are summed only if they are not among the last ones, and all of these are present.
 
         Args:
             rows: The rows.
             features: Theirs, of shape (rows, dim).
             num_classes: Classes seen so far, those without rows included.
-            weighting: What an average is.
+            weighting: Kind of average.
             groups: Of rows that repeat each other; the same of a row of the pool each time.
         """
         summed = partial(ClassStatistics.of, weighting=weighting)

@@ -1,4 +1,4 @@
-"""What is kept of earlier classes, and rows that are drawn from it.
+"""Statistics kept of earlier classes, and rows that are drawn from them.
 
 With n_c rows of class c, their mean mu_c and, shared by all classes, the covariance within them,
 
@@ -10,7 +10,7 @@ class c is drawn as mu_c + A z with A A^T = Sigma, z ~ N(0, I).
 A set of rows is drawn in pairs mu_c + A z, mu_c - A z, so that the mean of the drawn rows of a
 class is mu_c exactly. If there are at least as many pairs as features are wide, the z of all
 classes are whitened together: the within-class covariance of the drawn rows is then Sigma exactly,
-and least squares, LDA and D_LS of the drawn rows are those of the statistics, whatever the seed.
+and least squares, LDA and D_LS of the drawn rows match the statistics, whatever the seed.
 
 Sources: G. Zhang, L. Wang, G. Kang, L. Chen, Y. Wei, "SLCA: slow learner with classifier alignment
 for continual learning on a pre-trained model", ICCV 2023 (rows from N(mu_c, Sigma_c)); the pairs
@@ -98,7 +98,7 @@ def paired_rows(
         means: Means of the classes.
         root: Symmetric root of the shared covariance.
         rows_per_class: Rounded up to an even number.
-        random: What is drawn with.
+        random: Generator of the draws.
     """
     classes, dim = means.shape
     pairs = -(-rows_per_class // 2)

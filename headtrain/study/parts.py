@@ -38,7 +38,7 @@ MAX_SEED = 2**32 - 1
 
 LOSS = "Training loss: cross entropy, squared error or squentropy."
 NEW_SHARE = (
-    "Weight of the images of all classes after the base together where scale, lambda and fitted"
+    "Weight of the images of all classes after the base together when scale, lambda and fitted"
     " rows are chosen by the loss; classes: each class weighs the same; auto: 0.1, or as with"
     " classes if that is more."
 )

@@ -146,7 +146,7 @@ class Study(Parts):
 
     @property
     def unsaid(self) -> set[str]:
-        """The settings that earlier versions had not, at what they were there."""
+        """Settings unknown to earlier versions, if they have the value of those versions."""
         named = settings_of(top=self.top is not None).keys() & {*LATER}
         return {name for name in named if self.value(name) == LATER[name]}
 

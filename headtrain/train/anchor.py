@@ -12,7 +12,7 @@ gradient is
 
     s [(D, d) P P^T + rho (D, d)],
 
-whatever the number of rows behind the average. P holds a sixteenth of the eigenvectors, those of
+whatever the number of rows behind the average. P holds the sixteenth of the eigenvectors with
 the largest eigenvalues; rho is the mean of all other eigenvalues. With all eigenvectors a step
 would take half as long again and lead to the same accuracy.
 
@@ -36,7 +36,7 @@ from clinit.headtrain.statistics.old_classes import OldClasses
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What holds one head, and how strongly."""
+    """The penalty that holds one head, and its strength."""
 
     strength: float
     """s, >= 0."""
@@ -53,10 +53,10 @@ class Hold:
         head: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
         gradient: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
     ) -> None:
-        """Hold heads where they are now.
+        """Hold heads near their present state.
 
         Args:
-            anchor: What holds them.
+            anchor: The penalty.
             head: Weight and bias, rows of one head after rows of the other.
             gradient: Theirs, which is added to.
         """

@@ -4,7 +4,7 @@ Each update is the same calls on the same tensors, and its number is a tensor on
 well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
 once and replayed for all others, one launch instead of some thirty.
 
-A step gathers `features[batches[i]]` and `labels[batches[i]]`: a feed says what these are.
+A step gathers `features[batches[i]]` and `labels[batches[i]]`: a feed provides both.
 
 `train_epochs` passes over rows in shuffled batches, with a cosine that takes each learning rate to
 zero.
@@ -74,7 +74,7 @@ class Replayed:
         current.wait_stream(stream)
 
     def _captured(self, step: Callable[[], None]) -> Callable[[], None] | None:
-        """Return what replays a step; None where it cannot be captured."""
+        """Return a function that replays a step; None if it cannot be captured."""
         try:
             return _capture(step)
         except torch.OutOfMemoryError:
@@ -163,7 +163,7 @@ class TaskSteps:
         number.add_(1)
 
     def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
-        """Write down the mean loss of each kind of rows, 0 / 0 where there is none."""
+        """Log the mean loss of each kind of rows, 0 / 0 if there is none."""
         kinds = torch.index_select(self._kinds, 0, number)[0]
         sums = torch.where(kinds, losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
@@ -195,8 +195,8 @@ def train_task(
             sample for the new-task loss; before the first step too.
         stepped: Called with the number of updates done since the last call.
         watch: Adds up the time of training.
-        anchors: What holds each head where it is now; None: none is held.
-        drawn: What old rows are drawn from; None: they are stored.
+        anchors: The penalty that holds each head near its present state; None: none is held.
+        drawn: Statistics that old rows are drawn from; None: they are stored.
     """
     with watch.phase("prepare"):
         chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)

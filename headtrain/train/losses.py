@@ -46,7 +46,7 @@ class FixedPart(NamedTuple):
     """All that the loss of a row needs to know of the logits that calibration keeps fixed."""
 
     log_sum: Float[Tensor, " rows"]
-    """Log of the sum of their exponentials; -inf where there is none or it is not needed."""
+    """Log of the sum of their exponentials; -inf if there is none or it is not needed."""
     constant: Float[Tensor, " rows"]
     """Terms of the loss that depend on fixed logits only."""
 
@@ -126,7 +126,7 @@ class CrossEntropy:
 
 
 def _log_sum(logits: Logits, softmax: Logits) -> PerRow:
-    """Return log sum_j exp(u_j) of logits whose softmax is there; -inf where there is none.
+    """Return log sum_j exp(u_j) of logits whose softmax is given; -inf if there is none.
 
     The largest probability is exp(largest logit - log-sum), and never small: this is the log-sum
     without a second pass of exponentials.
@@ -215,7 +215,7 @@ class Squentropy:
     def local_terms(
         self, logits: Columns, target: Target, fixed: FixedPart, num_classes: int
     ) -> LocalTerms:
-        """Expand in the new logits: that of cross entropy plus a diagonal."""
+        """Expand in the new logits: the terms of cross entropy plus a diagonal."""
         entropy = CrossEntropy().local_terms(logits, target, fixed, num_classes)
         slope = (2 / _wrong(num_classes)) * (1 - indicator(logits, target))
         return LocalTerms(

@@ -1,4 +1,4 @@
-"""What is kept of the earlier classes of a stream: statistics of their rows, each read once."""
+"""Statistics kept of the earlier classes of a stream; each of their rows is read once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clinit.headtrain.train.heads import LabelledRows
 
 
 class Past:
-    """The classes seen so far; what is not asked for is not read."""
+    """The classes seen so far; rows are read only if they are asked for."""
 
     def __init__(
         self, scenario: Scenario, plan: TaskPlan, device: torch.device, *, seed: int
@@ -33,7 +33,7 @@ class Past:
         return self._sums.of(past, data.arrays(), stop, "class", groups)
 
     def before(self, number: int) -> OldClasses | None:
-        """Return what is kept of the classes before a task; None if they have had no row."""
+        """Return the statistics of the classes before a task; None if they have had no row."""
         if self._found[0] != number:
             statistics = self.statistics(number - 1)
             known = statistics.totals.any()

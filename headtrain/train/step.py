@@ -12,9 +12,9 @@ of torch when it is made, which takes longer than a short run, and costs as much
 head does. It is applied to views of the bank's tensors. Written out with tensors of per-head rates
 it took three times as long on a CPU, eight passes instead of one. Neighbours with equal settings
 share a view and a launch. The optimizer state is fresh, so that the moments of new rows cannot be
-those of a stale head.
+inherited from a stale head.
 
-All tensors of a step are made once and stay where they are, and nothing waits for the device: a
+All tensors of a step are made once and never move, and nothing waits for the device: a
 step on a CUDA device can be captured as it is.
 """
 
@@ -157,7 +157,7 @@ class Updates:
         Args:
             bank: The heads.
             batch_size: Rows of a batch.
-            anchors: What holds each head where it is now; None: none is held.
+            anchors: The penalty that holds each head near its present state; None: none is held.
         """
         check_precision(bank.precision, bank.device)
         self.anchors = anchors or [None] * bank.num_heads
@@ -184,7 +184,7 @@ class Updates:
         """Do one update on the mean loss of a batch; return the losses before it.
 
         `features` may be float16: they are widened into a buffer of this object. The losses are
-        in a buffer too, which the next step overwrites. `share` is that of the learning rates.
+        in a buffer too, which the next step overwrites. `share` scales the learning rates.
         """
         self.features.copy_(features)
         self.labels.copy_(labels)
@@ -202,7 +202,7 @@ class Updates:
 class _HeadGroup:
     """Heads whose products are taken in one call; they share a loss.
 
-    Rows of one head come after those of the other. All are views, made once: a step of a small
+    Rows of one head come after rows of the other. All are views, made once: a step of a small
     head would spend a tenth of its time on making them. Each group overwrites the logits and the
     gradients of the last one.
     """
@@ -256,7 +256,7 @@ def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
     """Yield the heads of each group and their loss.
 
     A CPU takes head after head: weights, logits and moments of one head stay in its caches,
-    where those of a whole bank are read from memory by every pass. A CUDA device is filled by
+    but a whole bank is read from memory by every pass. A CUDA device is filled by
     all heads of a loss at once.
     """
     for heads, loss in spans([head.loss for head in bank.heads]):

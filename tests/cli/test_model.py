@@ -102,7 +102,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     for part in (
         "2 classes added: convnextv2_atto knows 7 classes now",
         "Images: 16 to learn from, 0 kept aside; their features are at",
-        "rows drawn from the statistics of old classes",
+        "synthetic features from class statistics",
         "old classes, held out 5 ",  # one of six images of each
         "added classes, each left out 16 ",
         "--new-share classes",
@@ -291,16 +291,16 @@ def test_a_network_of_timm_is_a_model_too(
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
-    assert "rows drawn from what the head says of old classes" in printed
+    assert "synthetic features from the classifier's weights" in printed
     assert "no held-out image of an old class is known" in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)
-    assert "are not of the network of convnextv2_atto: they differ in weights" in message
+    assert "do not come from the network of convnextv2_atto: they differ in weights" in message
     done("remove", remembering, "d", "e", "--out", tmp_path / "fewer")
     shutil.copy(tmp_path / "fewer" / "memory.safetensors", tmp_path / "remembers")
     message = refused(ModelError, "add", tmp_path / "remembers", images, "--out", tmp_path / "no")
-    assert "of another backbone: it differs in body" in message
+    assert "to another backbone: it differs in body" in message
 
 
 @pytest.mark.parametrize("target", ["nowhere", "memory.safetensors", None])

@@ -118,7 +118,7 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seal": None}, "does not describe what it remembers"),
+        ({"seal": None}, "has no description"),
         ({"bytes": b"\x00" * 64}, "is not the memory of a model"),
         ({"bit": -3}, "has changed since it was written"),
     ],
