@@ -25,7 +25,7 @@ class Commands(LazyGroup):
 
     table: ClassVar[Mapping[str, str]] = {
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
-        "doctor": "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
+        "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit a head to the classes of a cache.",
         "align": "Align the head of the base classes with a loss, for runs that train with it.",

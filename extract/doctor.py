@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import os
 import platform
 import resource
@@ -27,7 +26,6 @@ from clinit.errors import ClinitError
 from clinit.files.lock import claim_file
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
-FORMATS = ("JPEG", "PNG", "WebP")
 _GIGABYTE = 2**30
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -79,8 +77,6 @@ def examine(out: Path) -> Iterator[Finding]:
         "versions": check_versions,
         "CUDA": check_cuda,
         "CuPy": check_cupy,
-        "images": check_codecs,
-        "disk": partial(check_disk, out),
         "storage": partial(check_storage, out),
         "limits": check_limits,
     }
@@ -167,37 +163,6 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
         yield ok("CuPy", "it solves and compiles a kernel")
 
 
-def check_codecs() -> Iterator[Finding]:
-    """Decode an image of each format that is made in memory, as an extraction does."""
-    from PIL import Image
-
-    from clinit.extract.dataset.decode import decode
-
-    good = []
-    for name in FORMATS:
-        content = io.BytesIO()
-        try:
-            Image.new("RGB", (32, 32)).save(content, format=name)
-            decode(content.getvalue())
-            good.append(name)
-        except Exception as problem:  # of a library that is missing, or built for another version
-            remedy = "pip install --force-reinstall pillow torchcodec torch"
-            yield fault("images", f"{name} cannot be decoded: {_first_line(problem)}", remedy)
-    if good:
-        yield ok("images", f"{', '.join(good)} can be decoded")
-
-
-def check_disk(folder: Path) -> Iterator[Finding]:
-    """Look at the free space of the nearest folder that exists."""
-    there = nearest(folder)
-    free = shutil.disk_usage(there).free
-    told = f"{free / 1e9:,.1f} GB free at {there}"
-    if free < _GIGABYTE:
-        yield warning("disk", told, "Free space, or choose another disk with `--out`.")
-    else:
-        yield ok("disk", told)
-
-
 def nearest(folder: Path) -> Path:
     """Return the folder itself, or the nearest above it that exists."""
     folder = folder.absolute()
@@ -222,22 +187,18 @@ def check_storage(folder: Path) -> Iterator[Finding]:
         why = f"{there} cannot lock files: two commands on one cache would not notice each other"
         yield warning("storage", why, "Run one command on a cache at a time, or use a local disk.")
     else:
-        yield ok("storage", f"{there} is writable and supports locks")
+        free = shutil.disk_usage(there).free / 1e9
+        yield ok("storage", f"{there} is writable and supports locks, {free:,.1f} GB are free")
 
 
 def check_limits() -> Iterator[Finding]:
-    """Look at what the process may use: open files, sizes of files, CPUs, memory."""
-    files, size = (
-        resource.getrlimit(which)[0] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
-    )
+    """Look at what the process may use: open files, CPUs, memory."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY or files >= 1024:
         yield ok("open files", "enough")
     else:  # data loading and libraries hold some hundred files open at a time
         told = f"at most {files:,}"
         yield (fault if files < 128 else warning)("open files", told, "ulimit -n 4096")
-    if size != resource.RLIM_INFINITY:
-        told = f"no file may be larger than {size / 1e6:,.0f} MB"
-        yield warning("file size", told, "ulimit -f unlimited")
     yield ok("CPUs", f"{cpu_count()} of the {visible_cpus()} visible ones")
     free = free_memory() / _GIGABYTE
     told = f"{free:.1f} GB left for this process"

@@ -49,7 +49,7 @@ from clinit.headtrain.start.calibrate import calibrate, norm_ratio
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.losses import LOSSES
 
 
 class Correction(NamedTuple):
@@ -79,7 +79,7 @@ def bias_corrected(aside: NewClasses) -> Correction:
     Args:
         aside: The rows kept aside, of old and of new classes, and the trained head.
     """
-    around, new = CalibrationSet.of(aside, loss_named("ce")), aside.stale
+    around, new = CalibrationSet.of(aside, LOSSES["ce"]), aside.stale
     weights = torch.from_numpy(class_weights(around.labels, aside.start, aside.stop))
     around = replace(around, weight=weights.to(around.weight.device))
     found = calibrate(around, around.logits(in_sample(new)))

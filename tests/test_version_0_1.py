@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import clinit
 from clinit.cli.main import app
+from clinit.errors import CacheError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache, open_split
 from clinit.extract.cache.verify import verify
@@ -73,6 +75,16 @@ def test_a_cache_opens_and_is_as_it_was_written(side: str) -> None:
     if side == "base":
         answers = (loaded.features.astype(np.float32) @ head.weight.T + head.bias).argmax(axis=1)
         assert int((answers == loaded.labels).sum()) == cache.split("train").summary.head.correct
+
+
+def test_a_damaged_shard_of_that_version_is_found(files: Path) -> None:
+    path = files / "caches" / "base" / "train" / "shard-00000.h5"
+    with h5py.File(path, "r+") as file:
+        file["features"][0, 0] += 1
+    (problem,) = (str(p) for part in verify(files / "caches" / "base") for p in part.problems)
+    assert str(path) in problem
+    with pytest.raises(CacheError, match=r"shard-00000\.h5 has changed since it was written"):
+        open_split(path.parent).load()
 
 
 def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -> None:

@@ -131,16 +131,10 @@ class Curves:
         return 0, max(self.shared.ends[-1], 1)
 
 
-def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
-    """Return two panels side by side, in the text width of two columns.
-
-    Args:
-        runs: Whose curves are drawn.
-        columns: Into how many a line is thinned; None: as many as are seen.
-    """
+def figure(runs: Sequence[RunSummary]) -> Figure:
+    """Return two panels side by side, in the text width of two columns."""
     from clinit.analysis.figures import style
 
-    columns = columns or style.MOST_COLUMNS
     starts = starts_of(runs)
     looks, names = style.looks_of(starts), [start.name for start in starts]
     found = Curves.of(runs, starts)
@@ -151,10 +145,10 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
     left, right = grid.axes
     for lines, points, look in zip(found.losses, found.accuracies, looks, strict=True):
         for line in lines:
-            style.draw_line(left, line, look, found.span, marks=2, columns=columns)
+            style.draw_line(left, line, look, found.span, marks=2)
         marks = None if sum(len(line.at) for line in points) <= MOST_MARKED else 2
         for line in points:
-            style.draw_line(right, line, look, found.span, marks=marks, columns=columns)
+            style.draw_line(right, line, look, found.span, marks=marks)
     style.scale_losses(left, found.losses, found.floor)
     right.set_ylim(0, 100)
     grid.legend(names, style.line_handles(looks))

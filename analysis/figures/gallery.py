@@ -25,7 +25,6 @@ GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.ACCURACY_MATRIX: accuracy_matrix.figure,
     FigureName.CONFUSIONS: bars.confusions_figure,
     FigureName.COLLAPSE: tasks.collapse_figure,
-    FigureName.COST: bars.cost_figure,
 }
 """Each raises `RecordError` if the records lack what it shows."""
 

@@ -215,7 +215,6 @@ def draw_line(
     span: tuple[Real, Real],
     *,
     marks: int | None = None,
-    columns: int = MOST_COLUMNS,
 ) -> None:
     """Draw a line with its band, thinned to what can be seen.
 
@@ -225,10 +224,9 @@ def draw_line(
         look: How.
         span: The ends of the horizontal axis.
         marks: About how many points have a marker; None: each.
-        columns: Into how many the line is thinned.
     """
     for piece in line.pieces():
-        seen = piece.thinned(*span, columns)
+        seen = piece.thinned(*span, MOST_COLUMNS)
         if piece.has_band:  # the range from thinning alone is not a range of seeds
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
             axes.fill_between(seen.at, seen.low, seen.high, **band)

@@ -32,16 +32,14 @@ With d = W - W_LS = (v, a), computed about the mean mu of h:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import beside, namespace, to_numpy, widen
+from clinit.headtrain.array import beside, namespace, to_numpy
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.moments import Block
 from clinit.headtrain.statistics.solve import least_squares_head
 
 RANK_TOLERANCE = 1e-4
@@ -118,31 +116,6 @@ def mean_directions(
     values = to_numpy(singular)[: len(present) - 1]  # the largest first
     rank = int((values > RANK_TOLERANCE * values[0]).sum())
     return basis[:, :rank], singular[:rank]
-
-
-def class_nc1(
-    statistics: ClassStatistics,
-    blocks: Iterable[Block],
-) -> Float[np.ndarray, " classes"]:
-    """Return NC1 by class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
-
-    `blocks` are pairs of features (rows, dim) and labels (rows,), each of its own length.
-    NaN for a class without rows, and for all if all class means are the same.
-    """
-    basis, singular = mean_directions(statistics)
-    if not singular.shape[0]:
-        return np.full(statistics.num_classes, np.nan)
-    xp = namespace(basis)
-    projection = basis / singular
-    means = statistics.class_means @ projection
-    sums = np.zeros(statistics.num_classes)
-    for features, labels in blocks:
-        of_class = xp.take(means, beside(means, labels), axis=0)
-        distances = xp.astype(widen(features), xp.float64) @ projection - of_class
-        squares = to_numpy(xp.sum(distances**2, axis=1))
-        sums += np.bincount(labels, squares, minlength=len(sums))
-    counts = statistics.totals
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:

@@ -19,7 +19,6 @@ from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.page.curves import curves
-from clinit.analysis.report.measures import duration
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.settings import (
@@ -32,7 +31,7 @@ from clinit.analysis.report.settings import (
 )
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
-from clinit.words import number_of, visible
+from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Settings whose name is no word."""

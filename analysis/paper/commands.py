@@ -18,24 +18,7 @@ from clinit.headtrain.study.study import Study, identity_of
 from clinit.words import number_of
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
-_BOTH = {"iterations,buffer": "12,240;24,1920"}
-_SMALLER = {"iterations,buffer": "12,240"}
-_TWO_SEEDS = {"seed": "0:2"}
-"""For tables that have several; the others keep their one."""
-_TOP = {"top_blocks": "1"}
-"""Half of the time."""
-_SCALED_TABLES: dict[str, dict[str, str]] = {
-    "first-task": {"buffer": "240", **_TWO_SEEDS},
-    "last-layer": {**_BOTH, **_TWO_SEEDS},
-    "top-layers": {**_BOTH, **_TOP},
-    "cl-methods": {**_SMALLER, **_TOP, "ewc_samples": "40"},
-    "resnet18": {**_BOTH, **_TWO_SEEDS},
-    "data-orders": {**_SMALLER, **_TOP, **_TWO_SEEDS},
-    "forward-transfer": {**_BOTH, **_TOP},
-    "cost": {"iterations,buffer": "24,1920", **_TOP},
-    "figures": {"buffer": "240", "iterations,stop_after": "25,{tasks};60,1"},
-}
-"""A fiftieth of the iterations and of EWC's images, a hundredth of the buffers, by table."""
+"""Of all tables; `Table.scaled` has the rest."""
 _OF_TRAINING = ("iterations", "batch_size", "eval_every")
 
 
@@ -52,7 +35,7 @@ def overlay(
     """
     if not table.runs:
         return []
-    words = {**_SCALED, **_SCALED_TABLES[table.name]} if scale_down else {}
+    words = {**_SCALED, **table.scaled} if scale_down else {}
     if seeds is not None:
         words["seed"] = f"0:{seeds}"
     for each in settings:

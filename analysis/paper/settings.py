@@ -165,31 +165,13 @@ def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
 
 
 def _of_protocol(table: Table, runs: Sequence[RunSummary]) -> Iterator[Setting]:
-    """Yield what no setting of a study changes."""
-    info = runs[0].record.info
+    """Yield what no setting of a single study holds."""
     seeds = len({run.config["seed"] for run in runs})
     printed = 5 if table.name == "data-orders" else 1
     yield Setting("seeds", str(printed), str(seeds), seeds < printed)
-    if table.name == "first-task":
-        yield Setting("A_pre", "", "among base classes", False)
-        return
-    yield Setting("augmentation", "none", "none", False)
-    yield Setting("optimizer", "AdamW", "AdamW", False)
-    yield Setting("state of the optimizer", "", "fresh in each task", False)
-    yield Setting("averages", "", "over all evaluation points", False)
-    sample = info.get("loss_sample_rows", 2048)
-    yield Setting("L_new", "", f"over {sample:,} training rows of the task", False)
-    if "gain" in table.metrics:
-        yield Setting("gain", "two readings", "equal levels", False)
-    if table.is_top:
-        yield Setting("schedule", "fixed, one cycle", "one cycle per task", False)
-        yield Setting("weight-decay of blocks", "", "of matrices, not of norms and biases", False)
-        if any(run.config.get("a_init") for run in runs):
-            yield Setting("variance of A", "", "1 / (3 fan-in)", False)
-    if any(run.config.get("derpp_teacher") == "stored" for run in runs):
-        yield Setting("old rows", "", "two draws of half a batch in each step", False)
     if table.name == "cost":
-        yield Setting("minutes", "on an RTX A5000", f"on {info.get('device')}", False)
+        device = runs[0].record.info.get("device")
+        yield Setting("minutes", "on an RTX A5000", f"on {device}", False)
 
 
 def _words(value: Any) -> str:

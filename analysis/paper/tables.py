@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 import msgspec
@@ -34,6 +35,9 @@ class Table:
     """Whether blocks of the backbone learn as well."""
     is_aligned: bool = False
     """Whether there is a head aligned with squared error."""
+    scaled: Mapping[str, str] = field(default_factory=dict)
+    """Words of the reduced setting: a fiftieth of the iterations and of EWC's images, a hundredth
+    of the buffers."""
     slips: tuple[str, ...] = ()
     """Contradictions within the paper."""
 

@@ -1,4 +1,4 @@
-"""A reproduced table for people: in the terminal, as Markdown and as LaTeX."""
+"""A reproduced table for people: in the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ MEANINGS = {
 }
 _VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
+_SLIPS = "Contradictions within the paper"
 _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 
@@ -70,9 +71,10 @@ def terminal(found: Reproduction) -> RenderableType:
     if differing := [each for each in found.settings if each.differs]:
         parts += [Text("\nDifferences from the paper", style="bold")]
         parts.append(_settings_table(differing).rich())
-    for heading, sentences in _lists(found).items():
-        parts.append(Text(f"\n{heading}", style="bold"))
-        parts += [Text(f"{count}. {each}") for count, each in enumerate(sentences, start=1)]
+    if found.table.slips:
+        parts.append(Text(f"\n{_SLIPS}", style="bold"))
+        parts += [Text(f"* {each}") for each in found.table.slips]
+    parts.append(Text(f"\n{_open(found)}"))
     return Group(*parts)
 
 
@@ -93,25 +95,14 @@ def as_markdown(found: Reproduction) -> str:
     ):
         if settings:
             parts += [f"**{title}**", _settings_table(settings).markdown()]
-    for title, sentences in _lists(found).items():
-        listed = [f"{count}. {escaped(each)}" for count, each in enumerate(sentences, start=1)]
-        parts.append("\n".join([f"**{title}**", "", *listed]))
-    return "\n\n".join(parts) + "\n"
+    if found.table.slips:
+        slips = [f"* {escaped(each)}" for each in found.table.slips]
+        parts.append("\n".join([f"**{_SLIPS}**", "", *slips]))
+    return "\n\n".join([*parts, _open(found)]) + "\n"
 
 
-def as_latex(found: Reproduction) -> str:
-    """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
-    tables = [_numbers(found, group) for group in found.groups]
-    reduced = " (reduced)" if found.is_reduced else ""
-    return Table(
-        tables[0].columns,
-        [table.lines for table in tables],
-        titles=[_title(found, group) + reduced for group in found.groups],
-    ).latex(
-        *([_REDUCED] if found.is_reduced else []),
-        _caption(found),
-        *(f"{each.name}: {_here(each)}" for each in found.settings if each.differs),
-    )
+def _open(found: Reproduction) -> str:
+    return f"What the paper leaves open: clinit recipe show {found.table.recipe}"
 
 
 def _heading(found: Reproduction) -> str:
@@ -223,18 +214,6 @@ def _settings_table(settings: Sequence[Setting]) -> Table:
     return Table(columns, [[[each.name, each.paper, each.here] for each in settings]])
 
 
-def _lists(found: Reproduction) -> dict[str, list[str]]:
-    """Return the sentences below the tables, by their heading; those without any are left out."""
-    unclear = [f"{each.name}: {each.here}" for each in found.settings if not each.paper]
-    if unclear:
-        unclear.append(f"Why: clinit recipe show {found.table.recipe}")
-    lists = {
-        "Settings that the paper leaves open, and our choice": unclear,
-        "Contradictions within the paper": list(found.table.slips),
-    }
-    return {heading: sentences for heading, sentences in lists.items() if sentences}
-
-
 def _short_title(place: Place) -> str:
     words = [METHODS.get(place.method, SHORT[place.loss])]
     return ", ".join([*words, f"{place.iterations:,}"] if place.iterations else words)
@@ -242,14 +221,6 @@ def _short_title(place: Place) -> str:
 
 def _signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}"
-
-
-def _here(setting: Setting) -> str:
-    """Return a setting of the runs, with the paper's if it has one."""
-    if not setting.paper:
-        return setting.here
-    is_same = setting.here == setting.paper
-    return setting.here + (", as in the paper" if is_same else f" (paper: {setting.paper})")
 
 
 def _caption(found: Reproduction) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.report.table import Better, Column
+from clinit.words import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,6 @@ def number(value: float, digits: int) -> str:
         return f"{value:.3g}"
     rounded = round(value, 0 if abs(value) >= 1000 else digits) + 0.0  # no -0.00
     return f"{rounded:,.0f}" if abs(value) >= 1000 else f"{rounded:.{digits}f}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
-    if seconds < 1:
-        return f"{seconds:.2f}s"
-    if seconds < 99.95:
-        return f"{seconds:.1f}s"
-    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"
 
 
 LAST = Measure("last_accuracy", "A_last", "%", "high", 2, "A_all at the end of the last task")

@@ -67,8 +67,6 @@ class Report:
             yield self._each(lambda runs: run_table(runs, view.gain))
         if view.metrics:
             yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
-        if view.matrix:
-            yield from ("", self.matrix(width=width))
         if view.per_task:
             yield self._each(lambda runs: task_table(runs, view.gain))
         if measured := [run for run in self.runs if run.is_diagnosed]:
@@ -97,8 +95,7 @@ class Report:
             return frame_of(self._lines(per_task=view.per_task)).write_csv()
         parts = self.data.values()
         tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
-        texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
-        return "\n".join(texts)
+        return "\n".join(each.markdown() for each in tables)
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""
@@ -139,12 +136,6 @@ class Report:
     def curves(self, *, width: int = 80) -> RenderableType:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
         from clinit.analysis.figures.curves import draw
-
-        return self._each(lambda runs: draw(runs, width))
-
-    def matrix(self, *, width: int = 80) -> RenderableType:
-        """Return the accuracy on the classes of each task after each task, a table a start."""
-        from clinit.analysis.figures.accuracy_matrix import draw
 
         return self._each(lambda runs: draw(runs, width))
 

@@ -128,10 +128,6 @@ class Names:
         """Return the cells of a run in these columns."""
         return [self.values[id(run)].get(name) or NOTHING for name in self.settings]
 
-    def words(self, run: RunSummary) -> str:
-        """Return the same in words: `least-square, calibrated, lr 0.1`."""
-        return ", ".join(self._said(run, self.settings))
-
     def label(self, run: RunSummary) -> str:
         """Return a short, distinct name: the initialisation and what differs."""
         parts = self._said(run, (*(["scale"] if len(self.scales) > 1 else []), *self.differing))

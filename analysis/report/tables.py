@@ -1,6 +1,6 @@
 """The tables of a report: runs, means over seeds, further metrics, tasks, neural collapse.
 
-The terminal, Markdown, LaTeX and the page show the same ones.
+The terminal, Markdown and the page show the same ones.
 """
 
 from __future__ import annotations
@@ -132,7 +132,6 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
     return Table(
         [*names.columns, task_column, *numbers],
         sections,
-        [*map(names.words, lines)],
         title="At the end of every task" if per_task else "At the end of the last task",
         style="italic",
         remarks=["On buffer and new training images; 0: full collapse.", *_conditions(runs)],
@@ -219,7 +218,6 @@ def _table(
     return Table(
         columns,
         sections,
-        [*map(names.words, runs)],
         title=names.title,
         remarks=["", *_conditions(runs, reading)],
         about=runs,

@@ -11,15 +11,12 @@ from clinit.cli.commands.cache_arrays import export, import_
 from clinit.cli.commands.extract import size_megabytes
 from clinit.cli.frame.console import out, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, DeviceOption, Workers, described
+from clinit.cli.frame.options import CacheArgument, described
 from clinit.cli.frame.progress import counting
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clinit.extract.cache.summary import HeadFacts, RunFacts
-    from clinit.extract.work.recorded import Rechecked
+    from clinit.extract.cache.summary import HeadFacts
 
 
 @keeps("No partial file is left: it is written completely or not at all.")
@@ -86,7 +83,8 @@ def show(cache: CacheArgument) -> None:
     table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
     table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     if splits[0].fingerprint.is_imported:
-        table.add_row("imported from", *(visible(_source(s.summary.run)) for s in splits))
+        files = [s.summary.run.features for s in splits]
+        table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
     out.print(table)
     for name, value in splits[0].fingerprint.without_rows.fields.items():
         if name != IMPORTED:  # its value is a mark, the same whatever the files were
@@ -111,98 +109,35 @@ def _top1(head: HeadFacts) -> str:
     return f"{percent:.2f} % of {head.total:,}"
 
 
-def _source(run: RunFacts) -> str:
-    if run.features is not None:
-        return Path(run.features.path).name
-    return number_of(len(run.merged), "cache") if run.merged else ""
-
-
-def verify(
-    cache: CacheArgument,
-    deep: Annotated[
-        int | None,
-        described(
-            "Also extract this many rows of every split and view again, drawn at random, and"
-            " compare the features.",
-            min=1,
-        ),
-    ] = None,
-    seed: Annotated[int, described("Seed of the draw.", min=0, max=2**32 - 1)] = 0,
-    root: Annotated[
-        Path | None, described("Folder of the images, for --deep.", "FOLDER", "the recorded one")
-    ] = None,
-    weights: Annotated[
-        Path | None, described("File of the weights, for --deep.", "FILE", "the recorded one")
-    ] = None,
-    device: DeviceOption = "auto",
-    workers: Workers = None,
-) -> None:
+@app.command()
+def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    The digests show any change since it was written. `--deep N` checks
-    whether the features belong to the images: N rows are extracted again.
+    For damaged parts it prints the recorded commands that write them again.
     """
-    from clinit.errors import CacheError
-
-    with counting() as show:
-        _check_digests(cache, show)
-        if deep is None:
-            say("Nothing has changed since it was written.")
-            return
-        from clinit.extract.cache.read import open_cache
-        from clinit.extract.work.recorded import images_root, rebuild_network, recheck, sample_rows
-
-        opened = open_cache(cache)
-        parts = (*opened.splits.values(), *opened.views)
-        network, found = rebuild_network(parts[0], weights, device), []
-        for split in parts:
-            rows, place = sample_rows(split, deep, seed), images_root(split, root)
-            if len(rows):
-                found.append(recheck(split, network, place, rows, workers=workers, on_rows=show))
-                _print_rechecked(found[-1])
-    if different := sum(not each.is_same for each in found):
-        raise CacheError(
-            f"{number_of(different, 'part')} of {cache} do not match their images",
-            remedy="The images, their order or the network have changed since. If the new ones are"
-            " right, extract into a new folder with `clinit extract`.",
-        )
-    say("Nothing has changed since it was written, and the sample matches its images.")
-
-
-def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
     from clinit.errors import CacheError
     from clinit.extract.cache.verify import recorded_commands
     from clinit.extract.cache.verify import verify as check
 
     remedies: list[str] = []
     damaged: list[Path | None] = []
-    for part in check(cache, on_shard=show):
-        if part.told:
-            say(part.told)
-        for problem in part.problems:
-            say(f"  {problem}")
-            remedies.append(problem.remedy)
-            damaged.append(part.folder)
+    with counting() as count:
+        for part in check(cache, on_shard=count):
+            if part.told:
+                say(part.told)
+            for problem in part.problems:
+                say(f"  {problem}")
+                remedies.append(problem.remedy)
+                damaged.append(part.folder)
     if damaged:
         remedies += (f"It was: {each}" for each in recorded_commands(cache, damaged))
         raise CacheError(
             f"{number_of(len(damaged), 'problem')} in {cache}",
             remedy="\n".join(dict.fromkeys(remedies)),
         )
+    say("Nothing has changed since it was written.")
 
 
-def _print_rechecked(found: Rechecked) -> None:
-    mark = "" if found.is_same else "  DIFFERENT"
-    say(
-        f"{found.title}: {number_of(found.num_rows, 'row')} extracted again: largest difference"
-        f" {found.largest:.2g} of a row's largest feature, row {found.row:,}, {found.path}{mark}"
-    )
-    say(f"  up to {found.tolerance:.2g} is rounding: storage, and sums in another order")
-    for each in found.unreadable:
-        say(f"  cannot be read now: {each}")
-
-
-app.command()(verify)
 app.command("import")(import_)
 app.command()(export)
 app.command()(group)

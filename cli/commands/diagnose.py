@@ -34,10 +34,6 @@ def diagnose(
     head: Annotated[
         str, described("A head file, or the pretrained head stored with the cache.")
     ] = STORED,
-    per_class: Annotated[
-        bool,
-        typer.Option("--per-class", help="Also print a line per class; reads the cache twice."),
-    ] = False,
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
@@ -74,7 +70,7 @@ def diagnose(
     check_shards(rows, HostMemory.of(memory))
     with doing(f"Reading {cache} …"):
         place = choose_device(device)
-        found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)
+        found = diagnose_split(rows, chosen, lam=lam, device=place)
     if as_json or output is Output.json:
         content = {"cache": str(cache), "split": name, "head": head, **found.content()}
         print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
@@ -86,8 +82,6 @@ def diagnose(
         f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
     )
     out.print(found.table())
-    if per_class:
-        out.print(found.class_table())
     if others := len(rows.class_names) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"

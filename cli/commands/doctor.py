@@ -29,7 +29,7 @@ def doctor(
     output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
-    """Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.
+    """Check what clinit needs: packages, GPU, CuPy, storage, limits.
 
     A warning costs speed or comfort; a fault makes something fail, and the
     exit code 1. Each comes with its remedy.

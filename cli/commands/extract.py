@@ -154,8 +154,13 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
     if not (options.out / "head.safetensors").exists():
-        fit = f"clinit head fit {shlex.quote(str(options.out))} --out head.safetensors"
-        note(f"as base classes they need a head: {fit}")
+        tell_headless(options.out)
+
+
+def tell_headless(cache: Path) -> None:
+    """Name the command that fits a head to a cache without one."""
+    fit = f"clinit head fit {shlex.quote(str(cache))} --out head.safetensors"
+    note(f"as base classes they need a head: {fit}")
 
 
 _BAD_IMAGES_SHOWN = 20

@@ -37,8 +37,7 @@ class Asked(View):
 _OPTIONS = {
     "format": option(
         Format,
-        "Table; plain JSON or CSV for programs; means over seeds as a table for a text in Markdown"
-        " or LaTeX (booktabs).",
+        "Table; plain JSON or CSV for programs; means over seeds as a table in Markdown.",
         None,
         *("--format", "-f"),
     ),
@@ -57,13 +56,8 @@ _OPTIONS = {
     "metrics": option(
         bool,
         "Show a second table: backward transfer, accuracy within tasks, loss spike, cost of the"
-        " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
+        " start. Markdown has it instead of the first; JSON and CSV hold both.",
         *(None, "--metrics"),
-    ),
-    "matrix": option(
-        bool,
-        "Show the accuracy on the classes of each task after each task; JSON holds it.",
-        *(None, "--matrix"),
     ),
     "figure": option(
         list[FigureName] | None,
@@ -149,7 +143,7 @@ def _checked(asked: Asked) -> View:
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
     form: Format = "json" if asked.as_json else asked.format
-    if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
+    if asked.per_task and form != "table" and (asked.means or form == "markdown"):
         raise typer.BadParameter("there are no means over seeds by task: leave out --per-task")
     figures = {*(asked.figure or ())}
     drawn = asked.curves and form == "table" and (not figures or FigureName.CURVES in figures)

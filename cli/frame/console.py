@@ -187,7 +187,7 @@ def print_json(text: str) -> None:
 
 
 def print_csv(text: str) -> None:
-    """Print CSV, Markdown or LaTeX: as it is into a file or pipe, escaped on a terminal."""
+    """Print CSV or Markdown: as it is into a file or pipe, escaped on a terminal."""
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     _write(visible(text, lines=True) if on_terminal else text)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clinit.cli.frame.console import err, foot, is_quiet
-from clinit.words import visible
+from clinit.words import duration, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -217,20 +217,3 @@ def _print_line(line: str) -> None:
 def _text(text: str) -> Text:
     """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
     return Text(visible(text))
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words, of two units at most.
-
-    >>> duration(7.4), duration(330.0), duration(12e3), duration(2e5)
-    ('7 s', '6 min', '3 h 20 min', '2 d 8 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24} h"

@@ -10,7 +10,7 @@ An import resumes after a kill: complete shards are not written again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,7 +23,6 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
-from clinit.extract.arrays.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
 from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
@@ -61,9 +60,6 @@ class ImportConfig:
     """Name of the labels in a file of several arrays; default: `labels` or `label`."""
     command: str | None = None
     """The command line, which `cache verify` prints if a shard is damaged."""
-    head_follows: bool = False
-    """Whether a head is fitted to the rows afterwards: a split that this very import has written
-    is returned then, instead of refused, and a head that is lost is not missed."""
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -115,7 +111,7 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored = out / HEAD_FILE
-    there = stored if stored.is_file() and not config.head_follows else None
+    there = stored if stored.is_file() else None
     head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(source.path, source.name)
     plan = Plan(
@@ -128,9 +124,7 @@ def import_features(
         batch_size=SHARD_ROWS,
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
-    writer = _Writer(out, plan, manifest, head, config.head_follows)
-    if config.head_follows and (finished := writer.finished()) is not None:
-        return finished
+    writer = _Writer(out, plan, manifest, head)
     with writer.claimed(on_note), features.open(writer.folder) as take:
         writer.write_shards(take, order, labels, on_rows)
         run = _facts(config, digested, source, target)
@@ -266,18 +260,11 @@ class _Writer:
     manifest: Manifest
     head: Head | None
     """The head to be stored with the split, and judged on it."""
-    head_follows: bool
-    """Whether a head is stored later, in place of one that may be lost: `head` is None."""
 
     @property
     def folder(self) -> Path:
         """The folder of the split."""
         return self.out / self.plan.split
-
-    def finished(self) -> CacheSplit | None:
-        """Return the split if this very one exists and is complete, including its head."""
-        found = self._complete()
-        return found if found is not None and found.plan == self.plan else None
 
     def _complete(self) -> CacheSplit | None:
         """Return an existing complete split: another one, or this one if it is not damaged."""
@@ -289,9 +276,8 @@ class _Writer:
             return None
         if found.plan != self.plan:
             return found
-        judged, stored = found.summary.head.tensors, readable_head(self.out / HEAD_FILE)
-        is_judged = judged is not None and not self.head_follows
-        if is_judged and (stored is None or tensors_sha256(stored) != judged):
+        judged, stored = found.summary.head.tensors, _readable_head(self.out)
+        if judged is not None and (stored is None or tensors_sha256(stored) != judged):
             return None
         whole = all(verify_shard(found, shard) is None for shard in range(self.plan.num_shards))
         return found if whole else None
@@ -378,16 +364,16 @@ class _Writer:
 
         A stored head that has been damaged is written anew: the splits know which one it was.
         """
-        stored, known = self.out / HEAD_FILE, judged_heads(self.out)
+        stored, known = self.out / HEAD_FILE, _judged_heads(self.out)
         if self.head is None:
-            if known and not self.head_follows:
+            if known:
                 raise HeadError(
                     f"{stored}, the head that was stored with the features in {self.out}, is"
                     " missing",
-                    remedy=FIT_AGAIN if was_fitted(self.out) else "Give it with `--head FILE`.",
+                    remedy="Give it with `--head FILE`.",
                 )
             return
-        there = readable_head(stored)
+        there = _readable_head(self.out)
         if there is not None:
             known |= {tensors_sha256(there)}
         is_named_otherwise = there is not None and there.class_names != self.head.class_names
@@ -396,6 +382,23 @@ class _Writer:
                 f"{stored} holds another head than the one given",
                 remedy="Leave out `--head` for the second split, or use another folder.",
             )
+
+
+def _judged_heads(out: Path) -> set[str]:
+    """Return the digests of the heads that complete splits were judged with: at most one."""
+    found = set()
+    for name in SPLITS:
+        with suppress(CacheError):
+            found.add(open_split(out / name).summary.head.tensors)
+    return {tensors for tensors in found if tensors is not None}
+
+
+def _readable_head(out: Path) -> Head | None:
+    """Return the head of a cache; None if it is missing or damaged."""
+    try:
+        return read_head(out / HEAD_FILE)
+    except HeadError:
+        return None
 
 
 def _origin(plan: Plan) -> str:

@@ -166,7 +166,7 @@ class CacheSplit:
         start = 0
         for shard in self.shards():
             stop = start + int(shard.valid.sum())
-            features[start:stop] = shard.features[shard.valid]
+            features[start:stop] = shard.features[shard.valid].reshape(-1, self.dim)
             start = stop
         assert start == self.num_valid, "each shard agrees with cache.json"
         return FeatureSet(features, self.labels[self.valid], self.class_names, self.groups)
@@ -343,7 +343,7 @@ class _File:
         stored = rows if self.valid is None else self.valid[rows]
         if self.place is None:
             whole: np.ndarray = read_shard(self.path, self.plan, self.index).features[stored]
-            return whole
+            return whole.reshape(len(stored), self.plan.dim)
         try:
             with self.path.open("rb", buffering=0) as file:
                 if _mark(os.fstat(file.fileno())) == self.mark:

@@ -135,8 +135,6 @@ class RunFacts:
     head: FileFacts | None = None
     head_classes: FileFacts | None = None
     """File of the class names of the head's rows, if an extraction was given one."""
-    merged: tuple[str, ...] = ()
-    """The caches whose rows these are, for a merged one."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages that took part."""
     command: str | None = None

@@ -80,8 +80,6 @@ _PARTS_OF = {"train": ("train",), "val": ("validation", "test"), "test": ("test"
 class SplitFiles:
     """The containers of one split of a data set."""
 
-    part: str
-    """Name of the split as its publishers use it: train, validation or test."""
     paths: tuple[str, ...]
     """Sorted."""
     warnings: tuple[str, ...] = ()
@@ -116,7 +114,7 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
     """
     parts = {path: _part(path) for path in sorted(paths)}
     if not any(parts.values()):
-        return {"train": SplitFiles("train", tuple(parts))} if parts else {}
+        return {"train": SplitFiles(tuple(parts))} if parts else {}
     nameless = [path for path, part in parts.items() if not part]
     found: dict[str, SplitFiles] = {}
     for each in ("train", "test" if split == "test" else "val"):
@@ -124,7 +122,6 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
         if present:
             first, *more = present
             found[each] = SplitFiles(
-                first,
                 tuple(path for path, part in parts.items() if part == first),
                 (
                     *(f"the files of {part} were left out: {first} comes first" for part in more),

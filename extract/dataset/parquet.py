@@ -60,13 +60,12 @@ Schema = Mapping[str, object]
 """Column -> its type."""
 
 
-def index_parquet(path: Path, columns: Columns, features: Features) -> Contents:
+def index_parquet(path: Path, columns: Columns) -> Contents:
     """Find the columns of images and labels in a Parquet file, and read the labels.
 
     Args:
         path: The file.
         columns: The user's names of them.
-        features: Description of the columns next to the file, used if the file has none.
 
     Raises:
         ManifestError: If it is no Parquet file, is damaged, it is not clear which columns, or the
@@ -75,7 +74,7 @@ def index_parquet(path: Path, columns: Columns, features: Features) -> Contents:
     """
     with _readable(path):
         schema = scan_parquet(path).collect_schema()
-        features = _described(pl.read_parquet_metadata(path)) or features
+        features = _described(pl.read_parquet_metadata(path))
         fitting = [name for name in schema if _is_image(schema, name)]
         image = columns.image or _find(path, features, "Image", IMAGE_NAMES, fitting)
         label = columns.label or _find(path, features, "ClassLabel", LABEL_NAMES, [*schema])

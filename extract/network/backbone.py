@@ -10,8 +10,7 @@ Keyword arguments of `timm.create_model` come from command lines and from files 
 arguments of timm's own functions name no architecture: files that they unpickle
 (`checkpoint_path`), downloads (`pretrained_cfg`), other models, switches. So these are refused; all
 other names go to the constructor of the model. The values are bounded too, because a small file
-could ask for a large network, and no text among them can be a path with a suffix, or an address;
-`weights` checks how large a network may be relative to its weights.
+could ask for a large network, and no text among them can be a path with a suffix, or an address.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from clinit.extract.cache.head import Head
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import failure, network_of_file, pretrained_network
 from clinit.machine import choose_device
+from clinit.words import cut_short
 
 MAX_TEXT = 4096
 """Characters of arguments that are written as text."""
@@ -66,13 +66,13 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         if name in _of_timm():
             raise ValueError(
-                f"the model argument {_short(name)} is none of those that describe an architecture,"
-                " such as img_size, pad_type or depths: names of files, downloads and switches of"
-                " timm are never taken"
+                f"the model argument {cut_short(name)} is none of those that describe an"
+                " architecture, such as img_size, pad_type or depths: names of files, downloads and"
+                " switches of timm are never taken"
             )
         problem = _problem(value, MAX_CLASSES if name == "num_classes" else MAX_INTEGER)
         if problem is not None:
-            raise ValueError(f"the model argument {name} = {_short(value)} {problem}")
+            raise ValueError(f"the model argument {name} = {cut_short(value)} {problem}")
 
 
 @cache
@@ -121,7 +121,7 @@ def read_model_args(text: object) -> dict[str, Any]:
     except (TypeError, ValueError):
         arguments = {None: None}
     if not all(isinstance(name, str) for name in arguments):
-        raise ValueError(f"model_args is {_short(text)}, expected names with values")
+        raise ValueError(f"model_args is {cut_short(text)}, expected names with values")
     check_model_args(arguments)
     return arguments
 
@@ -139,7 +139,7 @@ def parse_model_args(arguments: Sequence[str]) -> dict[str, Any]:
         name, equals, text = argument.partition("=")
         if not equals or not name.isidentifier():
             raise BackboneError(
-                f"model argument {_short(argument)} is not of the form name=value",
+                f"model argument {cut_short(argument)} is not of the form name=value",
                 remedy="Write for example `--model-arg pad_type=same`.",
             )
         try:
@@ -164,16 +164,7 @@ def read_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{_short(text)} is not a Python literal") from error
-
-
-def _short(value: object) -> str:
-    """Return a value as it is written, cut if it is long."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:60]}…"
+        raise ValueError(f"{cut_short(text)} is not a Python literal") from error
 
 
 _WITHOUT_CLASSIFIER = (

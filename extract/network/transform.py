@@ -21,6 +21,7 @@ from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import functional
 
 from clinit.errors import BackboneError
+from clinit.words import cut_short
 
 KINDS = ("timm", "paper")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
@@ -59,16 +60,16 @@ class Transform:
         resize = (self.resize,) * 2 if isinstance(self.resize, int) else self.resize
         for name, sides, most in (("resize", resize, MAX_RESIZE), ("crop", self.crop, MAX_CROP)):
             if len(sides) != 2 or not all(1 <= side <= most for side in sides):
-                raise ValueError(f"{name} must lie in [1, {most}] pixels, got {_cut(sides)}")
+                raise ValueError(f"{name} must lie in [1, {most}] pixels, got {cut_short(sides)}")
         if self.interpolation not in INTERPOLATIONS:
             raise ValueError(
                 f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got"
-                f" {_cut(self.interpolation)}"
+                f" {cut_short(self.interpolation)}"
             )
         for name, values, least in (("mean", self.mean, -math.inf), ("std", self.std, 0.0)):
             if len(values) != 3 or not all(least < value < math.inf for value in values):
                 kind = "positive" if name == "std" else "finite"
-                raise ValueError(f"{name} must be three {kind} numbers, got {_cut(values)}")
+                raise ValueError(f"{name} must be three {kind} numbers, got {cut_short(values)}")
 
     def describe(self) -> str:
         """Return the transform as it stands in a fingerprint."""
@@ -88,7 +89,7 @@ class Transform:
         """
         match = _DESCRIPTION.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None:
-            raise ValueError(f"not the description of a transform: {_cut(text)}")
+            raise ValueError(f"not the description of a transform: {cut_short(text)}")
         height, width = match["height"], match["width"]
         return cls(
             resize=int(height) if width is None else (int(height), int(width)),
@@ -197,12 +198,6 @@ def make_transform(
 def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
     numbers = tuple(float(value) for value in values)
     return numbers * 3 if len(numbers) == 1 else numbers
-
-
-def _cut(value: object) -> str:
-    """Return a value as it is written, cut if it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -91,8 +91,7 @@ def _logistic(source: Source, progress: Progress) -> tuple[Head, tuple[str, ...]
         raise CacheError(
             "every class has a single training row: nothing can be held out to choose the"
             " penalty of a logistic regression by",
-            remedy="Fit it with `ridge` or `lda`: `--method` of `clinit head fit`, `--fit-head` of"
-            " `clinit cache import`.",
+            remedy="Fit it by `--method ridge` or `--method lda`.",
         )
     config = ProbeConfig(by="lbfgs", c=C, standardise=True, held_out=HELD_OUT)
     found = probe(source, config, choose_by="loss", progress=progress)
@@ -143,8 +142,7 @@ def _solved(
                 f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is too small for features"
                 f" of this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,}"
                 " numbers is singular",
-                remedy="Fit it with `logistic` or `ridge`: `--method` of `clinit head fit`,"
-                " `--fit-head` of `clinit cache import`.",
+                remedy="Fit it by `--method logistic` or `--method ridge`.",
             ) from error
         return found.as_head(rows.class_names), {"shrinkage": SHRINKAGE}
     if lam is None:

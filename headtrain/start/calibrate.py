@@ -5,8 +5,9 @@ the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s
 
     F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
 
-over buffer and new task with all other rows fixed: two numbers, and convex, because each
-loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
+over buffer and new task with all other rows fixed (`new_share` multiplies the weights of classes
+that came with the head by one factor and those of all others by another): two numbers, and convex,
+because each loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
 diag(d) - p p^T the Hessian of a loss in the new logits,
 
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],

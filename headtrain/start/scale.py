@@ -18,9 +18,10 @@ images that were put aside judge them, next to images of classes that keep their
     F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i),    w: alike for each class; those
                                                                   that play weigh n / (n + C)
 
-is minimised in one factor, with n new classes and C old ones that have rows. The factor is carried
-over by norms: new rows become as long as those of the episodes. The loss is cross entropy whatever
-that of the training is, so that a nat is a nat.
+is minimised in one factor, with n new classes and C old ones that have rows; the part of
+`new_share` that new classes have takes the place of n / (n + C). The factor is carried over by
+norms: new rows become as long as those of the episodes. The loss is cross entropy whatever that of
+the training is, so that a nat is a nat.
 
 Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
 update, however little there is to learn from single images: old and new rows of d weights may end
@@ -61,7 +62,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_we
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import FixedPart, loss_named
+from clinit.headtrain.train.losses import LOSSES, FixedPart
 
 
 class LeftOut(NamedTuple):
@@ -116,7 +117,7 @@ LONGEST_TRAINED = 2.0
 """The same for least-square rows that will be trained."""
 TOLERANCE = 0.5
 """Nats that these may lose in episodes by being longer; 0.3 cost a point after a logistic head."""
-LOSS = loss_named("ce")
+LOSS = LOSSES["ce"]
 Ints = Int[np.ndarray, " _"]
 
 

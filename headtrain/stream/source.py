@@ -58,8 +58,6 @@ class Source:
                 f"{self.path or 'the data'}: train and val do not have the same list of classes",
                 remedy="Extract both splits by one `clinit extract` command.",
             )
-        if self.train.dim != self.val.dim:
-            raise ValueError(f"train is {self.train.dim} wide, val {self.val.dim}")
 
     def __repr__(self) -> str:
         return f"<Source {self.path}: train {self.train}, val {self.val}, head {self.head}>"

@@ -96,19 +96,13 @@ class EwcConfig(Part):
         alias="ewc-lambda",
     )
     samples: int = setting(
-        2048,
-        "EWC: most rows that the Fisher information is measured on.",
-        least=1,
+        2048, "EWC: most rows that the Fisher information is measured on.", least=1
     )
     mode: Literal["task", "online"] = setting(
-        "task",
-        "EWC: one anchor per task, or a single one that is updated.",
+        "task", "EWC: one anchor per task, or a single one that is updated."
     )
     gamma: float = setting(
-        1.0,
-        "EWC online: share of the older Fisher information that is kept.",
-        above=0,
-        most=1,
+        1.0, "EWC online: share of the older Fisher information that is kept.", above=0, most=1
     )
 
 
@@ -123,9 +117,7 @@ class DerppConfig(Part):
         least=0,
     )
     beta: float = setting(
-        0.9,
-        "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.",
-        least=0,
+        0.9, "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.", least=0
     )
     teacher: Literal["snapshot", "stored"] = setting(
         "snapshot",

@@ -227,8 +227,6 @@ def check(study: Parts) -> None:
         if stream.buffer_split != "balanced":
             split = f"buffer_split {stream.buffer_split!r}"
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
-    if study.top is not None and training.correct != "none":
-        raise ValueError(f"correct must be none for top blocks, got {training.correct!r}")
     is_auto = (training.anchor, training.anchor_strength) == ("l2", "auto")
     if study.top is not None and (is_auto or training.anchor == "moments"):
         raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")

@@ -10,9 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from clinit.headtrain.study.methods import Top
-from clinit.headtrain.study.parts import (
-    Parts,
-)
+from clinit.headtrain.study.parts import Parts
 from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
@@ -190,10 +188,8 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     The method comes first unless it is rehearsal; a solved head has no initialisation.
 
     Raises:
-        ValueError: If there is no study, or two are the same.
+        ValueError: If two are the same.
     """
-    if not studies:
-        raise ValueError("a bank needs at least one head")
     every = [study.settings() for study in studies]
     if twice := [each for each in every if every.count(each) > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")

@@ -4,7 +4,6 @@
     seed=0:5                      0, 1, 2, 3, 4
     lr=1e-4..1e-2:log5            five values, evenly on a log scale, both ends included
     weight_decay=0..0.1:lin3      three values, evenly
-    lr=1e-4..1e-2:log             any value between: for a search only
     buffer,iterations=24000,600;192000,1200    fields that vary together: two pairs, not four
 
 Parts of a list may be ranges: seed=0:3,7.

@@ -6,14 +6,13 @@ the last bits: some kernels sum in another order in a small batch, or if threads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import h5py
 import numpy as np
 import polars as pl
 import torch
@@ -21,8 +20,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError
-from clinit.extract.cache.plan import shard_name
-from clinit.extract.cache.read import CacheSplit
+from clinit.extract.cache.read import CacheSplit, stored_features
 from clinit.extract.dataset.images import images_of
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Forward
@@ -83,8 +81,6 @@ def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
 
 
 Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
-ReadInto = Callable[[Index, np.ndarray], None]
-"""Writes the activations of rows into an array."""
 
 
 @runtime_checkable
@@ -117,10 +113,10 @@ class StoredRows:
         Raises:
             CacheError: If a shard is missing or damaged, or belongs to another plan.
         """
-        self._split = split
+        self._shape = split.plan.shape or (split.dim,)
         self._position = position
         self._pin = pin_memory
-        self._read = _in_memory(split) if in_memory else _from_files(split)
+        self._rows = (split.load() if in_memory else stored_features(split)).features
 
     def __len__(self) -> int:
         return len(self._position)
@@ -128,45 +124,9 @@ class StoredRows:
     def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows, as stored."""
         for rows in batches:
-            shape = (len(rows), *_shape(self._split))
-            dtype = torch.float16 if self._split.dtype == "float16" else torch.float32
-            block = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
-            self._read(self._position[rows], block.numpy())
-            yield block
-
-
-def _shape(split: CacheSplit) -> tuple[int, ...]:
-    return split.plan.shape or (split.dim,)
-
-
-def _in_memory(split: CacheSplit) -> ReadInto:
-    values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
-    for index, shard in enumerate(split.shards()):
-        rows = split.plan.rows(index)
-        values[rows.start : rows.stop] = shard.features
-
-    def read(rows: np.ndarray, out: np.ndarray) -> None:
-        np.take(values, rows, axis=0, out=out, mode="clip")  # `raise` would copy them twice
-
-    return read
-
-
-def _from_files(split: CacheSplit) -> ReadInto:
-    for _ in split.shards():  # a damaged row would go unnoticed
-        pass
-
-    @cache
-    def shard(index: int) -> h5py.Dataset:
-        # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
-        path = split.path / shard_name(index)
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)["features"]
-
-    def read(rows: np.ndarray, out: np.ndarray) -> None:
-        for place, row in enumerate(rows.tolist()):
-            index, offset = divmod(row, split.plan.shard_rows)
-            out[place] = shard(index)[offset]
-
-    return read
+            values = self._rows[self._position[rows]].reshape(len(rows), *self._shape)
+            block = torch.from_numpy(values)
+            yield block.pin_memory() if self._pin else block
 
 
 @contextmanager

@@ -162,7 +162,7 @@ class TrunkCache:
             raise CacheError(
                 f"cannot store activations of {missing / 1e9:,.2f} GB in {folder}: {why}",
                 remedy="Give another folder with --trunk-cache, less with --trunk-budget, or"
-                " compute them from the images each time with --no-trunk-cache.",
+                " compute them from the images each time with --trunk-budget 0.",
             )
         return chosen
 

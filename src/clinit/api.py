@@ -204,7 +204,6 @@ def diagnose(
     *,
     split: str = "val",
     lam: float = 0.05,
-    per_class: bool = False,
     device: str = "auto",
 ) -> Diagnosis:
     """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
@@ -214,7 +213,6 @@ def diagnose(
         head: The head, matched with the classes by name; default: the one in the cache.
         split: `train` or `val`.
         lam: Ridge of the least squares that D_LS compares with, >= 0.
-        per_class: Whether to also measure each class.
         device: `auto`, `cuda` or `cpu`.
 
     Raises:
@@ -232,9 +230,7 @@ def diagnose(
             remedy="Extract the classes with a backbone that has a classifier, or give a head.",
         )
     chosen = head if isinstance(head, Head) else read_head(Path(head))
-    return diagnose_split(
-        opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
-    )
+    return diagnose_split(opened.split(split), chosen, lam=lam, device=choose_device(device))
 
 
 def probe(cache: Cache, **settings: Any) -> Probe:

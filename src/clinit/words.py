@@ -189,3 +189,21 @@ def examples(names: Sequence[str]) -> str:
     'a, b, c, ...'
     """
     return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])
+
+
+def cut_short(value: object, most: int = 60) -> str:
+    """Return the Python literal of a value as a message shows it: its first characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such as an integer of thousands of digits
+        text = type(value).__name__
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
+    if seconds < 1:
+        return f"{seconds:.2f}s"
+    if seconds < 99.95:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"

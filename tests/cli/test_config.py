@@ -65,7 +65,7 @@ lr = 1e-4
 lr = 2e-3
 rank = 8
 probe = false
-no-trunk-cache = true
+trunk-budget = "0"
 lambda = 1e-4
 init = "lda"
 
@@ -79,7 +79,7 @@ def test_the_section_of_the_command_wins_over_the_top_of_the_file() -> None:
     found = options("train-top", STUDY)
     assert (found["tasks"], found["seed"], found["rank"]) == (7, ["3"], 8)
     assert (found["lr"], found["lam"], found["derpp_alpha"]) == (2e-3, "0.0001", 0.1)
-    assert (found["probe"], found["no_trunk_cache"], found["full_rank"]) == (False, True, False)
+    assert (found["probe"], found["trunk_budget"], found["full_rank"]) == (False, "0", False)
     assert list(map(str, found["scale"])) == ["norm", "none"]
     assert list(map(str, found["init"])) == ["lda"]
     head = options("train-head", STUDY)
@@ -229,20 +229,24 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
     ("text", "error", "fact", "remedy"),
     [
         ("", ConfigFileError, "study.toml holds no grid", "[[sweep.grid]]"),
-        ("[grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.grid]]"),
+        ("[sweep.grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.gr"),
         ("[sweep]\ngrid = [1]\n", ConfigFileError, "or no table", "[[sweep.grid]]"),
-        ("[grid]\nseed = 1\n[[sweep.grid]]\nseed = 1\n", ConfigFileError, "both [grid] and", ""),
-        ("[gird]\nseed = 1\n[grid]\nseed = 1\n", ConfigFileError, "'gird'", "grid"),
-        ("[grid]\nbufer = 1\n", ConfigFileError, "study.toml: a sweep", "buffer"),
+        ("[grid]\nseed = 1\n", ConfigFileError, "'grid'", ""),
+        ("[sweep.grid]\nbufer = 1\n", ConfigFileError, "study.toml: a sweep", "buffer"),
         ("[[sweep.grid]]\nseed = [[1]]\n", ConfigFileError, "seed takes an integer", "seed="),
-        ("[grid]\nseed = '0:60000'\ntasks = '1:3'\n", ExperimentError, "120,000", "several sweeps"),
         (
-            "[train-head]\nclass-order = 'a.txt'\n[grid]\nseed = 1\n",
+            "[sweep.grid]\nseed = '0:60000'\ntasks = '1:3'\n",
+            ExperimentError,
+            "120,000",
+            "several sweeps",
+        ),
+        (
+            "[train-head]\nclass-order = 'a.txt'\n[sweep.grid]\nseed = 1\n",
             ConfigFileError,
             "class_order cannot be varied",
             "Vary seed",
         ),
-        ("[train-head]\nlrr = 1\n[grid]\nseed = 1\n", ConfigFileError, "'lrr'", "lr"),
+        ("[train-head]\nlrr = 1\n[sweep.grid]\nseed = 1\n", ConfigFileError, "'lrr'", "lr"),
     ],
 )
 def test_a_study_that_is_no_grid_is_refused(

@@ -117,8 +117,6 @@ def test_features_without_a_head_become_a_model(folder: Path, tmp_path: Path, ti
     run = trained(tmp_path, "logistic")
     done("export", run, "--out", tmp_path / "exported")
     assert right(tmp_path / "exported", folder / "first" / "val") > 0.5
-    deep = done("cache", "verify", tmp_path / "first", "--deep", 5, "--device", "cpu")
-    assert "Nothing has changed since it was written, and the sample matches its images." in deep
 
 
 @pytest.mark.parametrize("title", TOWERS)

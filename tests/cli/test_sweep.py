@@ -51,7 +51,6 @@ def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: P
         (["--top", "--bank-size", "3"], "--bank-size is for banks of heads"),
         (["--top", "--held-out", "0.2"], "--held-out is for banks of heads"),
         (["--workers", "3"], "--workers is for runs of top blocks"),
-        (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from clinit.errors import ClinitError, unreadable
 from clinit.files.commit import commit_file
+from clinit.words import cut_short
 
 T = TypeVar("T")
 
@@ -122,11 +123,11 @@ class DocumentKind:
         except ValueError as error:
             raise self._damaged(origin, str(error)) from error
         if not isinstance(content, dict):
-            raise self._damaged(origin, f"it holds {_shown(content)} instead of fields")
+            raise self._damaged(origin, f"it holds {cut_short(content)} instead of fields")
         found, seal = content.get("format"), content.pop(_SEAL, None)
         if found not in (self.format, *self.older):
             raise self._refusal(
-                f"{origin} is not {self.title}: its format is {_shown(found)},"
+                f"{origin} is not {self.title}: its format is {cut_short(found)},"
                 f" expected {self.format!r}"
             )
         if (seal is not None or found == self.format) and seal != content_sha256(content):
@@ -159,19 +160,11 @@ def content_sha256(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # such as an integer of thousands of digits
-        text = type(value).__name__
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}, which is no JSON")
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"it holds {_shown(text)}, which no float64 holds")
+        raise ValueError(f"it holds {cut_short(text)}, which no float64 holds")
     return number

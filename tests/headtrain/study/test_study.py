@@ -303,10 +303,3 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     assert identity_of({"method": "ridge", "lam": "auto"}) == (
         Study.of({"method": "ridge", "lam": "auto"}).identity
     )
-
-
-def test_heads_of_top_blocks_are_not_corrected() -> None:
-    asked = Study(training=Training(correct="wa"), top=Top())
-    with pytest.raises(ValueError, match="correct must be none for top blocks, got 'wa'"):
-        asked.resolved()
-    assert "correct" not in study(True).resolved().settings()
