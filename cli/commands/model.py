@@ -76,6 +76,11 @@ def add(
             "--onnx", help="Write the network as ONNX into the folder too, compared on IMAGES."
         ),
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Add nothing if the audit of the images finds something."),
+    ] = False,
+    as_json: AsJson = False,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
@@ -87,12 +92,20 @@ def add(
     network without a classifier (DINO, SigLIP, CLIP), the model knows these
     classes alone, by a head that is fitted to their images.
 
+    Warnings name what is odd about the images: classes that are known already or
+    look alike, repeated images, images that do not fit, old images that turn
+    wrong. --json prints all of them.
+
     clinit add scenes/ photographs/ --out scenes2/
     """
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, job):
         from clinit.headtrain.model.add import add_images
 
-        added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx)
+        added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx, strict=strict)
+    if as_json:
+        assert added.audit is not None
+        print_json(json.dumps({"model": str(out), **added.audit.content}, ensure_ascii=False))
+        return
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
     arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}

@@ -193,12 +193,21 @@ def title(class_name: str) -> str:
     >>> title("n01440764"), title("campsite")
     ('tench', 'campsite')
     """
+    return synonyms(class_name)[0]
+
+
+def synonyms(class_name: str) -> list[str]:
+    """Return what a class of ImageNet is called; other names as they are.
+
+    >>> synonyms("n01440764")
+    ['tench', 'Tinca tinca']
+    """
     if not _IDENTIFIER.fullmatch(class_name):
-        return class_name
+        return [class_name]
     try:
-        return str(_info().label_name_to_description(class_name)).split(", ")[0]
+        return str(_info().label_name_to_description(class_name)).split(", ")
     except KeyError:
-        return class_name
+        return [class_name]
 
 
 def in_words(class_name: str) -> str:

@@ -22,11 +22,13 @@ from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Event, Initialised, Observer, ignore
 from clinit.headtrain.experiment import grown_heads
+from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
     Listener,
     image_features,
+    images_to_audit,
     list_images,
     measured,
     old_features,
@@ -45,7 +47,7 @@ from clinit.headtrain.start.scale import LeftOut
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.parts import NewShare, Start, Stream, Training
 from clinit.headtrain.study.study import Study
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted: of 3 to 50 classes of 1 to 20 images it knows up to
@@ -73,6 +75,8 @@ class Addition:
     balance: tuple[Balance, ...]
     """The same for several weights of the new images, the one asked for first. If no image of an
     old class is held out, `old` is of the rows that stand for them."""
+    audit: Audit | None = None
+    """What is odd about the images; None if there were none to look at."""
     onnx: OnnxCheck | None = None
     """How the ONNX form of the model compares; None where there is none."""
 
@@ -136,6 +140,7 @@ def add_images(
     old: Source | Path | None = None,
     replacing: bool = False,
     onnx: bool = False,
+    strict: bool = False,
 ) -> Addition:
     """Add the classes of a folder of images to a model, and write the new model.
 
@@ -146,6 +151,7 @@ def add_images(
         old: Features of old classes, in place of what the model remembers.
         replacing: Whether classes that the model has are replaced.
         onnx: Whether the folder holds the network as ONNX too, compared on some of the images.
+        strict: Whether anything that the audit finds is an error.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used, or there is
@@ -172,11 +178,37 @@ def add_images(
         added = add(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
         )
+    with listener.doing("Looking for odd images …"):
+        added = _audited(added, model, old, job)
+    assert added.audit is not None
+    for line in added.audit.lines:
+        listener.warn(line)
+    if strict and (lines := added.audit.lines):
+        raise ModelError(
+            f"the audit of {job.images} warns of {number_of(len(lines), 'thing')}, and no class is"
+            " added",
+            remedy="Mend the images, or leave out `--strict`; `--json` prints all that was found.",
+        )
     with listener.doing("Putting backbone and head together …"):
         found = find_images([job.images]) if onnx else []
         some = found[:: max(1, -(-len(found) // MOST_IMAGES))] if onnx else None
         written = write_model(added.model, job.out, compare_on=some, overwrite=job.overwrite)
     return replace(added, onnx=written.onnx)
+
+
+def _audited(added: Addition, model: Model, old: Source | None, job: ImageJob) -> Addition:
+    """Return an addition with an audit of its images, in its history too."""
+    images, every = images_to_audit(job), model.facts.class_names
+    left = model.of_rows([r for r, name in enumerate(every) if name not in images.rows.class_names])
+    names, memory = left.facts.class_names, left.memory
+    real = [] if old is None else [old.train.named(names), old.val.named(names)]
+    real += [] if memory is None else [memory.held_out, memory.kept]
+    rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
+    found = audit(images, left.head, added.model.head, rows)
+    *earlier, change = added.model.facts.history
+    told = replace(change, data={**change.data, "audit": found.content})
+    facts = replace(added.model.facts, history=(*earlier, told))
+    return replace(added, model=replace(added.model, facts=facts), audit=found)
 
 
 def add(
@@ -387,12 +419,9 @@ def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Me
     That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
     """
     memory, depends_on = left.memory, left.depends_on
-    variances = config.variances or (memory is not None and memory.variances is not None)
 
     def of(rows: Source) -> Memory:
-        return Memory.of(
-            rows.train, depends_on, held_out=rows.val, keep=config.keep, with_variances=variances
-        )
+        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=config.keep)
 
     if memory is None:
         memory = of(given)

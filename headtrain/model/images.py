@@ -17,6 +17,7 @@ import numpy as np
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import accuracy
+from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import scan_splits
@@ -25,6 +26,7 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
+from clinit.headtrain.model.audit import Images, oddity
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
@@ -182,6 +184,24 @@ def image_features(
     return measured(source, hold_out), data
 
 
+def images_to_audit(job: ImageJob) -> Images:
+    """Return all images of a job whose features are computed, with what is odd about them."""
+    digests = _CONTENT.load(job.folder / _CONTENT_FILE)["digests"]
+    splits = open_cache(job.folder).splits
+    parts = [split.load() for split in splits.values()]
+    paths = [split.manifest.table["path"].to_numpy()[split.valid] for split in splits.values()]
+    of_split = [name for name, part in zip(splits, parts, strict=True) for _ in part.labels]
+    listed = np.concatenate(paths).tolist()
+    odd = {path: oddity((job.images / path).read_bytes()) for path in listed}
+    return Images(
+        rows=FeatureSet.joined(parts, parts[0].class_names),
+        paths=listed,
+        splits=of_split,
+        digests=[digests[path] for path in listed],
+        odd={path: why for path, why in odd.items() if why is not None},
+    )
+
+
 def _same_content(
     manifests: Mapping[str, Manifest], root: Path, folder: Path
 ) -> dict[str, dict[str, str]]:
@@ -292,7 +312,6 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
         model.depends_on,
         held_out=held_out,
         keep=config.keep,
-        with_variances=config.variances,
     )
     if model.memory is not None:
         memory = model.memory.updated(memory)

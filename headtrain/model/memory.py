@@ -27,7 +27,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
-ARRAYS = ("counts", "means", "covariance", "variances")
+ARRAYS = ("counts", "means", "covariance")
 """Fields that a file holds as tensors."""
 ROWS = ("held_out", "kept")
 """Fields that it holds as features and labels."""
@@ -62,8 +62,6 @@ class Memory:
     backbone: Mapping[str, str]
     """What the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
-    variances: Float[np.ndarray, "classes dim"] | None = None
-    """Variance of each feature within each class, where it was asked for."""
 
     def __repr__(self) -> str:
         rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
@@ -77,7 +75,6 @@ class Memory:
         *,
         held_out: FeatureSet | None = None,
         keep: int = 0,
-        with_variances: bool = False,
     ) -> Memory:
         """Return what is remembered of training rows.
 
@@ -86,7 +83,6 @@ class Memory:
             backbone: What the features depend on.
             held_out: Features of other images of the same classes.
             keep: Training rows per class to keep; the first ones.
-            with_variances: Whether to remember the variances of each class.
         """
         statistics = ClassStatistics.of(
             rows.features, rows.labels, num_classes=len(rows.class_names)
@@ -104,7 +100,6 @@ class Memory:
             held_out=rows.nothing() if held_out is None else held_out,
             kept=rows.first(keep),
             backbone=dict(backbone),
-            variances=_variances(rows) if with_variances else None,
         )
 
     @property
@@ -162,9 +157,6 @@ class Memory:
         def both(one: FeatureSet, other: FeatureSet) -> FeatureSet:
             return FeatureSet.joined([one, other.renumbered(places, names)], names)
 
-        variances = None
-        if self.variances is not None or new.variances is not None:
-            variances = np.concatenate([_variances_or_shared(each) for each in (self, new)])
         return replace(
             self,
             class_names=names,
@@ -176,7 +168,6 @@ class Memory:
             exact=self.exact and new.exact,
             held_out=both(self.held_out, new.held_out),
             kept=both(self.kept, new.kept),
-            variances=variances,
         )
 
     def of_rows(self, rows: Sequence[int]) -> Memory:
@@ -198,7 +189,6 @@ class Memory:
             exact=not left or (self.exact and left == int(self.known.sum())),
             held_out=self.held_out.renumbered(place, names),
             kept=self.kept.renumbered(place, names),
-            variances=None if self.variances is None else self.variances[picked],
         )
 
     def updated(self, fresh: Memory) -> Memory:
@@ -253,16 +243,3 @@ def digest(tensors: Mapping[str, np.ndarray]) -> str:
         found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
         found.update(np.ascontiguousarray(tensor).data)
     return found.hexdigest()
-
-
-def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
-    found = np.zeros((len(rows.class_names), rows.dim), dtype=np.float32)
-    for label in np.unique(rows.labels):
-        found[label] = rows.features[rows.labels == label].astype(np.float64).var(axis=0)
-    return found
-
-
-def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
-    if memory.variances is not None:
-        return memory.variances
-    return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)

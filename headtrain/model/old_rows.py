@@ -1,8 +1,7 @@
 """What stands for the images of old classes when classes are added.
 
 Drawn from what a model remembers, in pairs around the known class means
-(`clinit.headtrain.statistics.old_classes`). If variances of the classes are known, the deviations
-are scaled to those of the class, as far as the number of its images allows.
+(`clinit.headtrain.statistics.old_classes`).
 
 Drawn from what a head alone says of its classes. With v_c the row of a class less the mean of all
 rows, and b_c its bias less the mean of all:
@@ -111,10 +110,6 @@ def _per_class(memory: Memory) -> int:
     return drawn_per_class(int(memory.known.sum()), memory.dim)
 
 
-TRUST = 10.0
-"""Degrees of freedom at which the variances of a class count as much as the shared ones."""
-
-
 def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSet:
     """Draw rows of all classes whose means are known.
 
@@ -124,27 +119,14 @@ def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSe
         seed: Equal seeds give equal rows.
     """
     classes = np.flatnonzero(memory.known)
-    spreads = None if memory.variances is None else _spreads(memory, memory.variances)[classes]
     rows = paired_rows(
         memory.means[classes],
         root(memory.population_covariance),
         rows_per_class,
         generator(seed, Draw.PSEUDO_ROWS),
-        spreads,
     )
     labels = np.repeat(classes, rows.shape[1])
     return FeatureSet(rows.reshape(-1, memory.dim), labels, memory.class_names)
-
-
-def _spreads(
-    memory: Memory, variances: Float[np.ndarray, "classes dim"]
-) -> Float[np.ndarray, "classes dim"]:
-    """Return the ratio of the deviation of each feature in each class to the shared one."""
-    shared = np.maximum(np.diag(memory.population_covariance), 1e-30)
-    freedom = (memory.counts - 1)[:, None].clip(min=0)
-    unbiased = variances * (freedom + 1) / np.maximum(freedom, 1)
-    mixed = (freedom * unbiased + TRUST * shared) / (freedom + TRUST)
-    return np.asarray(np.sqrt(mixed / shared))
 
 
 RIDGE = 0.1

@@ -30,9 +30,6 @@ class RememberConfig(Part):
         otherwise="0 for rows as computed, else 0.2",
     )
     keep: int = setting(0, "Training rows per class that the model keeps for later.", least=0)
-    variances: bool = setting(
-        False, "Remember the variances of each class too, not its mean alone."
-    )
     seed: int = setting(0, "Seed of everything random.", least=0, most=MAX_SEED)
 
     @property

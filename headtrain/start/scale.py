@@ -152,10 +152,10 @@ def learnt_scale(
     old = to_numpy(sample.data.pretrained.weight)
     try:
         stage = _Stage(sample.data, start, raw.lam)
-        weight, new = sample.new_share, sample.data.stop - sample.data.start
-        if weight is not None:
-            weight *= new / (sample.data.stop - sample.data.came_with)
-        episodes = list(stage.episodes(weight)) if old.any() else []
+        playing, data = sample.new_share, sample.data
+        if playing is not None:
+            playing *= (data.stop - data.start) / (data.stop - data.came_with)
+        episodes = list(stage.episodes(playing)) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:

@@ -91,7 +91,6 @@ def paired_rows(
     root: Float[np.ndarray, "dim dim"],
     rows_per_class: int,
     random: np.random.Generator,
-    spreads: Float[np.ndarray, "classes dim"] | None = None,
 ) -> Float[np.ndarray, "classes rows dim"]:
     """Draw rows of all classes.
 
@@ -100,14 +99,11 @@ def paired_rows(
         root: Symmetric root of the shared covariance.
         rows_per_class: Rounded up to an even number.
         random: What is drawn with.
-        spreads: Factors of the deviations of each class.
     """
     classes, dim = means.shape
     pairs = -(-rows_per_class // 2)
     noise = whitened(random.standard_normal((classes * pairs, dim)))
     offsets = (noise @ root).reshape(classes, pairs, dim)
-    if spreads is not None:
-        offsets *= spreads[:, None, :]
     centres = means.astype(np.float64)[:, None, :]
     return np.concatenate([centres + offsets, centres - offsets], axis=1).astype(np.float32)
 

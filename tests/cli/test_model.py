@@ -250,6 +250,32 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
     assert (head_of(out).weight[:5] != head_of(model).weight).any(axis=1).all()  # trained
 
 
+def test_odd_images_are_warned_of_and_refused_if_asked(
+    remembering: Path, images: Path, tmp_path: Path
+) -> None:
+    own, out = Path(shutil.copytree(images, tmp_path / "images")), tmp_path / "out"
+    draw(own, "A", 6, start=70)
+    shutil.copy(own / "f" / "0.png", own / "f" / "again.png")
+    shutil.copy(own / "f" / "1.png", own / "g" / "moved.png")
+    Image.new("RGB", (8, 8)).save(own / "g" / "tiny.png")
+    words = ("add", remembering, own, "--out", out, "--device", "cpu")
+    assert "the audit of" in refused(ModelError, *words, "--strict")
+    assert not out.exists()
+    result = invoke(*words, "--json", width=80)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    for pair in ({"f/0.png", "f/again.png"}, {"f/1.png", "g/moved.png"}):
+        assert [each for each in told["repeated"] if pair <= {*each["images"]}], pair
+    assert told["odd"] == [{"image": "g/tiny.png", "why": "8 x 8 pixels"}]
+    assert ("A", "a") in {(each["class"], each["old"]) for each in told["known"]}
+    assert told["turned"]["wrong"] == sum(told["turned"]["answers"].values())
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+    assert 4 <= len(lines) <= 15
+    (change,) = (each for each in read_facts(out).history if each.action == "add")
+    assert {"model": str(out), **change.data["audit"]} == told
+    assert "moved.png" in (out / "README.md").read_text(encoding="utf-8")
+
+
 NETWORK = (
     *("--backbone", "convnextv2_atto", "--input-size", 32, "--device", "cpu"),
     *("--model-arg", "depths=(1, 1, 1, 1)", "--model-arg", "dims=(4, 8, 8, 12)"),
