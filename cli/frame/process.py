@@ -53,7 +53,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
 
     A forward pass allocates and frees megabytes for every layer. By default glibc returns them to
     the system, which hands them out again page by page, each filled with zeros: up to half of the
-    time of a convolutional network (docs/cache.md). Threads share one heap, because heaps of
+    time of a convolutional network (docs/machines.md). Threads share one heap, because heaps of
     single threads cannot hold large arrays.
 
     Args:

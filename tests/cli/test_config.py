@@ -282,21 +282,23 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
 # The documentation.
 
 
-def example(page: str) -> str:
-    """Return the file of options that a page shows."""
-    return (DOCS / page).read_text(encoding="utf-8").split("```toml")[1].split("```")[0]
+def examples() -> tuple[str, str]:
+    """Return the file of options and the study of a sweep that the guide shows."""
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    first, second = (block.split("```")[0] for block in page.split("```toml")[1:])
+    return first, second
 
 
 def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
-    page = (DOCS / "train-head.md").read_text(encoding="utf-8")
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
     (line,) = (each for each in page.splitlines() if "take `--config FILE`" in each)
     said = line.split(" take ")[0].replace("clinit ", "")
     assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))
-    text = example("train-head.md")
+    text, study = examples()
     for command in COMMANDS:
         options(command, text)
     assert options("train-top", text)["lr"] == 1.5e-3
     assert options("train-top", text, "--method=ewc")["lr"] == 8e-4
     for words, count in (([], 30), (["seed=0"], 6)):
-        found = grids(example("sweep.md"), *words)
+        found = grids(study, *words)
         assert len(distinct(run for grid in found for run in runs_of(grid))) == count
