@@ -31,24 +31,23 @@ COMPILE := $(BIN)/python -m compileall -q cli extract headtrain analysis src/cli
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
 	--dist loadfile --no-loadscope-reorder
 
-test: $(READY) ## Tests that guard a change (GPU tests where there is a GPU)
+test: $(READY) ## Tests that guard a change (GPU tests if there is a GPU)
 	@$(COMPILE)
 	@$(PYTEST) -m "not slow"
 
-# Kernels without AVX sum in another order than those of this machine: what a test allows must not
-# be what one CPU gives.
+# Kernels without AVX sum in another order: no tolerance of a test may come from one CPU.
 test-all: $(READY) build/cupy ## All tests, with other CPU kernels, and types checked as they run
 	@$(COMPILE)
 	@CLINIT_CUPY=$(CURDIR)/build/cupy OPENBLAS_CORETYPE=Prescott ATEN_CPU_CAPABILITY=default $(PYTEST) \
 		--jaxtyping-packages=clinit,checked.check
 
-# CuPy, which imports without a GPU, where one test alone finds it: that of its names.
+# CuPy, which imports without a GPU, in a place that only the test of its names reads.
 build/cupy: $(READY)
 	@$(BIN)/python -m pip install --quiet --no-deps --target $@ cupy-cuda13x
 	@touch $@
 
-# One command for a day with a GPU; the time limit is that of the script.
-gpu: $(READY) ## GPU tests, then speeds beside the GPU's limits: at most ten minutes
+# One command for a day with a GPU; the script has the time limit.
+gpu: $(READY) ## GPU tests, then speeds next to the GPU's limits: at most ten minutes
 	@$(BIN)/python benchmarks/gpu.py --tests --out benchmarks
 
 check: $(READY) docs ## Static checks: format, lint, types, layers, documentation

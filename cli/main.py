@@ -25,33 +25,33 @@ class Commands(LazyGroup):
 
     table: ClassVar[Mapping[str, str]] = {
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
-        "doctor": "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.",
+        "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit a head to the classes of a cache.",
         "align": "Align the head of the base classes with a loss, for runs that train with it.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
         " in tasks.",
-        "sweep": "Train every combination of a grid in banks of heads; go on where an earlier call"
-        " stopped.",
+        "sweep": "Train every combination of a grid in banks of heads; resume an interrupted"
+        " sweep.",
         "rerun": "Repeat a recorded run from its settings, and compare it with its record.",
         "report": "Print accuracies, loss and efficiency gain of runs, from their records alone.",
-        "reproduce": "Make tables of the paper and show them beside its numbers, with what differs"
-        " and why.",
+        "reproduce": "Make tables of the paper and show them next to its numbers, with the"
+        " differences and their reasons.",
         "diagnose": "Measure how far features and head have collapsed, and how far the head is"
         " from W_LS.",
         "statistics": "Sum caches to counts, means and one second moment: all that linear heads"
         " need of rows.",
-        "probe": "Measure how well a linear head tells the classes of a cache apart: the linear"
+        "probe": "Measure how well a linear head separates the classes of a cache: the linear"
         " probe.",
         "export": "Write the trained classifier, backbone and head, as a model that plain timm"
         " loads.",
-        "predict": "Name what is in images, with an exported model: the likeliest classes of each.",
+        "predict": "Classify images with an exported model: the likeliest classes of each.",
         "evaluate": "Measure a model on a folder of images: accuracy, confusions, calibration,"
         " rejection.",
         "add": "Add classes to a model, from a folder with a folder of images for each.",
         "remember": "Let a model remember its classes: no image, but their statistics.",
-        "remove": "Remove classes from a model: their rows, and what it remembers of them.",
+        "remove": "Remove classes from a model: their rows, and its memory of them.",
         "rename": "Give classes of a model other names.",
         "model": "Show a model: its classes, history and memory.",
         "manifest": "Build and show manifests of data sets.",

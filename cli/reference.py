@@ -1,4 +1,4 @@
-"""The command reference: what every command and its options say of themselves, as Markdown.
+"""The command reference: the help of every command and its options, as Markdown.
 
 python -m clinit.cli.reference docs/commands.md
 """

@@ -1,4 +1,4 @@
-"""What the demo needs, offline: handwritten digits as PNG files, and a network that knows some.
+"""Data of the demo, offline: handwritten digits as PNG files, and a network that knows some.
 
 1,797 images of 8 x 8 pixels (E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten
 Digits", UCI, 1998), enlarged to 32 x 32.

@@ -1,4 +1,4 @@
-"""What on this machine keeps clinit from working, or from working well.
+"""Faults of this machine that keep clinit from working, or from working well.
 
 One check after the other; a check that fails by itself is a fault too, for a broken installation
 raises anything.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import os
 import platform
 import resource
@@ -27,7 +26,6 @@ from clinit.errors import ClinitError
 from clinit.files.lock import claim_file
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
-FORMATS = ("JPEG", "PNG", "WebP")
 _GIGABYTE = 2**30
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -49,9 +47,9 @@ class Finding:
     subject: str
     state: State
     told: str
-    """What was found."""
+    """The finding."""
     remedy: str = ""
-    """What mends it: a command where there is one. Empty where nothing is to be done."""
+    """A command or another repair. Empty if nothing is to be done."""
 
 
 def ok(subject: str, told: str) -> Finding:
@@ -70,17 +68,15 @@ def fault(subject: str, told: str, remedy: str) -> Finding:
 
 
 def examine(out: Path) -> Iterator[Finding]:
-    """Yield what is found, check by check.
+    """Yield the findings, check by check.
 
     Args:
-        out: Where caches are to be written.
+        out: Folder for caches.
     """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,
         "CUDA": check_cuda,
         "CuPy": check_cupy,
-        "images": check_codecs,
-        "disk": partial(check_disk, out),
         "storage": partial(check_storage, out),
         "limits": check_limits,
     }
@@ -93,12 +89,12 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
     try:
         yield from check()
     except Exception as error:
-        why = f"cannot be looked at: {type(error).__name__}: {_first_line(error)}"
+        why = f"the check failed: {type(error).__name__}: {_first_line(error)}"
         yield fault(subject, why, "pip install --force-reinstall clinit")
 
 
 def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Compare what is installed with what clinit asks for."""
+    """Compare the installed versions with the ones that clinit asks for."""
     yield ok("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     present = [f"clinit {version('clinit')}"]
     asked = requires("clinit") or () if requirements is None else requirements
@@ -138,10 +134,10 @@ def check_cuda() -> Iterator[Finding]:
         free, total = (size / _GIGABYTE for size in torch.cuda.mem_get_info(device))
         name = f"{torch.cuda.get_device_name(device)}, {free:.1f} of {total:.1f} GB free"
         if free < 2:
-            yield warning("CUDA", f"{name}: others are using it", "nvidia-smi")
+            yield warning("CUDA", f"{name}: in use by other processes", "nvidia-smi")
             continue
         torch.ones(64, 64, device=device).matmul(torch.ones(64, 1, device=device)).cpu()
-        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it computes")
+        yield ok("CUDA", f"{name}, CUDA {torch.version.cuda}; it works")
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
@@ -151,7 +147,7 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     if cuda is None and torch.cuda.is_available():
         cuda = torch.version.cuda
     if cuda is None:
-        yield ok("CuPy", "no GPU to use it on")
+        yield ok("CuPy", "not needed without a GPU")
         return
     extra = f'pip install "clinit[cuda{cuda.partition(".")[0]}]"'
     if importlib.util.find_spec("cupy") is None:
@@ -164,38 +160,7 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     except Exception as problem:  # no compiler, no library, one for another driver
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
     else:
-        yield ok("CuPy", "it solves, and compiles a kernel")
-
-
-def check_codecs() -> Iterator[Finding]:
-    """Decode an image of each format that is made in memory, as an extraction does."""
-    from PIL import Image
-
-    from clinit.extract.dataset.decode import decode
-
-    good = []
-    for name in FORMATS:
-        content = io.BytesIO()
-        try:
-            Image.new("RGB", (32, 32)).save(content, format=name)
-            decode(content.getvalue())
-            good.append(name)
-        except Exception as problem:  # of a library that is missing, or built for another version
-            remedy = "pip install --force-reinstall pillow torchcodec torch"
-            yield fault("images", f"{name} cannot be decoded: {_first_line(problem)}", remedy)
-    if good:
-        yield ok("images", f"{', '.join(good)} can be decoded")
-
-
-def check_disk(folder: Path) -> Iterator[Finding]:
-    """Look at the free space of the nearest folder that exists."""
-    there = nearest(folder)
-    free = shutil.disk_usage(there).free
-    told = f"{free / 1e9:,.1f} GB free at {there}"
-    if free < _GIGABYTE:
-        yield warning("disk", told, "Free space, or choose another disk with `--out`.")
-    else:
-        yield ok("disk", told)
+        yield ok("CuPy", "it solves and compiles a kernel")
 
 
 def nearest(folder: Path) -> Path:
@@ -222,22 +187,18 @@ def check_storage(folder: Path) -> Iterator[Finding]:
         why = f"{there} cannot lock files: two commands on one cache would not notice each other"
         yield warning("storage", why, "Run one command on a cache at a time, or use a local disk.")
     else:
-        yield ok("storage", f"{there} can be written and locked")
+        free = shutil.disk_usage(there).free / 1e9
+        yield ok("storage", f"{there} is writable and supports locks, {free:,.1f} GB are free")
 
 
 def check_limits() -> Iterator[Finding]:
-    """Look at what the process may use: open files, sizes of files, CPUs, memory."""
-    files, size = (
-        resource.getrlimit(which)[0] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
-    )
+    """Look at what the process may use: open files, CPUs, memory."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY or files >= 1024:
         yield ok("open files", "enough")
     else:  # data loading and libraries hold some hundred files open at a time
         told = f"at most {files:,}"
         yield (fault if files < 128 else warning)("open files", told, "ulimit -n 4096")
-    if size != resource.RLIM_INFINITY:
-        told = f"no file may be larger than {size / 1e6:,.0f} MB"
-        yield warning("file size", told, "ulimit -f unlimited")
     yield ok("CPUs", f"{cpu_count()} of the {visible_cpus()} visible ones")
     free = free_memory() / _GIGABYTE
     told = f"{free:.1f} GB left for this process"

@@ -1,4 +1,4 @@
-"""What the rows of a pretrained head stand for, and who says so."""
+"""Class names of the rows of a pretrained head, and their source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clinit.extract.cache.summary import UNKNOWN, FileFacts
 from clinit.extract.dataset.known import read_class_names, read_dataset
 
 NAMED_EARLIER = "named by an earlier command"
-"""Where the class names of a head are from, when another command has given them."""
+"""Source of the class names of a head, if another command has given them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class HeadNames:
     """Class names of the rows of a head."""
 
     names: tuple[str, ...] | None = None
-    """One per row; None where nobody knows them."""
+    """One per row; None if nobody knows them."""
     source: str = UNKNOWN
-    """Where they are from."""
+    """Their source."""
     file: FileFacts | None = None
-    """The file that they are from, where it is one."""
+    """The file that has them, if any."""
 
 
 def find_head_names(
@@ -36,7 +36,7 @@ def find_head_names(
     Args:
         head: The pretrained classifier.
         class_names: The classes of the data set that is extracted.
-        choice: As in `name_rows`. Where nothing names the rows, an earlier command may have.
+        choice: As in `name_rows`. If nothing names the rows, an earlier command may have.
         out: The folder of the cache.
 
     Raises:
@@ -56,14 +56,14 @@ _IMAGENET_ROWS = 1000
 
 
 def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
-    """Give the rows of `head` their class names; return the head and where they came from.
+    """Give the rows of `head` their class names; return the head and the source of the names.
 
     Args:
         head: The pretrained classifier, with the names stored in its weights file, if any.
         class_names: The classes of the data set that is extracted.
         choice: A file with one name per line; `dataset` for the classes of the data set, in their
             order; None for the names stored with the weights or, for a classifier of 1,000
-            rows, those of ImageNet-1K.
+            rows, the names of ImageNet-1K.
 
     Raises:
         HeadError: If the number of names is not the number of rows.

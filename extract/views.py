@@ -1,8 +1,8 @@
-"""Random views of images, and where their features lie in a cache.
+"""Random views of images, and the place of their features in a cache.
 
 A crop has 8 to 100 % of the image's area and an aspect ratio, logarithmically uniform, of 3/4 to
 4/3; half of the views are mirrored. These are the defaults of torchvision's `RandomResizedCrop` and
-of timm's training. What happens to an image follows from (seed, view, row) alone, so the order of
+timm's training. A view follows from (seed, view, row) alone, so the order of
 work, a resumed run or another batch size change nothing.
 
 Source: C. Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6.
@@ -86,7 +86,7 @@ class View:
 def crop_box(height: int, width: int, draw: Callable[[], float]) -> Box:
     """Draw a part of an image.
 
-    Ten attempts are made to find a box that lies within the image. Failing that, as in an image
+    Ten attempts are made to find a box within the image. Failing that, as in an image
     many times longer than wide, it is the largest centred one of an allowed aspect.
 
     Args:

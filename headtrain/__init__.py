@@ -7,15 +7,15 @@ Rooms, from the ground up:
     array, rows, ram  NumPy and CuPy alike; rows of a head; memory for features
     groups            images that repeat each other
     temperature       one factor for the logits of a model in use
-    stream            classes, tasks, buffer and batches: what each task looks at
+    stream            the classes, tasks, buffer, rows and batches of each task
     statistics        class statistics and the head of Eq. 3
     train             heads that learn side by side: losses, updates and evaluations
     start             how the rows of new classes start, and at which scale
-    correction        what is corrected after a task
+    correction        corrections after a task
     closed            closed forms of statistics that rows are added to as they arrive
-    events, record    what happens in a run, what is written down of it, and its folder
+    events, record    events of a run, its record, and the folder of records
     learner           the loop over the tasks of a stream
-    methods           what a learner does in a task: updates by gradients, closed forms
+    methods           a learner's work in a task: updates by gradients, closed forms
     experiment        one call of them
     probe             how well any linear head can do; heads that are fitted or fine-tuned
     top               the same with blocks of the backbone that learn as well
@@ -23,7 +23,7 @@ Rooms, from the ground up:
     model             a model in use: exported, classes added, replaced, renamed and removed
     sweep             many runs
 
-From two caches to a record: `stream.source` reads features and heads, `runs` decides what is left
-to train, `experiment` calls the `learner`, which asks `stream.task_plan` for the rows of a task,
+From two caches to a record: `stream.source` reads features and heads, `runs` decides which runs
+remain, `experiment` calls the `learner`, which asks `stream.task_plan` for the rows of a task,
 `start.task_start` for new rows and `train.loop` for updates, and `record.format` writes.
 """

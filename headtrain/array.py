@@ -1,13 +1,13 @@
 """NumPy and CuPy through one code path; torch tensors enter and leave without a copy.
 
-The functions are those of the Python array API standard, from array-api-compat. Where NumPy or
+The functions come from the Python array API standard, by array-api-compat. If NumPy or
 CuPy have something better (BLAS `syrk`, sparse products, triangular solves) it is chosen here or
-where it is used; any other library of the standard takes the general path.
+by the caller; any other library of the standard takes the general path.
 
 Features as array code reads them: an array, or rows elsewhere that are sent on demand.
 
 Features that fit on the device are kept there as an array. Others stay in host memory, or on disk
-where they do not fit there either, and blocks of them are copied to the device when they are taken;
+if they do not fit there either, and blocks of them are copied to the device when they are taken;
 the results are on the device.
 """
 
@@ -42,13 +42,13 @@ def library(array: Any) -> str:
 
 
 def library_for(device: torch.device) -> str:
-    """Return the library that computes for `device`: `cupy` for CUDA, where it can be used."""
+    """Return the library that computes for `device`: `cupy` for CUDA if it can be used."""
     return "cupy" if device.type == "cuda" and cupy_problem() is None else "numpy"
 
 
 @cache
 def cupy_problem() -> str | None:
-    """Return why CuPy cannot be used; None where it can."""
+    """Return why CuPy cannot be used; None if it can."""
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed"
     try:
@@ -75,7 +75,7 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 def placed(array: np.ndarray, device: torch.device) -> Any:
-    """Return `array` where array code for `device` computes: copied there, or as it is.
+    """Return `array` for array code on `device`: copied there, or as it is.
 
     Call it, and all that uses the result, inside `torch_stream(device)`.
     """
@@ -87,9 +87,9 @@ def placed(array: np.ndarray, device: torch.device) -> Any:
 
 
 def as_array(source: Any) -> Any:
-    """Return `source` as a NumPy or CuPy array that shares its memory where it can.
+    """Return `source` as a NumPy or CuPy array that shares its memory if it can.
 
-    torch CUDA tensors become CuPy arrays by DLPack, without a copy; where CuPy is not installed
+    torch CUDA tensors become CuPy arrays by DLPack, without a copy; if CuPy is not installed
     they are copied to the host. bfloat16, which NumPy lacks, is widened to float32. Call it, and
     all that uses the result, inside `torch_stream(source)`.
     """
@@ -195,7 +195,7 @@ def _solve_triangular(factor: Any, right: Any, *, transposed: bool) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedRows:
-    """Features in host memory or on disk; blocks are copied to where they are computed on."""
+    """Features in host memory or on disk; blocks are copied to the device that computes."""
 
     host: Float[Any, "rows dim"]
     """The features, in their stored type: an array, or `StoredRows`."""
@@ -214,7 +214,7 @@ FeatureRows = Any
 
 
 def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Float[Any, "taken dim"]:
-    """Return some rows, by a slice or by their numbers, as an array where they are computed on."""
+    """Return some rows, by a slice or by their numbers, as an array on the device that computes."""
     if isinstance(features, StreamedRows):
         return features.send(features.host[rows])
     if isinstance(features, StoredRows):
@@ -231,7 +231,7 @@ def slices(count: int, step: int = 4096) -> Iterator[slice]:
 
 
 def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> FeatureRows:
-    """Return some rows by their numbers; what is in host memory or on disk stays there."""
+    """Return some rows by their numbers; rows in host memory or on disk stay there."""
     if isinstance(features, np.ndarray):
         return StreamedRows(select_rows(features, rows), np.asarray)
     if isinstance(features, StreamedRows):

@@ -3,7 +3,7 @@
     weight_aligning    one factor that gives new rows the mean norm of the old ones
     bias_correction    a factor and a shift of the new logits, by the loss of rows kept aside
 
-Both are written into the rows of the head, and the next task goes on from these. `norm` and
+Both are written into the rows of the head, and the next task starts from these. `norm` and
 `calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are trained.
 
 Weight aligning
@@ -22,14 +22,14 @@ Bias correction
     u_k <- alpha u_k + beta    for the classes of the task,
 
 which is the row (alpha w_k, alpha b_k + beta): the correction is written into the head, and the
-next task goes on from corrected rows. In PyCIL the correction of each task stays in the network,
+next task starts from corrected rows. In PyCIL the correction of each task stays in the network,
 fixed, while later tasks train below it: the same function, whose rows learn alpha times as fast.
 mammoth trains on from uncorrected rows. Both distil from the corrected network.
 
 alpha and beta minimise the cross entropy of the rows kept aside, in which each class seen counts
-the same: old classes of which none is kept aside are stood for by those that have some. Convex in
+the same: old classes with a row kept aside represent those without one. Convex in
 two numbers, and solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior
-holds alpha where these rows are separated; the original takes hundreds of steps of gradient descent
+holds alpha if these rows are separated; the original takes hundreds of steps of gradient descent
 with a weight decay. Distillation, which the original trains with, is no part of this correction.
 
 Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
@@ -49,14 +49,14 @@ from clinit.headtrain.start.calibrate import calibrate, norm_ratio
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
-from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.losses import LOSSES
 
 
 class Correction(NamedTuple):
     """New rows after their correction, and what a record holds of it.
 
-    factor         what the trained weights were multiplied by
-    shift          what was added to the biases
+    factor         factor of the trained weights
+    shift          shift of the biases
     rows_aside     rows that were kept aside to choose by
     loss_before    class-balanced cross entropy of these rows, and `loss_after`
     steps          Newton steps
@@ -79,7 +79,7 @@ def bias_corrected(aside: NewClasses) -> Correction:
     Args:
         aside: The rows kept aside, of old and of new classes, and the trained head.
     """
-    around, new = CalibrationSet.of(aside, loss_named("ce")), aside.stale
+    around, new = CalibrationSet.of(aside, LOSSES["ce"]), aside.stale
     weights = torch.from_numpy(class_weights(around.labels, aside.start, aside.stop))
     around = replace(around, weight=weights.to(around.weight.device))
     found = calibrate(around, around.logits(in_sample(new)))

@@ -25,7 +25,7 @@ class BankStarted:
     number: int
     banks: int
     recorded: int = 0
-    """How many of its runs are recorded already; they are trained once more next to the others,
+    """How many of its runs are already recorded; they are trained once more next to the others,
     which so get the numbers of an uninterrupted call."""
 
 

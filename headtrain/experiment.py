@@ -49,20 +49,20 @@ PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What a run was made from, for its record."""
+    """Origin of a run, for its record."""
 
     base: Source
     new: Source
     initial_head: Head
     head_facts: Mapping[str, Any] | None
-    """Where that head is from; None: the base cache."""
+    """Facts about that head; None: it is in the base cache."""
     command: Sequence[str]
-    """What the user typed."""
+    """The command line of the user."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """Where the first head is from, and its digest."""
+        """Origin of the first head, and its digest."""
         digest = head_digest(self.initial_head)
         return {"path": None, "digest": digest, **(self.head_facts or {})}
 
@@ -91,8 +91,8 @@ def run_experiment(
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
-        head_facts: Where the head is from, for the record; default: the base cache.
-        command: What the user typed, for the record.
+        head_facts: Origin of the head, for the record; default: the base cache.
+        command: The command line of the user, for the record.
 
     Raises:
         ValueError: If there is no study, two are the same, or two differ in their stream.
@@ -167,31 +167,37 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
             base.averaging(weighting, method)
 
 
-def grown_head(
-    head: Head, old: Source, new: Source, study: Study, *, observer: Observer = ignore
-) -> Head:
-    """Return a head with rows for the classes of `new` too; nothing is recorded.
+def grown_heads(
+    head: Head,
+    old: Source,
+    new: Source,
+    studies: Sequence[Study],
+    *,
+    came_with: int,
+    observer: Observer = ignore,
+) -> list[Head]:
+    """Return heads with rows for the classes of `new` too; nothing is recorded.
 
     Args:
         head: The head of the old classes.
         old: Rows that stand for their images; it may have none.
         new: Features of the classes that arrive.
-        study: How the rows start and what trains them, by gradients.
+        studies: How the rows start and what trains them, by gradients; as in `run_experiment`.
+        came_with: The first rows of the head, which no earlier call has added; at least one.
         observer: Called with each event as it happens.
 
     Raises:
         ClinitError: As in `run_experiment`.
     """
-    study = study.resolved()
-    scenario = build_scenario(old, new, head, study.stream)
-    plan = TaskPlan(scenario, study)
-    method = GradientHeads(scenario, plan, head, [study])
-    learner = Learner(scenario, plan, [study], method, observer)
+    studies = [study.resolved() for study in studies]
+    scenario = build_scenario(old, new, head, studies[0].stream)
+    plan = TaskPlan(scenario, studies[0])
+    method = GradientHeads(scenario, plan, head, studies)
+    method.came_with = came_with
+    learner = Learner(scenario, plan, studies, method, observer)
     with torch.no_grad():
         learner.learn()
-    grown = learner.head(0)
-    assert grown is not None
-    return grown
+    return [method.head(index, scenario.class_names) for index in range(len(studies))]
 
 
 def records_of(
@@ -208,11 +214,11 @@ def records_of(
 
     Args:
         learner: After the last task.
-        origin: What it was made from.
-        notes: What the user should know about the data.
+        origin: Data and head that it was made from.
+        notes: Notes for the user about the data.
         timings_s: Seconds by phase.
-        optimizer: What it was trained with.
-        facts: What else the record contains.
+        optimizer: Its optimizer.
+        facts: Further fields of the record.
         changed: The backbone's parameters that training has changed, by name.
     """
     scenario, entries, bank = learner.scenario, learner.entries, learner.studies

@@ -12,14 +12,15 @@ when it is cut at two thirds of its height. Such sets are nodes of the tree of a
 the largest ones count. Photographs that differ are hardly ever such a set.
 
 Crops can be as far from each other as other photographs, and then fail by a single distance. So
-where a quarter of all rows have been found in groups, averages decide: a node is a group if its
+if a quarter of all rows have been found in groups, averages decide: a node is a group if its
 height is at most g_m times the height at which it is joined with another.
 
 The whole class has no other row to compare it with: its rows are one group if they are as near as
 that to 2/3 of the median distance of different groups in the other classes. No other scale enters:
-what is near differs between backbones and between classes. `docs/start.md` has the distances.
+nearness differs between backbones and between classes, as measured in
+`benchmarks/photographs_2-core-amd-epyc_2026-11-23.md`.
 
-Rows drawn per class, and how a number of rows is shared among classes.
+Rows drawn per class, and the sharing of a number of rows among classes.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def find_groups(
 ) -> Int[np.ndarray, " rows"]:
     """Return the group of each row: equal numbers for rows of one class that repeat each other.
 
-    The number of a group is that of its first row, so that a row which repeats nothing has its
-    own, and no two classes share one.
+    The number of a group is the number of its first row, so that a row which repeats nothing has
+    its own, and no two classes share one.
 
     Args:
         features: Of shape (rows, dim).
@@ -181,7 +182,7 @@ def _distances(one: Any, other: Any, *, exactly: bool = True) -> Float[np.ndarra
     rounding = float(xp.finfo(one.dtype).eps)
     wide = xp.float64 if exactly or one.dtype == xp.float64 else xp.float32
     one, other = (xp.astype(widen(rows), wide, copy=False) for rows in (one, other))
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused later
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite or NaN rows are refused later
         rounding *= float(xp.max(xp.linalg.vector_norm(one, axis=1)))
         centre = xp.mean(other, axis=0)  # the difference of squares cancels far from 0
         one, other = one - centre, other - centre
@@ -262,7 +263,7 @@ def in_whole_groups(
 ) -> Bool[np.ndarray, " rows"]:
     """Mark groups of rows of which one each is chosen.
 
-    What is held out must be no copy of what is not. If each row is a group of its own, the rows
+    A held-out row must be no copy of a kept one. If each row is a group of its own, the rows
     are those that `choose` would take of all.
 
     Args:
@@ -299,7 +300,7 @@ def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
     """Return how many rows every class can give without passing `size` rows in all.
 
     A class with fewer rows gives all that it has. The level is at most the largest count, and 0
-    where not even one row per class fits.
+    if not even one row per class fits.
     """
     levels = range(1, int(counts.max(initial=0)) + 1)
     return bisect_right(levels, size, key=lambda level: int(np.minimum(counts, level).sum()))

@@ -1,6 +1,6 @@
-"""Learn one task after another, and write down what happens.
+"""Learn one task after another, and log the results.
 
-The loop is the same for all that learns. A `Method` says what each task does to its heads:
+The loop is the same for every learner. A `Method` defines the work of each task on its heads:
 
     resume     take over what a killed run has left, and skip the tasks it has finished
     begin      add the rows of the task's classes, read their features
@@ -40,7 +40,7 @@ Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 
 
 class Method:
-    """What learns: heads of one stream on stored features, or a network under one of them."""
+    """A learner: heads of one stream on stored features, or a network under one of them."""
 
     device: torch.device
 
@@ -52,7 +52,7 @@ class Method:
         """Prepare for a task."""
 
     def start(self, run: TaskRun) -> Iterable[tuple[Initialisation, Mapping[str, float]]]:
-        """Write the rows that each head starts with; yield what was done, and its seconds."""
+        """Write the rows that each head starts with; yield the initialisation and its seconds."""
         raise NotImplementedError
 
     def train(self, run: TaskRun) -> None:
@@ -100,7 +100,7 @@ class TaskRun:
         self.learner.observe(events.LambdaChosen(self.task.number, curve))
 
     def evaluated(self, iteration: int, found: Any, losses: Float[np.ndarray, " heads"]) -> None:
-        """Write down an evaluation: what each head labels right, and its new-task loss.
+        """Log an evaluation: the right answers of each head, and its new-task loss.
 
         Args:
             iteration: Updates of the task so far.
@@ -132,7 +132,7 @@ class Learner:
     diagnose: Diagnose | None = None
     entries: list[TaskEntry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was found on the way about all heads."""
+    """Notes about all heads."""
     diverged: dict[str, str] = field(default_factory=dict)
     """A note for each head whose loss has stopped being a number."""
 
@@ -170,7 +170,7 @@ class Learner:
             self._learn(task)
 
     def _learn(self, task: Task) -> None:
-        """Learn one task, from its beginning or from where a killed run has come to."""
+        """Learn one task, from its beginning or from the place that a killed run has reached."""
         shared = self.studies[0]
         updates = 0 if shared.is_closed else shared.stream.iterations
         self.observe(events.TaskStarted(task.number, len(self.scenario.learnt), updates))

@@ -45,7 +45,7 @@ from clinit.stopwatch import Stopwatch
 
 
 class _OnFeatures(Method):
-    """A method that reads stored features, and is tested on those of the classes seen so far."""
+    """A method that reads stored features, tested on the classes seen so far."""
 
     def __init__(
         self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
@@ -82,6 +82,8 @@ class GradientHeads(_OnFeatures):
 
     def _set_up(self, head: Head) -> None:
         self._plan.check_correction()
+        self.came_with = self._scenario.num_base or self._scenario.tasks[0].stop
+        """Rows that came with the head, or that a stream from nothing begins with."""
         self._own_seconds = np.zeros(len(self._studies))
         trainings = [study.training for study in self._studies]
         self._bank = Bank(Rows.of_head(head), trainings, self.device)
@@ -166,7 +168,7 @@ class GradientHeads(_OnFeatures):
         is_whole, data = seen is run.seen, run.data if seen is run.rows else None
         return TaskStart(
             run.task,
-            self._scenario.num_base or self._scenario.tasks[0].stop,
+            self.came_with,
             seen,
             lambda: (data or self._past.rows(seen)).arrays(),
             lambda: self._past.groups(seen),

@@ -1,14 +1,14 @@
-"""Where features are kept while a bank is trained: on its device, in host memory, or on disk.
+"""Place of features while a bank is trained: on its device, in host memory, or on disk.
 
 On a CUDA device rows are read fastest from its own memory. Features that would take more than
-a quarter of what is free there stay in host memory, and their batches are gathered by the CPU
+a quarter of the free memory there stay in host memory, and their batches are gathered by the CPU
 and copied; the bank, its gradients and its moments need the rest.
 
-Host memory holds the features of caches, and copies of the rows that a task looks at and of those
-that it is tested on. A row is in at most one copy: rows to start from are let go of before others
-to train on are copied, and so are those of a task before the next one. All together are at most
-twice the features (2.1 times where numbers and labels are counted: measured). Where that does not
-fit, the largest splits stay on disk: what is loaded takes at most half of the limit, and a copy is
+Host memory holds the features of caches, and copies of the rows that a task looks at and is
+tested on. A row is in at most one copy: rows to start from are let go of before others
+to train on are copied, and so are the rows of a task before the next one. All together are at most
+twice the features (2.1 times including numbers and labels: measured). If they do not fit, the
+largest splits stay on disk: loaded splits take at most half of the limit, and a copy is
 made of rows that take at most a sixth (there are at most three: the rows of a task, those that it
 keeps aside, the test rows); others are read when they are needed.
 """
@@ -28,15 +28,15 @@ from clinit.machine import free_memory
 from clinit.words import size_text
 
 DEVICE_SHARE = 0.25
-"""Share of the free memory of a CUDA device that the test rows or those of a task may take."""
+"""Share of the free memory of a CUDA device that the test rows or a task's rows may take."""
 
 LOADED_SHARE = 1 / 2
 """Share of host memory that the features of caches may take."""
 COPIED_SHARE = 1 / 6
-"""Share of host memory that a copy of rows may take, where features are on disk."""
+"""Share of host memory that a copy of rows may take if features are on disk."""
 
 STEPS_AT_ONCE = 25
-"""Updates whose rows are gathered together where they are not on the device."""
+"""Updates whose rows are gathered together if they are not on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class HostMemory:
 
     size_bytes: int
     is_asked: bool
-    """Whether a user has said so; else it is what is free."""
+    """Whether the user has set it; otherwise it is the free memory."""
 
     @classmethod
     def of(cls, asked: int | None) -> HostMemory:
-        """Return what was asked for, or what is free.
+        """Return the memory asked for, or the free memory.
 
         Raises:
             ValueError: If it is not above 0.
@@ -60,7 +60,7 @@ class HostMemory:
 
     @property
     def copied_bytes(self) -> int:
-        """Most bytes of one copy of rows, where features are on disk."""
+        """Most bytes of one copy of rows if features are on disk."""
         return int(COPIED_SHARE * self.size_bytes)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def feature_bytes(split: CacheSplit) -> int:
 
 
 def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheSplit]:
-    """Return the splits that do not fit into memory, once the smaller ones are there.
+    """Return the splits that do not fit into memory, once the smaller ones are loaded.
 
     Raises:
         CacheError: If a shard of such a split is missing.

@@ -21,7 +21,7 @@ class Rows:
     """Rows of a linear head: logits = weight @ features + bias."""
 
     weight: Float[Any, "classes dim"]
-    """A NumPy or CuPy array, float64; a tensor where it is only passed on."""
+    """A NumPy or CuPy array, float64; a tensor if it is only passed on."""
     bias: Float[Any, " classes"]
     """An array of the same kind."""
 
@@ -42,7 +42,7 @@ class Rows:
         Args:
             class_names: One per row; None if the classes of the rows are unknown.
             fingerprint: Identifier of the backbone whose features they read; empty when unknown.
-            feature_map: What is between those features and the rows; None where there is nothing.
+            feature_map: The map from those features to the rows' inputs; None if there is none.
         """
         rows = self.on_host()
         weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)

@@ -44,7 +44,7 @@ DATA_DIGESTS = (
     *("manifest_digest", "val_manifest_digest"),
     *("features_digest", "val_features_digest", "groups_digest", "statistics_digest"),
 )
-"""What tells data apart next to the fingerprint of a side."""
+"""Fields that identify the data of a side, next to its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +59,11 @@ class RunData:
     heads: Mapping[str, Head] = field(default_factory=dict)
     """Heads by loss, if runs of that loss start from a different one: an aligned head."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What records say about the heads, by loss; "" for `head`."""
+    """Facts about the heads for records, by loss; "" for `head`."""
     command: Sequence[str] = ()
-    """What the user typed, for the records."""
+    """The command line of the user, for the records."""
     images: Images | None = None
-    """Where images and weights are, and where activations go; None for heads alone."""
+    """Places of images, weights and activations; None for heads alone."""
     sides: tuple[Side, Side] | None = None
     """The two data sets with their images."""
 
@@ -124,7 +124,7 @@ class RunData:
         return self.heads.get(loss, self.head)
 
     def facts_for(self, loss: str) -> dict[str, Any]:
-        """Return what a record says about the head that runs of `loss` start from."""
+        """Return the facts for a record about the head that runs of `loss` start from."""
         return dict(self.facts.get(loss if loss in self.heads else "", {}))
 
     @classmethod
@@ -145,7 +145,7 @@ class RunData:
 
     @property
     def descriptions(self) -> dict[str, dict[str, Any]]:
-        """What a record says about the data of each side."""
+        """The facts for a record about the data of each side."""
         return {"base": self.base.description, "new": self.new.description}
 
     @property
@@ -166,12 +166,12 @@ class RunData:
 
 
 def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -> dict[Study, Path]:
-    """Return the folder of each run in `out`: that of its record, or else that of its name.
+    """Return the folder of each run in `out`: the folder of its record, or else of its name.
 
     A run has another name next to runs of other seeds; it is the same run.
 
     Args:
-        studies: What the runs are asked to do, resolved.
+        studies: The settings of the runs, resolved.
         out: The folder of all records.
         overwrite: Whether records in these folders, of these runs or others, are to be replaced.
 
@@ -181,7 +181,7 @@ def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -
     """
     found: dict[str, Path] = {}
     for info in sorted(out.glob(f"*/{INFO}")):
-        with suppress(RecordError):  # a damaged one is refused where its name is needed
+        with suppress(RecordError):  # a damaged one is refused if its name is needed
             found[identity_of(settings_of(read_info(info.parent)))] = info.parent
     named = zip(studies, names_of(studies), strict=True)
     places = {study: found.get(study.identity, out / name) for study, name in named}
@@ -205,8 +205,8 @@ def left_of(
 
     Args:
         places: As `places_of` returns them.
-        data: What the runs read.
-        diagnosed: Whether records must hold diagnoses; those that they hold never disturb.
+        data: The data of the runs.
+        diagnosed: Whether records must hold diagnoses; further ones are accepted.
         overwrite: Whether existing records are to be replaced.
 
     Raises:
@@ -246,10 +246,10 @@ def check_data(
     with_head: bool = True,
     remedy: str = _REMEDY,
 ) -> None:
-    """Check that a record is of these data and, if asked, of their head.
+    """Check that a record was made with these data and, if asked, with their head.
 
     Raises:
-        RecordError: If one of them is another; `remedy` is what to do then.
+        RecordError: If one of them differs; `remedy` is the next step.
     """
     differing = []
     for side, mine in data.descriptions.items():
@@ -311,7 +311,7 @@ def train_heads(
     numbers of an uninterrupted call.
 
     Args:
-        data: What the runs read.
+        data: The data of the runs.
         studies: All runs of the call, resolved, without top blocks.
         left: Those to be recorded, each with its folder; None: all of them, and nothing is written.
         observer: Called with each event as it happens.
@@ -351,11 +351,11 @@ def train_top(
     The checkpoint of a run goes when its record is written.
 
     Args:
-        data: What the runs read, with images.
+        data: The data of the runs, with images.
         left: The runs, resolved, each with the folder of its record.
         watch: Returns the observer of the run that is recorded in a folder, and, for None, of the
             activations that are computed before.
-        checkpoint_of: Returns the file that a run goes on from; default: `FOLDER.checkpoint`.
+        checkpoint_of: Returns the file that a run resumes from; default: `FOLDER.checkpoint`.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
         overwrite: Whether existing records are replaced; None if no one can ask for it.
 
@@ -399,6 +399,6 @@ def _checkpoint_of(place: Path) -> Path:
 
 
 def _telling(study: Study) -> dict[str, Any]:
-    """Return the settings that tell a run from others."""
+    """Return the settings that distinguish a run from others."""
     left_out = {*PLACES, "probe"}
     return {k: value for k, value in study.reduced().values().items() if k not in left_out}

@@ -29,19 +29,19 @@ from clinit.words import did_you_mean
 
 
 class Imported(str):
-    """A function of the user, `package.module:function@digest`, the digest that of its source."""
+    """A function of the user, `package.module:function@digest`, with the digest of its source."""
 
     __slots__ = ()
 
     @classmethod
-    def of(cls, given: str | Callable[..., Any]) -> str:
+    def of(cls, given: str | Callable[..., Any], group: str = "clinit.starts") -> str:
         """Return the import path and digest of a function; any other word as it is.
 
         A path with a digest, as records hold it, is neither imported nor compared: see `load`.
 
         Args:
-            given: The function, its path `package.module:function`, or the name of an entry point
-                of the group `clinit.starts`.
+            given: The function, its path `package.module:function`, or the name of an entry point.
+            group: The group of such entry points.
 
         Raises:
             ExperimentError: If the function cannot be imported or called.
@@ -49,7 +49,7 @@ class Imported(str):
         if callable(given):
             given = f"{given.__module__}:{getattr(given, '__qualname__', type(given).__name__)}"
         if ":" not in given:
-            points = entry_points(group="clinit.starts", name=given)
+            points = entry_points(group=group, name=given)
             given = next((point.value for point in points), given)
         if ":" not in given or "@" in given:
             return cls(given) if ":" in given else given
@@ -74,7 +74,7 @@ class Imported(str):
             sys.path.append("")
         function: Any = None
         try:
-            # The file is compared before it runs; what was typed has the source of the function.
+            # The file is compared before it runs; the function comes from the source as typed.
             digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
             if not digest or wanted in ("", digest):
                 function = attrgetter(name)(import_module(module))
@@ -94,7 +94,7 @@ class Imported(str):
         if not callable(function):
             raise ExperimentError(
                 f"{self.path} is no function but {type(function).__name__}",
-                remedy="Give a function of (features, labels, head, statistics).",
+                remedy="Give a function: docs/extend.md shows what it is called with.",
             )
         return function, digest
 
@@ -113,7 +113,7 @@ def _digest(source: bytes) -> str:
 
 
 MOST = 10**12
-"""Largest integer where a field names none: more than anybody has or waits for."""
+"""Largest integer if a field names none: more than anybody has or waits for."""
 _WORDS = {
     bool: "true or false",
     int: "an integer",
@@ -127,7 +127,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a field means, and what it takes beyond its type."""
+    """The meaning of a field, and its values beyond its type."""
 
     help: str
     """Meaning and unit, as the command line prints it."""
@@ -136,21 +136,23 @@ class Setting:
     """The value must be larger than this."""
     most: int | float | None = None
     alias: str | None = None
-    """Name on the command line without leading dashes; default: that of the field."""
+    """Name on the command line without leading dashes; default: the name of the field."""
     otherwise: str | None = None
-    """The default in words, where None stands for one that depends on other settings."""
+    """The default in words, if None stands for one that depends on other settings."""
     file: bool = False
     """Whether the command line takes the name of a file that holds the value."""
     top_help: str | None = None
-    """The meaning where blocks of the backbone learn as well, if it is another."""
+    """The meaning if blocks of the backbone learn as well, if it is another."""
     top_otherwise: str | None = None
     """The default in words there, if it is another."""
     panel: str | None = None
-    """Heading that the help puts it under; default: that of its part."""
+    """Heading that the help puts it under; default: the heading of its part."""
+    group: str = ""
+    """Entry points by which packages offer functions for it."""
     of_heads: bool = False
-    """Whether it means something where the head learns alone, and there only."""
+    """Whether it means something only if the head learns alone."""
     name: str = ""
-    """Unique among all settings: with the name of the part in front where it is nested."""
+    """Unique among all settings: with the name of the part in front if it is nested."""
     path: tuple[str, ...] = ()
     """Attributes that lead to it."""
     default: Any = None
@@ -161,7 +163,7 @@ class Setting:
 
     @property
     def of_top(self) -> Setting:
-        """The setting as it is where blocks of the backbone learn as well."""
+        """The setting as it is if blocks of the backbone learn as well."""
         otherwise = self.top_otherwise or self.otherwise
         return replace(self, help=self.top_help or self.help, otherwise=otherwise)
 
@@ -204,7 +206,8 @@ class Setting:
     def taken(self, value: Any) -> Any:
         """Return a value as the field holds it: a list as a tuple, a whole number as a float."""
         if Imported in self.types and value not in self.words:
-            return Imported.of(value) if isinstance(value, str) or callable(value) else value
+            known = isinstance(value, str) or callable(value)
+            return Imported.of(value, self.group) if known else value
         if isinstance(value, list) and self.items:
             return tuple(float(each) if self.items is float else each for each in value)
         if isinstance(value, int) and not isinstance(value, bool) and float in self.types:
@@ -263,7 +266,7 @@ class Part:
 
 @cache
 def fields_of(*owners: type) -> Mapping[str, Setting]:
-    """Return the settings of dataclasses by name, those of nested ones included, in their order."""
+    """Return the settings of dataclasses by name, including nested ones, in their order."""
     found: dict[str, Setting] = {}
     for owner in owners:
         hints = get_type_hints(owner)

@@ -1,13 +1,13 @@
-"""One temperature for all logits of a model, so that its probabilities say how often it is right.
+"""One temperature for all logits of a model, so that its probabilities match its accuracy.
 
 A head trained to a small loss is surer than it is right. Dividing its logits z by one T > 0 changes
 no answer, and softmax(z / T) has the least mean negative log-likelihood of held-out rows at the T
-where, with b = 1 / T,
+at which, with b = 1 / T,
 
     d/db Ave[-log softmax(b z)_y] = Ave[sum_k softmax(b z)_k z_k - z_y] = 0.
 
 The likelihood is convex in b: there is one such T, or none (every row is labelled right: the larger
-b the better; or the logits tell nothing: b = 0). Where one is needed all the same, z_y gives way to
+b the better; or the logits are useless: b = 0). If one is needed all the same, z_y gives way to
 (1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows: labels that n right answers
 in n make likely, not certain. A class that the head rules out has no probability at any T: it and
 its rows are left out. Half of the held-out rows of each class fit T, the others measure it by the
@@ -37,12 +37,12 @@ from clinit.headtrain.rows import NEVER
 
 BINS = 15
 LEAST_ROWS = 100
-"""Held-out rows below which nothing is fitted: half of them would say little of one number, and
-less of an error over 15 bins."""
+"""Held-out rows below which nothing is fitted: half of them would determine one number poorly, and
+an error over 15 bins even less."""
 MOST_ROWS = 20_000
 """Held-out rows that are looked at: 220 MB of logits of 1,365 classes."""
 LEAST_LEAD = 1e-4
-"""Lead of the largest of the divided logits of a row over the next, in the row where it is largest:
+"""Lead of the largest divided logit of a row over the next one, in the row with the largest lead:
 below it all first answers are as likely as the second ones, and in float32 soon the same."""
 _MOST_STEPS = 100
 """Doublings of b on the way to a bracket."""
@@ -52,14 +52,14 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperature:
-    """What the logits of a head are divided by, and what that does to its probabilities."""
+    """The divisor of the logits of a head, and its effect on its probabilities."""
 
     value: Annotated[float, Meta(gt=0)]
     """T; above 1, the head as it was trained was too sure."""
     fitted_rows: Count
     """Held-out rows that T has the least negative log-likelihood of."""
     measured_rows: Count
-    """Other held-out rows, of which the errors are; 0 where nothing was measured."""
+    """Other held-out rows, which the errors were measured on; 0 if nothing was measured."""
     ece_before: Share | None = None
     """Expected calibration error of the head as it was trained, in [0, 1]."""
     ece_after: Share | None = None
@@ -84,7 +84,7 @@ class Temperature:
         return replace(head, weight=weight, bias=bias)
 
     def describe(self) -> str:
-        """Return what is known of the probabilities, in words."""
+        """Return the facts about the probabilities, in words."""
         text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out rows"
         if self.ece_before is None or self.ece_after is None:
             return f"{text} before the classes last changed"
@@ -114,7 +114,7 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
         rows: Features of images that it was not trained on; labels are rows of the head.
 
     Returns:
-        None where there are fewer than `LEAST_ROWS` rows of classes that the head can answer, or
+        None if there are fewer than `LEAST_ROWS` rows of classes that the head can answer, or
         there is no such temperature.
     """
     left = np.flatnonzero(~never_wins(head))
@@ -148,7 +148,7 @@ def fit_temperature(
     *,
     smoothed: bool = False,
 ) -> float | None:
-    """Return the temperature of the least mean negative log-likelihood, None where there is none.
+    """Return the temperature of the least mean negative log-likelihood, None if there is none.
 
     Args:
         logits: In float64; none of a class that is ruled out.
@@ -199,7 +199,7 @@ def calibration_error(
 
     Args:
         sure: The largest probability of each row.
-        right: Whether it is that of the true class.
+        right: Whether it belongs to the true class.
         bins: Number of bins of equal width.
     """
     place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)

@@ -244,3 +244,21 @@ def test_rows_of_later_blocks_keep_their_numbers(
         assert [each.row for each in found] == list(range(8))
         answers = [each.guesses[0].name == "bee" for each in found]
         assert answers == (rows[:, 1] > rows[:, 0]).tolist()
+
+
+def test_predictions_give_the_counts_and_the_mistakes_that_they_come_from(tiny_run: Path) -> None:
+    runs = clinit.load_runs(tiny_run)
+    record, found = runs.report.runs[0].record, runs.predictions
+    assert found.columns == ["run", "task", "row", "image", "predicted"]
+    wrong = found.filter(pl.col("row") != pl.col("predicted"))
+    assert record.mistakes is not None
+    keys = ["task", "row", "image"]
+    assert sorted(wrong.drop("run").rows()) == sorted(record.mistakes.rows())
+    assert found.select(keys).is_unique().all()
+    counts = found.group_by("task", "row").agg(
+        correct=(pl.col("row") == pl.col("predicted")).sum(), total=pl.len()
+    )
+    last = pl.col("iteration") == pl.col("iteration").max().over("task")
+    recorded = record.evaluations.filter(last, pl.col("total") > 0)
+    columns = ["task", "row", "correct", "total"]
+    assert sorted(counts.select(columns).rows()) == sorted(recorded.select(columns).rows())

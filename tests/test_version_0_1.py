@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import clinit
 from clinit.cli.main import app
+from clinit.errors import CacheError
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.read import open_cache, open_split
 from clinit.extract.cache.verify import verify
@@ -75,6 +77,16 @@ def test_a_cache_opens_and_is_as_it_was_written(side: str) -> None:
         assert int((answers == loaded.labels).sum()) == cache.split("train").summary.head.correct
 
 
+def test_a_damaged_shard_of_that_version_is_found(files: Path) -> None:
+    path = files / "caches" / "base" / "train" / "shard-00000.h5"
+    with h5py.File(path, "r+") as file:
+        file["features"][0, 0] += 1
+    (problem,) = (str(p) for part in verify(files / "caches" / "base") for p in part.problems)
+    assert str(path) in problem
+    with pytest.raises(CacheError, match=r"shard-00000\.h5 has changed since it was written"):
+        open_split(path.parent).load()
+
+
 def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -> None:
     rows = clinit.load_runs(files / "runs").report.rows()
     assert [row["init"] for row in rows] == ["random", "least-square"]
@@ -95,7 +107,7 @@ def test_a_run_repeated_today_has_the_numbers_that_it_had(files: Path) -> None:
         (line,) = (line for line in shown.output.splitlines() if "head weight: by" in line)
         assert float(line.split()[3]) < 1e-6
     else:
-        assert shown.output.startswith("The same bits: ")
+        assert shown.output.startswith("The same bits as ")
 
 
 def _settings(files: Path) -> str:
@@ -115,7 +127,7 @@ def test_a_sweep_goes_on_and_trains_no_recorded_run_again(files: Path) -> None:
         *("tasks=2", "iterations=6", "eval_every=3", "batch_size=8", "buffer=16", "seed=0"),
         *("init=random,zero", "device=cpu"),
     )
-    assert "1 recorded already; 1 to train" in shown
+    assert "1 already recorded; 1 to train" in shown
     assert (files / "sweep" / "random" / "run.json").read_bytes() == before
     assert json.loads((files / "sweep" / "sweep.json").read_text())["format"] == "clinit-sweep/2"
 

@@ -14,4 +14,3 @@ class FigureName(StrEnum):
     ACCURACY_MATRIX = "accuracy-matrix"
     CONFUSIONS = "confusions"
     COLLAPSE = "collapse"
-    COST = "cost"

@@ -1,16 +1,12 @@
-"""Accuracy on the classes of each task after each task: what is learnt and what is forgotten."""
+"""Accuracy on the classes of each task after each task: learning and forgetting."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from clinit.analysis.figures.line import Start, shortened, starts_of
-from clinit.analysis.metrics.accuracy import accuracy_before
+from clinit.analysis.figures.line import Start, starts_of
 from clinit.analysis.report.run import RunSummary
 
 if TYPE_CHECKING:
@@ -31,9 +27,7 @@ class Matrix:
     on: tuple[str, ...]
     """The columns: base classes, if they are tested, and classes of each task."""
     cells: tuple[tuple[float | None, ...], ...]
-    """A row after each task. None where a class has not come yet, or has no test image."""
-    before: float | None = None
-    """That of the base head on the base classes, before task 1; None where no record holds it."""
+    """A row after each task. None if a class has not come yet, or has no test image."""
 
 
 def matrix_of(start: Start) -> Matrix:
@@ -49,9 +43,8 @@ def matrix_of(start: Start) -> Matrix:
     means = {place: mean for place, values in found.items() if (mean := _mean(values)) is not None}
     columns = [0, *tasks] if any(on == 0 for _, on in means) else tasks
     cells = tuple(tuple(means.get((after, on)) for on in columns) for after in tasks)
-    before = _mean([accuracy_before(run.record, run.points) for run in start.runs])
     names = tuple(str(on or "base") for on in columns)
-    return Matrix(start.name, tuple(tasks), names, cells, before)
+    return Matrix(start.name, tuple(tasks), names, cells)
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
@@ -78,36 +71,6 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     return grid.figure
 
 
-def draw(runs: Sequence[RunSummary], width: int) -> Text:
-    """Return one table a start for the terminal; what does not fit the width stands below."""
-    matrices = [matrix_of(start) for start in starts_of(runs)]
-    lines: list[Text] = []
-    for matrix in matrices:
-        lines.append(Text(shortened(matrix.name, width), style="bold"))
-        fitting = max(1, (width - 13) // 6)
-        for begin in range(0, len(matrix.on), fitting):
-            rows = [("on classes of", [*matrix.on])]
-            if matrix.before is not None and begin == 0:
-                nothing = ["-"] * len(matrix.tasks)
-                rows.append(("before task 1", [_text(matrix.before, 1), *nothing]))
-            for after, cells in zip(matrix.tasks, matrix.cells, strict=True):
-                rows.append((f"after task {after}", [_text(value, 1) for value in cells]))
-            for name, texts in rows:
-                shown = "".join(f"{text:>6}" for text in texts[begin : begin + fitting])
-                lines.append(Text(f"{name:<13}{shown}"))
-        lines.append(Text())
-    words = (
-        f"Accuracy on {runs[0].measured_on} at the end of each task, among all classes seen so"
-        " far, %."
-    )
-    if any(matrix.before is not None for matrix in matrices):
-        words += " Before task 1: that of the base head."
-    if len(matrices) < len(runs):
-        words += " Means over seeds."
-    below = "\n".join(textwrap.wrap(words, max(1, width)))
-    return Text("\n").join([*lines, Text(below, style="dim")])
-
-
 def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImage:
     import numpy as np
 
@@ -130,9 +93,7 @@ def _panel(axes: Axes, matrix: Matrix, low: float, *, decimals: int) -> AxesImag
     return image
 
 
-def _text(value: float | None, decimals: int) -> str:
-    if value is None:
-        return "-"
+def _text(value: float, decimals: int) -> str:
     text = f"{value:.{decimals}f}"
     return "100" if text.startswith("100") else text
 

@@ -1,4 +1,4 @@
-"""Figures of bars: the worst confusions, and what a start costs."""
+"""The figure of the worst confusions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from clinit.analysis.figures import style
-from clinit.analysis.figures.line import Start, seed_of, shortened, starts_of
+from clinit.analysis.figures.line import seed_of, shortened, starts_of
 from clinit.analysis.metrics.classes import confusions, mistakes_of
-from clinit.analysis.metrics.cost import initialisation_seconds
 from clinit.analysis.report.run import RunSummary
-from clinit.errors import RecordError
 from clinit.words import visible
 
 TOP = 10
@@ -21,10 +19,10 @@ TOP = 10
 
 
 def worst_pairs(runs: Sequence[RunSummary]) -> dict[str, pl.DataFrame]:
-    """Return the worst pairs of each start, those of its first seed, by its name.
+    """Return the worst pairs of each start, from its first seed, by its name.
 
     Raises:
-        RecordError: If no record holds which image was labelled as what.
+        RecordError: If no record lists the mistakes.
     """
     starts = [start for start in starts_of(runs) if start.first.record.mistakes is not None]
     if not starts:
@@ -58,7 +56,7 @@ def confusions_figure(runs: Sequence[RunSummary]) -> Figure:
         axes.set_ylim(most - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * longest)
         axes.tick_params(labelbottom=number + grid.columns >= len(found))
-    grid.figure.supxlabel("Test images (share of those of the true class)", fontsize=style.NORMAL)
+    grid.figure.supxlabel("Test images (share of all of the true class)", fontsize=style.NORMAL)
     handles = [Patch(color=colours[is_new]) for is_new in (True, False)]
     grid.legend(["new class labelled as an old one", "old class as a new one"], handles, sample=1.2)
     return grid.figure
@@ -71,42 +69,3 @@ def class_words(name: str, task: int, width: int = 18) -> str:
     """Return a class and its task in at most `width` columns; only the name is shortened."""
     came = f" [{task or 'base'}]"
     return shortened(visible(name), max(1, width - len(came))) + came
-
-
-def cost_of(start: Start) -> tuple[float, float] | None:
-    """Return the seconds of initialisation and of the rest, means over seeds; None if unknown."""
-    infos = [run.record.info for run in start.runs]
-    pairs = [(initialisation_seconds(info["tasks"]), info.get("seconds")) for info in infos]
-    known = [(first, total) for first, total in pairs if first is not None and total is not None]
-    if not known:
-        return None
-    first, total = (sum(values) / len(known) for values in zip(*known, strict=True))
-    return first, max(0.0, total - first)
-
-
-def cost_figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return one bar a start, as wide as a column."""
-    costs = {start.name: cost for start in starts_of(runs) if (cost := cost_of(start)) is not None}
-    if not costs:
-        raise RecordError(
-            "no record says how many seconds its run and its initialisations took",
-            remedy="Run them again: `clinit rerun RUN --out FOLDER` records them.",
-        )
-    grid = style.Grid.of(1, 1, 0.75 + 0.2 * len(costs), above=0.0)
-    (axes,) = grid.axes
-    first, rest = ([*values] for values in zip(*costs.values(), strict=True))
-    totals = [sum(cost) for cost in costs.values()]
-    longest = max(totals) or 1.0
-    bars = [
-        axes.barh(range(len(costs)), first, 0.65, color=style.COLOURS[0]),
-        axes.barh(range(len(costs)), rest, 0.65, first, color="#c9d9e6"),
-    ]
-    for place, (start, total) in enumerate(zip(first, totals, strict=True)):
-        share = f"{100 * start / total if total > 0 else 0.0:.1f} %"
-        style.write(axes, total + 0.015 * longest, place, share, va="center")
-    style.name_bars(axes, [*costs], 26)
-    axes.set_xlim(0, 1.22 * longest)
-    grid.name_axes(0, x="Seconds per run")
-    words = ["initialisation (share in %)", "training and evaluation"]
-    grid.legend(words, bars, sample=1.2)
-    return grid.figure

@@ -1,10 +1,10 @@
 """Loss and accuracy on the new task over iterations, as a figure and for the terminal.
 
-The loss is that of the new rows in each batch, before each update: every step, so that no spike
-is lost. The accuracy is that of the evaluation points. All tasks share one axis of cumulative
+The loss is the loss of the new rows in each batch, before each update: every step, so that no
+spike is lost. The accuracy comes from the evaluation points. All tasks share one axis of cumulative
 iterations; a line ends at a task switch, because the values before and behind it belong to
 different tasks. The scale of the loss is linear unless that hides a start, see `log_floor`. Heads
-that are solved as a whole take no step: their loss is that of the evaluation.
+that are solved as a whole take no step: their loss comes from the evaluation.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ SIGNS = (
     ("#", "magenta+", "bright_magenta"),
     ("*", "cyan+", "bright_cyan"),
 )
-"""Of the starts that are told apart in the terminal, without colour too: character, colour of
+"""Looks of the starts in the terminal, distinct without colour too: character, colour of
 plotext, colour of rich."""
 HEIGHT = 17
 
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Where tasks end, on cumulative iterations."""
+    """The ends of the tasks, on cumulative iterations."""
 
     ends: tuple[int, ...]
     """Ascending; the last one is the end of the longest run."""
@@ -78,7 +78,7 @@ def ends_of(run: RunSummary) -> dict[int, int]:
 
 
 def switches(runs: Sequence[RunSummary]) -> Switches:
-    """Return where tasks end; runs without a step, or of fewer tasks, change nothing."""
+    """Return the ends of the tasks; runs without a step, or of fewer tasks, change nothing."""
     every = [tuple(ends_of(run).values()) for run in runs]
     longest = max(every, key=lambda ends: (ends[-1], len(ends)))
     if all(ends == longest[: len(ends)] or ends[-1] == 0 for ends in every):
@@ -90,7 +90,7 @@ def switches(runs: Sequence[RunSummary]) -> Switches:
 def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> list[Line]:
     """Return the lines of the tasks of a start on cumulative iterations.
 
-    Where it takes no step, its points stand where the tasks of the others begin.
+    If it takes no step, its points are drawn at the first iterations of the others' tasks.
     """
     ends = ends_of(start.first)
     follows = shared.ends if shared.are_shared and not any(ends.values()) else ends.values()
@@ -100,7 +100,7 @@ def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> lis
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """What both forms draw."""
+    """The lines that both forms draw."""
 
     shared: Switches
     losses: list[list[Line]]
@@ -112,7 +112,7 @@ class Curves:
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary], starts: Sequence[Start]) -> Curves:
-        """Return the curves of `starts`, tasks as those of all `runs`."""
+        """Return the curves of `starts`, with the tasks of all `runs`."""
         shared = switches(runs)
         losses = [cumulative(start, loss_lines(start), shared) for start in starts]
         floor = log_floor(losses)
@@ -131,16 +131,10 @@ class Curves:
         return 0, max(self.shared.ends[-1], 1)
 
 
-def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
-    """Return two panels side by side, in the text width of two columns.
-
-    Args:
-        runs: Whose curves are drawn.
-        columns: Into how many a line is thinned; None: as many as are seen.
-    """
+def figure(runs: Sequence[RunSummary]) -> Figure:
+    """Return two panels side by side, in the text width of two columns."""
     from clinit.analysis.figures import style
 
-    columns = columns or style.MOST_COLUMNS
     starts = starts_of(runs)
     looks, names = style.looks_of(starts), [start.name for start in starts]
     found = Curves.of(runs, starts)
@@ -151,10 +145,10 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
     left, right = grid.axes
     for lines, points, look in zip(found.losses, found.accuracies, looks, strict=True):
         for line in lines:
-            style.draw_line(left, line, look, found.span, marks=2, columns=columns)
+            style.draw_line(left, line, look, found.span, marks=2)
         marks = None if sum(len(line.at) for line in points) <= MOST_MARKED else 2
         for line in points:
-            style.draw_line(right, line, look, found.span, marks=marks, columns=columns)
+            style.draw_line(right, line, look, found.span, marks=marks)
     style.scale_losses(left, found.losses, found.floor)
     right.set_ylim(0, 100)
     grid.legend(names, style.line_handles(looks))
@@ -203,7 +197,7 @@ def _legend(names: Sequence[str], width: int) -> Text:
 def _plot(
     found: Curves, title: str, width: int, series: Sequence[Sequence[Line]], *, is_log: bool
 ) -> Text | None:
-    """Draw lines, those of each start with its character; None where no value is finite.
+    """Draw lines, each start with its character; None if no value is finite.
 
     A linear scale starts at 0.
     """

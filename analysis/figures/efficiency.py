@@ -1,7 +1,7 @@
 """How much sooner a start learns the first task than random rows do: both readings of the gain.
 
 The lines are the accuracies on the new classes. The levels are 95 % of random's best and random's
-best; `clinit.analysis.metrics.efficiency` defines what is read from them. Levels belong to single
+best; `clinit.analysis.metrics.efficiency` defines the values read off. Levels belong to single
 runs, so that one seed races: the first of each start.
 """
 

@@ -25,7 +25,6 @@ GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.ACCURACY_MATRIX: accuracy_matrix.figure,
     FigureName.CONFUSIONS: bars.confusions_figure,
     FigureName.COLLAPSE: tasks.collapse_figure,
-    FigureName.COST: bars.cost_figure,
 }
 """Each raises `RecordError` if the records lack what it shows."""
 
@@ -44,11 +43,11 @@ def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
 
 FORMATS = (".png", ".pdf", ".svg")
 _FURTHER_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans Hebrew")
-"""For the letters that the font of matplotlib lacks, where they are installed."""
+"""For the letters that the font of matplotlib lacks, if they are installed."""
 
 
 def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") -> None:
-    """Write a figure to `path`; its suffix says the format: png, pdf or svg.
+    """Write a figure to `path`; its suffix gives the format: png, pdf or svg.
 
     Raises:
         ValueError: If there is no figure of this name.
@@ -67,7 +66,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
         {"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False, "font.family": fonts}
     )
     with letters, warnings.catch_warnings():
-        # A letter that no font has is drawn as a box, which says as much.
+        # A letter that no font has is drawn as a box, so a warning would add nothing.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawn = figure_of(name, runs)
         content = io.BytesIO()  # the writer of PDF has an error of its own for a full disk
@@ -80,7 +79,7 @@ def save_figures(data: ByData, path: Path, names: Sequence[str]) -> list[str]:
     """Write figures, each of each data, to files named after `path`.
 
     Returns:
-        What was drawn into which file, and what the records lack the facts of.
+        The drawn figures with their files, and the figures that the records lack the facts of.
 
     Raises:
         RecordError: If none of them can be drawn.

@@ -18,14 +18,14 @@ from clinit.analysis.report.settings import labels
 from clinit.words import visible
 
 Real = int | float
-"""For functions that take whole numbers too: where types are checked, an int is no float."""
+"""For functions that take whole numbers too: if types are checked, an int is no float."""
 Values = Float[np.ndarray, " points"]
 Numbers = Sequence[Real] | np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """Points from left to right. A mean over seeds is not finite where that of one seed is not."""
+    """Points from left to right. A mean over seeds is not finite if one seed's value is not."""
 
     at: Values
     mean: Values
@@ -53,7 +53,7 @@ class Line:
         return Line(self.at + by, self.mean, self.low, self.high)
 
     def raised(self, floor: float | None) -> Line:
-        """Return the line with what is below `floor` raised to it; NaN stays."""
+        """Return the line with lower values raised to `floor`; NaN stays."""
         if floor is None:
             return self
         return Line(
@@ -72,7 +72,7 @@ class Line:
     def thinned(self, start: Real, stop: Real, columns: int) -> Line:
         """Return the least and the greatest point of each of `columns` between start and stop.
 
-        First and last point stay. The range of the seeds at a point that stays is that of its
+        First and last point stay. The range of the seeds at a point that stays covers its
         column, so that neither a spike of the mean nor one of a seed is lost.
         """
         if len(self.at) <= 2 * columns or stop <= start:
@@ -113,9 +113,9 @@ def lines_of(tables: Sequence[pl.DataFrame], name: str) -> dict[int, Line]:
 
 
 def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
-    """Return where a logarithmic scale of noisy lines begins; None where a linear one shows all.
+    """Return the lower end of a logarithmic scale of noisy lines; None if a linear one shows all.
 
-    Beside a peak of more than `LOG_RATIO` times its own a start would be flat. A logarithmic scale
+    Next to a peak of more than `LOG_RATIO` times its own a start would be flat. A logarithmic scale
     ends at a hundredth of the least peak: the valleys of the noise would take all of its height.
     """
     peaks = [max(finite_values([lines]), default=0.0) for lines in series]
@@ -124,7 +124,7 @@ def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
 
 
 def finite_values(series: Iterable[Iterable[Line]], *, bands: bool = True) -> list[float]:
-    """Return the finite values of lines, those of their bands included unless `bands` is false."""
+    """Return the finite values of lines, including their bands unless `bands` is false."""
     arrays = [
         values[np.isfinite(values)]
         for lines in series
@@ -181,7 +181,7 @@ class Start:
 
     @property
     def first(self) -> RunSummary:
-        """The run that stands for the start where only one seed can be drawn."""
+        """The run that represents the start if only one seed can be drawn."""
         return self.runs[0]
 
 
@@ -211,7 +211,7 @@ def seed_of(run: RunSummary) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """Return a name in at most `width` columns, with an ellipsis where something is left out."""
+    """Return a name in at most `width` columns, with an ellipsis if something is left out."""
     if cell_len(name) <= width:
         return name
     return chop_cells(name, max(1, width - 1))[0] + "…" if width > 1 else "…"[:width]

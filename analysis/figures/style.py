@@ -28,7 +28,7 @@ from clinit.analysis.figures.line import (
     tick_text,
 )
 
-# M. Okabe, K. Ito, "Color universal design", 2008: told apart with any colour vision; its
+# M. Okabe, K. Ito, "Color universal design", 2008: distinct with any colour vision; its
 # yellow is left out, which nobody can see on white paper.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 LINES = ("-", "--", "-.", ":")
@@ -40,7 +40,7 @@ SMALL, NORMAL = 7.0, 8.0
 """Sizes of letters in points."""
 DPI = 300
 MOST_COLUMNS = 900
-"""Most columns into which a line is thinned: those of a panel of 3 inches."""
+"""Most columns into which a line is thinned, for a panel of 3 inches."""
 _LETTERS_PER_INCH = 15.0
 
 
@@ -64,9 +64,9 @@ class Look:
 
 
 def looks_of(starts: Sequence[Start]) -> list[Look]:
-    """Return the look of each start: a colour of its own, or else that of its initialisation.
+    """Return the look of each start: a colour of its own, or else of its initialisation.
 
-    Starts of one initialisation have different strokes too, as far as these suffice.
+    Starts of one initialisation have different strokes too, while these suffice.
     """
     own = [start.first.init for start in starts]
     inits = list(dict.fromkeys(own))
@@ -117,7 +117,7 @@ class Grid:
             count: Number of panels.
             most: Panels next to one another.
             height: Of a row, in inches.
-            above: What stands beside the rows takes so many inches more.
+            above: Further inches, next to the rows.
             names: In the legend above the panels.
             width: Of the figure; None: a column if one panel is.
             shared: Axes that panels share.
@@ -215,21 +215,19 @@ def draw_line(
     span: tuple[Real, Real],
     *,
     marks: int | None = None,
-    columns: int = MOST_COLUMNS,
 ) -> None:
     """Draw a line with its band, thinned to what can be seen.
 
     Args:
         axes: The panel.
-        line: What is drawn.
+        line: The line.
         look: How.
         span: The ends of the horizontal axis.
         marks: About how many points have a marker; None: each.
-        columns: Into how many the line is thinned.
     """
     for piece in line.pieces():
-        seen = piece.thinned(*span, columns)
-        if piece.has_band:  # thinning alone makes a range, which is not that of seeds
+        seen = piece.thinned(*span, MOST_COLUMNS)
+        if piece.has_band:  # the range from thinning alone is not a range of seeds
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
             axes.fill_between(seen.at, seen.low, seen.high, **band)
         every = 1 if marks is None else max(1, -(-len(seen.at) // max(marks, 1)))
@@ -248,7 +246,7 @@ def draw_line(
 
 
 def scale_height(axes: Axes, values: Sequence[Real]) -> None:
-    """Set a logarithmic scale with plain round ticks where values span decades, else one from 0."""
+    """Set a logarithmic scale with plain round ticks if values span decades, else one from 0."""
     if spans_decades(values):
         _logarithmic(axes, min(values), max(values))
     elif min(values, default=0.0) >= 0:
@@ -272,7 +270,7 @@ def _logarithmic(axes: Axes, low: Real, high: Real) -> None:
 def mark_tasks(axes: Axes, ends: Sequence[Real], *, are_numbered: bool) -> None:
     """Shade every second task and write their numbers above the panel.
 
-    Where the tasks of the runs end at different places, these are lines without numbers.
+    If the tasks of the runs end at different places, these are lines without numbers.
     """
     thousands = ends[-1] >= 20_000
     axes.set_xlim(0, max(ends[-1], 1))

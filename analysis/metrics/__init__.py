@@ -1,1 +1,1 @@
-"""From the tables of a record to numbers: what each metric is, and where it comes from."""
+"""Metrics computed from the tables of a record: definitions and sources."""

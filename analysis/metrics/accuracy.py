@@ -5,14 +5,14 @@ accuracy here pools test images, in percent:
 
     acc_pre         classes of the base data set
     acc_new         classes of the current task
-    acc_old         base classes and those of earlier tasks
+    acc_old         base classes and classes of earlier tasks
     acc_all         all classes seen so far
     acc_pre_alone   base images, predicted among the base classes alone
     acc_in_task     images of all classes seen, each predicted within its own task
 
 The last two come from `correct_in_task` of the record. `acc_pre` competes with the new rows of the
-widened head, `acc_pre_alone` does not: their difference is what base images lose to new classes,
-apart from what they lose because old rows change. An accuracy is null where its classes have no
+widened head, `acc_pre_alone` does not: their difference is the accuracy lost to new classes,
+apart from accuracy lost because old rows change. An accuracy is null if its classes have no
 test image, or the record lacks the counts. Reported values are means over evaluation points
 ("average accuracy"), the point before the first step included.
 
@@ -94,7 +94,7 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
     """Return the mean drop of earlier tasks from their best to their final accuracy.
 
     Over the tasks learnt before the last one, the base classes left out (the record does
-    not know what they were before new classes came). None where there is no earlier task.
+    not know their accuracy before new classes came). None if there is no earlier task.
     """
     final_task = matrix["after_task"].max()
     if final_task is None:  # no test image
@@ -134,7 +134,7 @@ def at_end(points: pl.DataFrame) -> pl.DataFrame:
 
 
 def mean(values: pl.Series) -> float | None:
-    """Return the mean of the values that are there; None where there is none."""
+    """Return the mean of the values that exist; None if there is none."""
     average = values.cast(pl.Float64).mean()
     assert average is None or isinstance(average, float)
     return average
@@ -168,11 +168,11 @@ def _pooled(chosen: pl.Expr, name: str = "correct") -> pl.Expr:
 def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
     """Return the accuracy of the base head on the base classes, in percent.
 
-    None where the record does not hold it: no base class is tested, the record is of an earlier
+    None if the record does not hold it: no base class is tested, the record is of an earlier
     version, or the head is solved as a whole, the rows of base classes too.
 
     Args:
-        record: That of the run.
+        record: The run's record.
         points: Its evaluation points, with `acc_pre_alone`.
     """
     if "init" not in settings_of(record.info):
@@ -182,7 +182,7 @@ def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
 
 
 def backward_transfer(matrix: pl.DataFrame) -> float | None:
-    """Return the backward transfer of an accuracy matrix; None where there is no earlier task."""
+    """Return the backward transfer of an accuracy matrix; None if there is no earlier task."""
     after, on = pl.col("after_task"), pl.col("on_task")
     last = matrix["after_task"].max()
     if last is None:  # no test image
@@ -196,7 +196,7 @@ def backward_transfer(matrix: pl.DataFrame) -> float | None:
 def transfers(tasks: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
     """Return the linear probes of a run: after which task, of which task, and top-1 (percent).
 
-    Empty where nothing was probed: in runs of `clinit train-head`.
+    Empty if nothing was probed: in runs of `clinit train-head`.
     """
     return {
         task["task"]: (probe.get("task", task["task"] + 1), 100 * float(probe["top1"]))

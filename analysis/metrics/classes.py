@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from clinit.analysis.metrics.accuracy import at_end
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -54,6 +55,22 @@ def confusions(
     return chosen if top is None else chosen.head(top)
 
 
+def predictions(record: RunRecord) -> pl.DataFrame:
+    """Return what each test image is labelled as at the end of each task.
+
+    Columns: task, row (the head row of its class), image (its number within the class),
+    predicted (a head row).
+
+    Raises:
+        RecordError: If the record does not hold it.
+    """
+    keys, numbers = ["task", "row", "image"], pl.int_ranges("total").alias("image")
+    images = at_end(record.evaluations).select("task", "row", numbers).explode("image")
+    wrong = mistakes_of(record).cast({"image": pl.Int64})
+    known = images.drop_nulls("image").join(wrong, on=keys, how="left", maintain_order="left")
+    return known.with_columns(pl.col("predicted").fill_null(pl.col("row")))
+
+
 def mistakes_of(record: RunRecord) -> pl.DataFrame:
     """Return the wrongly labelled test images at the end of each task.
 
@@ -63,8 +80,8 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
     if record.mistakes is None:
         where = record.path or record.info["id"]
         raise RecordError(
-            f"the record {where} does not hold which image was labelled as what: it was written by"
+            f"the record {where} does not list the mistaken images: it was written by"
             " an earlier version",
-            remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record that has it.",
+            remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record with them.",
         )
     return record.mistakes

@@ -11,8 +11,8 @@ Sources: V. Papyan, X. Y. Han, D. L. Donoho, "Prevalence of neural collapse duri
 phase of deep learning training", PNAS 117(40), 2020; Z. Zhu et al., "A geometric analysis of
 neural collapse with unconstrained features", NeurIPS 2021; and the paper's Appendix.
 
-NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less where the
-features have a null direction (those of a LayerNorm do). A pseudo-inverse with a cut-off at
+NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less if the
+features have a null direction (as after a LayerNorm). A pseudo-inverse with a cut-off at
 rounding level keeps such directions, with eigenvalues of either sign, and can make NC1
 negative. NC2 and NC3 take W as it is, not centred.
 
@@ -32,16 +32,14 @@ With d = W - W_LS = (v, a), computed about the mean mu of h:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import beside, namespace, to_numpy, widen
+from clinit.headtrain.array import beside, namespace, to_numpy
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.moments import Block
 from clinit.headtrain.statistics.solve import least_squares_head
 
 RANK_TOLERANCE = 1e-4
@@ -57,7 +55,7 @@ class NeuralCollapse:
     """The four metrics over the classes that have rows; 0 is full collapse."""
 
     nc1: float
-    """NaN where all class means are the same; the others where the head is not finite,
+    """NaN if all class means are the same; the others if the head is not finite,
     or so large that its squares are not."""
     nc2: float
     nc3: float
@@ -120,33 +118,8 @@ def mean_directions(
     return basis[:, :rank], singular[:rank]
 
 
-def class_nc1(
-    statistics: ClassStatistics,
-    blocks: Iterable[Block],
-) -> Float[np.ndarray, " classes"]:
-    """Return NC1 by class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
-
-    `blocks` are pairs of features (rows, dim) and labels (rows,), each of its own length.
-    NaN for a class without rows, and for all where all class means are the same.
-    """
-    basis, singular = mean_directions(statistics)
-    if not singular.shape[0]:
-        return np.full(statistics.num_classes, np.nan)
-    xp = namespace(basis)
-    projection = basis / singular
-    means = statistics.class_means @ projection
-    sums = np.zeros(statistics.num_classes)
-    for features, labels in blocks:
-        of_class = xp.take(means, beside(means, labels), axis=0)
-        distances = xp.astype(widen(features), xp.float64) @ projection - of_class
-        squares = to_numpy(xp.sum(distances**2, axis=1))
-        sums += np.bincount(labels, squares, minlength=len(sums))
-    counts = statistics.totals
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
 def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
-    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN where one is not finite."""
+    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN if one is not finite."""
     xp, classes = namespace(gram), gram.shape[0]
     if not xp.all(xp.isfinite(gram)):
         return math.nan

@@ -1,4 +1,4 @@
-"""What learning the tasks costs: the spike of the training loss, and seconds of initialisation.
+"""The cost of learning the tasks: the spike of the training loss, and seconds of initialisation.
 
 New rows begin with a loss that training takes down again. With l(i) the loss of the batch before
 update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) of them:
@@ -16,8 +16,8 @@ the mean over its tasks, and none if one has none, so that means of different ru
 tasks. The definition is ours.
 
 The seconds of initialisation are the sum over tasks of `initialisation.seconds`: features,
-statistics, the choice of lambda, the solve and the calibration; not the reading of caches. What
-several heads that were trained side by side share is counted in full for each that needs it.
+statistics, the choice of lambda, the solve and the calibration; not the reading of caches. Work
+shared by heads that were trained side by side is counted in full for each that needs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import polars as pl
 from jaxtyping import Float
 
 SETTLED_SHARE = 10
-"""The last 1 / SETTLED_SHARE of the steps of a task say where its loss settles."""
+"""The last 1 / SETTLED_SHARE of the steps of a task give its settled loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Spike:
 
     @classmethod
     def mean(cls, spikes: Sequence[Spike | None]) -> Spike | None:
-        """Return the mean over tasks; None where one has no spike, or there is no task."""
+        """Return the mean over tasks; None if one has no spike, or there is no task."""
         known = [spike for spike in spikes if spike is not None]
         if not known or len(known) < len(spikes):
             return None

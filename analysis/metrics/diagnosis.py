@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import torch
 from jaxtyping import Float, Int
 
 from clinit.analysis.metrics.collapse import (
     Deviation,
     NeuralCollapse,
-    class_nc1,
     deviation,
     neural_collapse,
 )
 from clinit.errors import HeadError
 from clinit.extract.cache.head import Head, head_rows
 from clinit.extract.cache.read import CacheSplit
-from clinit.headtrain.array import beside, library, to_numpy, torch_stream
+from clinit.headtrain.array import beside, library, torch_stream
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block
 from clinit.headtrain.statistics.summed import Summed, blocks_of
@@ -35,7 +33,7 @@ MEANING = {
     "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
     "nc3": "W x class means to the same; 0: rows are class means",
     "nc4": "|b + W mean|; 0: no class is favoured at the mean",
-    "d_ls": "squared error above that of W_LS; grows with |W|^2",
+    "d_ls": "squared error in excess of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
 }
 
@@ -48,13 +46,10 @@ class Diagnosis:
     deviation: Deviation
     rows: int
     library: str
-    """What computed them: `numpy` or `cupy`."""
-    per_class: pl.DataFrame | None = None
-    """class, rows, nc1, cosine (of the head's row and the centred class mean), d_ls,
-    weight_norm, bias; None unless asked for."""
+    """The library that computed them: `numpy` or `cupy`."""
 
     def content(self) -> dict[str, Any]:
-        """Return the metrics by name, for JSON; null where one is not defined."""
+        """Return the metrics by name, for JSON; null if one is not defined."""
         collapse, found = self.collapse, self.deviation
         content: dict[str, Any] = {
             "nc1": collapse.nc1,
@@ -72,12 +67,10 @@ class Diagnosis:
             "rows": self.rows,
             "library": self.library,
         }
-        if self.per_class is not None:
-            content["per_class"] = self.per_class.to_dicts()
         return content
 
     def table(self) -> Table:
-        """Return the metrics as a rich table that says what each of them means."""
+        """Return the metrics as a rich table with the meaning of each."""
         from clinit.analysis.report.table import Column
         from clinit.analysis.report.table import Table as Layout
 
@@ -88,28 +81,10 @@ class Diagnosis:
             shown = "-" if value is None else f"{value:.4g}"
             lines.append([heading, shown, "" if floor is None else f"{floor:.3f}", meaning])
         numbers = (Column(heading, "number") for heading in ("value", "floor"))
-        columns = [Column("metric", "text"), *numbers, Column("what it says", "text")]
+        columns = [Column("metric", "text"), *numbers, Column("meaning", "text")]
         return Layout(columns, [lines]).rich(
             caption="Smaller is closer to collapse. floor: the least value that a head of this"
             " width can have.",
-            is_framed=True,
-        )
-
-    def class_table(self) -> Table:
-        """Return the classes as a rich table."""
-        from clinit.analysis.report.table import Column
-        from clinit.analysis.report.table import Table as Layout
-
-        assert self.per_class is not None
-        lines = [
-            [name, f"{rows:,}", *(f"{value:.4g}" for value in values)]
-            for name, rows, *values in self.per_class.iter_rows()
-        ]
-        headings = ("rows", "NC1", "cosine", "D_LS", "|w|", "bias")
-        columns = [Column("class", "text"), *(Column(each, "number") for each in headings)]
-        return Layout(columns, [lines]).rich(
-            caption="NC1: its mean over classes is NC1. cosine: of the head's row and class mean -"
-            " mean.\nD_LS: its sum is D_LS.",
             is_framed=True,
         )
 
@@ -138,19 +113,17 @@ def diagnose_split(
     head: Head,
     *,
     lam: float,
-    per_class: bool = False,
     device: torch.device | None = None,
 ) -> Diagnosis:
-    """Return the metrics of `head` on a split of a cache, in one pass (two for `per_class`).
+    """Return the metrics of `head` on a split of a cache, in one pass.
 
     Only classes that the head has a row for count.
 
     Args:
-        split: Read shard by shard, and copied to the device where there is one.
+        split: Read shard by shard, and copied to the device if there is one.
         head: Whose rows the classes of the split are matched with by name.
         lam: Ridge of the least squares in D_LS, >= 0.
-        per_class: Whether to measure each class too.
-        device: Where to compute: CUDA through CuPy, or the CPU (the default) through NumPy.
+        device: Device that computes: CUDA through CuPy, or the CPU (the default) through NumPy.
 
     Raises:
         HeadError: If the head has another width, or no class of the split.
@@ -166,27 +139,7 @@ def diagnose_split(
     with torch_stream(device):
         statistics = ClassStatistics.of_blocks(blocks(), totals, split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
-        found = diagnose(statistics, weight, bias, lam=lam)
-        if not per_class:
-            return found
-        nc1 = class_nc1(statistics, blocks())
-        centred = to_numpy(statistics.centred_class_means)
-    names = head.class_names or split.class_names
-    lengths = np.linalg.norm(head.weight, axis=1)
-    norms = lengths * np.linalg.norm(centred, axis=1)
-    dots = (head.weight * centred).sum(axis=1)
-    frame = pl.DataFrame(
-        {
-            "class": pl.Series(names, dtype=pl.String),
-            "rows": statistics.totals.astype(np.int64),
-            "nc1": nc1,
-            "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
-            "d_ls": found.deviation.per_class,
-            "weight_norm": lengths.astype(np.float64),
-            "bias": head.bias.astype(np.float64),
-        }
-    )
-    return replace(found, per_class=frame.filter(pl.col("rows") > 0))
+        return diagnose(statistics, weight, bias, lam=lam)
 
 
 def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:

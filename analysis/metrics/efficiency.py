@@ -5,7 +5,7 @@ For each task, with B the best new-task accuracy of the random run:
     gain = I_r / I_d,    I_d = iterations the run needs to reach 0.95 B
 
 The paper's appendix calls I_r "the number of iterations used by random initialization" and does
-not say to reach what. There are two readings here:
+not name the level to reach. There are two readings here:
 
     equal-level   I_r = iterations random itself needs to reach 0.95 B
     random-best   I_r = iterations random needs to reach B
@@ -41,11 +41,11 @@ SHARE = 0.95
 """The share of random's best accuracy that counts as having learnt the task."""
 
 INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
-"""What tells the runs of one comparison apart."""
+"""Settings in which the runs of one comparison may differ."""
 BUFFER_SETTINGS = frozenset(BUFFER)
-"""The same where training sees new rows alone: what is kept is for initialisation."""
+"""The same if training sees new rows alone: the buffer is for initialisation."""
 PLACE_SETTINGS = frozenset({"base", "new", "out", "workers", "threads", *PLACES})
-"""Where a run reads, writes and computes: not part of what is compared."""
+"""Places that a run reads, writes and computes at: not part of the comparison."""
 
 
 class NoLevel(Enum):
@@ -80,7 +80,7 @@ class TaskGain:
         return max(random, self.first) / max(self.reached, self.first)
 
     def is_bounded(self, reading: Reading) -> bool:
-        """Return whether the gain is at least its value: the run is there before its first step."""
+        """Return whether the gain is at least its value: the run reached it before training."""
         random = self.random_reached if reading == "equal-level" else self.random_best
         return self.reached is not None and self.reached < min(self.first, random)
 
@@ -155,7 +155,7 @@ def comparison_key(info: Mapping[str, Any]) -> str:
 
 
 def data_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what is known about base and new data, but for where they lie."""
+    """Return the facts about base and new data, without their paths."""
     sides: list[Mapping[str, Any]] = [info.get(side) or {} for side in ("base", "new")]
     return [{name: value for name, value in side.items() if name != "path"} for side in sides]
 

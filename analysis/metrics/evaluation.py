@@ -1,7 +1,7 @@
-"""What a model answers to images whose classes are known, alone and next to another model.
+"""A model's answers to images of known classes, alone and next to another model.
 
 Top-1 and top-5 are among all classes of the model. Images of classes that it does not have are no
-mistakes: they measure whether the energy of the logits tells them from the others (AUROC: the
+mistakes: they measure whether the energy of the logits separates them from the others (AUROC: the
 probability that an image of a known class scores higher than one of none).
 
 Two models on the same images differ by those that one alone gets right: g gained, l lost. If
@@ -50,7 +50,7 @@ class Evaluation:
     cannot be read has no answer. After a comparison also `other`, the answer of the other model,
     and `change`, one of `CHANGES`."""
     rejection: Rejection | None
-    """From which energy on an image counts as known; None if nothing says it."""
+    """The least energy of an image that counts as known; None without a threshold."""
 
     @property
     def known(self) -> pl.DataFrame:
@@ -88,7 +88,7 @@ class Evaluation:
 
     @property
     def auroc(self) -> float | None:
-        """How well the score tells images of known classes from others; None without one kind."""
+        """How well the score separates known classes from others; None without one kind."""
         known, strangers = self.known["score"], self.strangers["score"]
         if not (len(known) and len(strangers)):
             return None
@@ -175,7 +175,7 @@ class Evaluation:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """What is worst, by title: classes, pairs, and images that the other model gets right."""
+        """The worst, by title: classes, pairs, and images that the other model gets right."""
         taken = self.confused.select("class", pl.col("answer").alias("taken for"), "images")
         worst = self.classes.filter(pl.col("top1") < 100)
         found = {"Worst classes": worst, "Most confused": taken}
@@ -193,10 +193,10 @@ def evaluate(
     """Compare the answers of a model with the classes of images.
 
     Args:
-        facts: What the columns of the logits are.
+        facts: The classes of the columns of the logits.
         images: The name of the class of each image.
         batches: Logits, of `Predictor.batches` for these images in this order.
-        rejection: From which energy on an image counts as known.
+        rejection: The least energy of an image that counts as known.
     """
     row_of = {name: row for row, name in enumerate(facts.class_names)}
     divisor = 1.0 if facts.temperature is None else facts.temperature.value

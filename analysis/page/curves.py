@@ -1,8 +1,8 @@
 """Curves of the page, thinned so that spikes survive and the page stays small.
 
-A curve is cut at the task switches. Where it has more points than can be seen, the steps of a
+A curve is cut at the task switches. If it has more points than can be seen, the steps of a
 task are divided into spans of equal length, and the lowest and the highest value of each stay
-where they are; so do the first and the last value of the task. Iterations of points are kept once
+at their places; so do the first and the last value of the task. Iterations of points are kept once
 for all the curves that have the same ones, as differences.
 """
 
@@ -60,7 +60,7 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
 def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " kept"]:
     """Return the places of about `most` values: the lowest and the highest of each span.
 
-    The first and the last are among them, and so is a span's first where none is a number.
+    The first and the last are among them, and so is a span's first if none is a number.
     """
     if len(values) <= most:
         return np.arange(len(values))

@@ -1,7 +1,7 @@
-"""What the page shows, as plain values: made from the report alone, the same for the same runs.
+"""The page as plain values: made from the report alone, the same for the same runs.
 
-Every text is printable: what a browser would obey (an override of the writing direction, a line
-separator) is written out, as on a terminal.
+Every text is printable: characters that a browser would obey (an override of the writing direction,
+a line separator) are written out, as on a terminal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.metrics.efficiency import Reading
 from clinit.analysis.page.curves import curves
-from clinit.analysis.report.measures import duration
 from clinit.analysis.report.notes import conclusions
 from clinit.analysis.report.run import Row, RunSummary
 from clinit.analysis.report.settings import (
@@ -32,7 +31,7 @@ from clinit.analysis.report.settings import (
 )
 from clinit.analysis.report.table import NOTHING, Cell, Column
 from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
-from clinit.words import number_of, visible
+from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Settings whose name is no word."""
@@ -40,7 +39,7 @@ SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 
 
 def title(runs: Sequence[RunSummary]) -> str:
-    """Return the name of the page: the data sets that the runs share, and how many there are."""
+    """Return the name of the page: the data sets that the runs share, and their number."""
     names = [shown(runs[0], side) for side in runs[0].sides]
     shared = all(len({shown(run, side) for run in runs}) == 1 for side in ("base", "new"))
     count = number_of(len(runs), "run")
@@ -48,7 +47,7 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
-    """Return pairs of names and texts: the data, what varies, and all that is shared."""
+    """Return pairs of names and texts: the data, the varied settings, and the shared ones."""
     scales = {shown(run, "scale") for run in runs} - {NOTHING}
     names = Names.of(runs).differing
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
@@ -101,8 +100,8 @@ def page_data(
 
     Args:
         runs: In the order of the report.
-        notes: Those of the report.
-        reading: What the gain is compared by.
+        notes: The report's notes.
+        reading: Definition of the gain.
     """
     facts = facts_of(runs)
     facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
@@ -141,7 +140,7 @@ def page_data(
 
 
 def _printable(value: Any) -> Any:
-    """Return `value` with control characters written out, and None for what is no number."""
+    """Return `value` with control characters written out, and None for NaN and infinity."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, float):
@@ -181,10 +180,10 @@ def _json_text(value: object) -> str:
 
 
 def matrix(row: Row) -> dict[str, Any]:
-    """Return the matrix of a row of the report, and what is made from it.
+    """Return the matrix of a row of the report, and the values made from it.
 
-    `cells` has a line after each task, and a column on the classes of each place of `on`: those of
-    the base, if they are tested, and of each task.
+    `cells` has a line after each task, and a column on the classes of each place of `on`: base
+    classes, if they are tested, and the classes of each task.
     """
     lines, tasks = row["accuracy_matrix"], [task["task"] for task in row["tasks"]]
     on = ["base", *(f"task {task}" for task in tasks)]
@@ -244,7 +243,7 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 def _cell(cell: str | Text | Cell) -> list[Any]:
-    """Return what is printed, what it is sorted by, and whether it is the best."""
+    """Return the printed text, the value for sorting, and whether it is the best."""
     if isinstance(cell, Cell):
         return [cell.text(beside=True).plain, cell.value, cell.is_best]
     text = str(cell)
@@ -257,11 +256,11 @@ def _cell(cell: str | Text | Cell) -> list[Any]:
 DASHES: Mapping[str, tuple[int, ...]] = {"-": (), "--": (7, 3), "-.": (9, 3, 2, 3), ":": (2, 3)}
 """Lengths of strokes and gaps, in pixels, of the lines of the figures."""
 MOST_VALUES = 24
-"""A setting of more values has no switch: the curves could not be told apart either."""
+"""A setting of more values has no switch: the curves would look alike anyway."""
 
 
 def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Return the settings that tell runs apart, with their values: the seed last.
+    """Return the settings that differ between runs, with their values: the seed last.
 
     Runs are switched on and off by them.
     """

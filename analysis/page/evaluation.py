@@ -32,7 +32,7 @@ def evaluation_page(title: str, found: Evaluation, root: Path) -> str:
 
     Args:
         title: Its heading.
-        found: The answers of a model, perhaps next to those of another one.
+        found: The answers of a model, perhaps with another model's.
         root: The folder of the images.
     """
     shots: dict[str, Sequence[str]] = {}

@@ -1,1 +1,1 @@
-"""The paper's tables beside our runs: numbers, effects, and what differs."""
+"""The paper's tables next to our runs: numbers, effects, and differences."""

@@ -1,4 +1,4 @@
-"""The commands that make a table of the paper: which there are, what is done, what they take."""
+"""The commands that make a table of the paper: their list, their state, their settings."""
 
 from __future__ import annotations
 
@@ -18,31 +18,14 @@ from clinit.headtrain.study.study import Study, identity_of
 from clinit.words import number_of
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
-_BOTH = {"iterations,buffer": "12,240;24,1920"}
-_SMALLER = {"iterations,buffer": "12,240"}
-_TWO_SEEDS = {"seed": "0:2"}
-"""For tables that have several; the others keep their one."""
-_TOP = {"top_blocks": "1"}
-"""Half of the time."""
-_SCALED_TABLES: dict[str, dict[str, str]] = {
-    "first-task": {"buffer": "240", **_TWO_SEEDS},
-    "last-layer": {**_BOTH, **_TWO_SEEDS},
-    "top-layers": {**_BOTH, **_TOP},
-    "cl-methods": {**_SMALLER, **_TOP, "ewc_samples": "40"},
-    "resnet18": {**_BOTH, **_TWO_SEEDS},
-    "data-orders": {**_SMALLER, **_TOP, **_TWO_SEEDS},
-    "forward-transfer": {**_BOTH, **_TOP},
-    "cost": {"iterations,buffer": "24,1920", **_TOP},
-    "figures": {"buffer": "240", "iterations,stop_after": "25,{tasks};60,1"},
-}
-"""A fiftieth of the iterations and of EWC's images, a hundredth of the buffers, by table."""
+"""Of all tables; `Table.scaled` has the rest."""
 _OF_TRAINING = ("iterations", "batch_size", "eval_every")
 
 
 def overlay(
     table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
 ) -> list[str]:
-    """Return the words that overlay the grids of a recipe, those of the user last.
+    """Return the words that overlay the grids of a recipe, the user's words last.
 
     Args:
         table: A table of the paper.
@@ -52,7 +35,7 @@ def overlay(
     """
     if not table.runs:
         return []
-    words = {**_SCALED, **_SCALED_TABLES[table.name]} if scale_down else {}
+    words = {**_SCALED, **table.scaled} if scale_down else {}
     if seeds is not None:
         words["seed"] = f"0:{seeds}"
     for each in settings:
@@ -66,7 +49,7 @@ def overlay(
 
 
 def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
-    """Return words without some fields; what varied together with them still varies."""
+    """Return words without some fields; fields varied together with them still vary."""
     left: dict[str, str] = {}
     for key, value in words.items():
         names = key.split(",")
@@ -116,13 +99,13 @@ WHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where everything is read and written."""
+    """Places of everything read and written."""
 
     out: Path
     roots: Mapping[str, Path | None]
     """Folders of images by data set."""
     caches: tuple[Path, Path] | None
-    """Caches of the base and the new classes, where they are given."""
+    """Caches of the base and the new classes, if they are given."""
     weights: Path | None
     views: int
     """Views of each training image of ImageNet-1K, for the alignment."""
@@ -156,7 +139,7 @@ class Step:
     """Without `clinit`."""
     is_done: bool
     told: str = ""
-    """What is left of it, for people."""
+    """Remaining work, for people."""
 
 
 def steps(
@@ -166,12 +149,12 @@ def steps(
 
     Args:
         table: A table of the paper.
-        places: Where everything is.
+        places: Places of everything.
         overlay: Words that overlay the grids of the recipe.
         studies: The runs of the table.
 
     Raises:
-        ExperimentError: If the aligned head that is there is of another base head.
+        ExperimentError: If the existing aligned head belongs to another base head.
     """
     base, new = places.sides(table)
     if places.caches is None:
@@ -193,7 +176,7 @@ def steps(
         words += ("--weights", str(places.weights)) if places.weights else ()
     words += ("--out", str(places.runs(table)))
     done = len(recorded(places.runs(table), studies))
-    # Never done: where all is recorded it trains nothing, and refuses records of other data.
+    # Never done: if all is recorded it trains nothing, and refuses records of other data.
     yield Step(words, False, f"{number_of(len(studies), 'run')}, {done:,} recorded")
 
 
@@ -227,7 +210,7 @@ def check_images(steps: Sequence[Step], places: Places) -> None:
     """Check that the images are known of all that has to be extracted.
 
     Raises:
-        ExperimentError: If they are not; it says where they are to be had.
+        ExperimentError: If they are not; it names the options that take them.
     """
     asked = {step.words[2] for step in steps if step.words[:2] == ("extract", "--dataset")}
     wanted = [data for data in SIDES if places.roots[data] is None and data in asked]
@@ -242,10 +225,10 @@ def check_images(steps: Sequence[Step], places: Places) -> None:
 
 
 def _is_aligned(head: Path, base: Path) -> bool:
-    """Return whether the aligned head is there.
+    """Return whether the aligned head exists.
 
     Raises:
-        ExperimentError: If it was aligned from another head than that of the base cache.
+        ExperimentError: If it was aligned from another head than the one in the base cache.
     """
     if not head.is_file():
         return False
@@ -253,7 +236,7 @@ def _is_aligned(head: Path, base: Path) -> bool:
     own = open_cache(base).head
     if own is None or facts.get("started_from") not in (None, head_digest(own)):
         raise ExperimentError(
-            f"{head} was aligned from another head than that of {base}",
+            f"{head} was aligned from another head than the one in {base}",
             remedy="Choose another --out for these caches, or remove that file.",
         )
     return True

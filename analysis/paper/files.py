@@ -1,4 +1,4 @@
-"""A reproduced table as files: JSON and CSV for programs, Markdown and LaTeX; and figures."""
+"""A reproduced table as files: JSON and CSV for programs, Markdown for people; and figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import polars as pl
 from clinit.analysis.paper.commands import Places
 from clinit.analysis.paper.reproduction import Effect, Line, Reproduction, recorded_runs
 from clinit.analysis.paper.tables import Table, table_named
-from clinit.analysis.paper.text import as_latex, as_markdown
+from clinit.analysis.paper.text import as_markdown
 from clinit.analysis.report.report import report_of
 from clinit.files.commit import commit_file
 from clinit.headtrain.record.format import finite
@@ -22,7 +22,7 @@ from clinit.headtrain.study.study import Study
 
 
 def as_json(found: Reproduction) -> str:
-    """Return everything by name; null where there is no value."""
+    """Return everything by name; null if there is no value."""
     content = {
         "name": found.table.name,
         "table": found.table.number,
@@ -47,7 +47,6 @@ FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
     "json": as_json,
     "csv": as_csv,
     "md": as_markdown,
-    "tex": as_latex,
 }
 """By the ending of the file."""
 PICTURES = ("png", "pdf", "svg")

@@ -24,7 +24,7 @@ Values = dict[int, float]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """What tells the lines of a table of the paper apart."""
+    """Settings that identify a line of a table of the paper."""
 
     method: str
     loss: str
@@ -34,7 +34,7 @@ class Place:
 
     @property
     def group(self) -> tuple[str, str, int, int | None]:
-        """What the lines that are compared share."""
+        """The settings shared by lines that are compared."""
         return self.method, self.loss, self.iterations, self.buffer
 
 
@@ -44,7 +44,7 @@ class Printed:
 
     value: float
     deviation: float | None
-    """Standard deviation over data orders, where the paper prints one."""
+    """Standard deviation over data orders, if the paper prints one."""
 
 
 Cells = dict[Place, dict[str, Printed]]
@@ -77,8 +77,8 @@ def runs_by_place(
 ) -> dict[Place, list[RunSummary]]:
     """Return the runs of each place of a table, by seed.
 
-    A budget of ours stands for the one of the paper that it equals. Where none does and there are
-    as many of both, ours stand for the paper's in their order, the smaller one first: that is a
+    A budget of ours represents the equal one of the paper. If none is equal and there are
+    as many of both, ours represent the paper's in their order, the smaller one first: that is a
     reduced setting. Any other is not in the paper, and its runs have places of their own.
     """
     found: dict[Place, list[RunSummary]] = {place: [] for place in places}
@@ -102,13 +102,13 @@ def runs_by_place(
 def values_of(
     rows: Sequence[Row], metric: str, *, at_start: bool, random: Sequence[Row] = ()
 ) -> Values:
-    """Return a metric of the paper for runs of one place, by seed; empty where there is none.
+    """Return a metric of the paper for runs of one place, by seed; empty if there is none.
 
     Args:
-        rows: Those of the runs, which differ in their seed.
+        rows: Rows of the report of the runs, which differ in their seed.
         metric: Its name among the paper's numbers.
         at_start: Whether the table is of the first task before any training.
-        random: The same of runs with random rows, for what is relative to these.
+        random: The same of runs with random rows, for relative metrics.
     """
     whole = {row["seed"]: row["seconds"] for row in random}
     found = {}

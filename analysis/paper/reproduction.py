@@ -45,16 +45,16 @@ class Effect:
     """The difference of two starts in one metric, in points."""
 
     place: Place
-    """That of the better start."""
+    """Place of the better start."""
     metric: str
     better: str
     """The start whose value the other's is subtracted from."""
     other: str
     paper: float | None
     mean: float | None
-    """None where one of the two has no value."""
+    """None if one of the two has no value."""
     half_width: float | None
-    """Half of the 95 % interval; None where there is none."""
+    """Half of the 95 % interval; None if there is none."""
     over: Literal["seeds", "images", ""]
     number: int
     """Number of seeds, or of test images."""
@@ -65,7 +65,7 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the sign is that of the paper, if the adjusted test finds one."""
+        """Whether the sign matches the paper, if the adjusted test finds one."""
         if not self.paper or self.mean is None or self.adjusted is None:
             return "-"
         if self.adjusted >= 0.05:
@@ -105,7 +105,7 @@ def over_images(
 ) -> tuple[float, float, int, float] | None:
     """Return difference in points, half width, number of images and p of an exact test.
 
-    None where the records do not list mistakes, or the metric is none of acc_new and acc_all.
+    None if the records do not list mistakes, or the metric is none of acc_new and acc_all.
     """
     mine, theirs = (_right(run, metric) for run in (better, other))
     if mine is None or theirs is None or len(mine) != len(theirs) or not len(mine):
@@ -174,7 +174,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """A table of the paper beside ours."""
+    """A table of the paper next to ours."""
 
     table: Table
     lines: tuple[Line, ...]
@@ -240,7 +240,7 @@ def reproduction(
 
 
 def _cells(table: Table) -> Cells:
-    """Return the paper's numbers; those of a head stand beside all its starts."""
+    """Return the paper's numbers; numbers of a head are repeated for all its starts."""
     cells = paper_cells(table.source)
     if table.name == "cost":
         for place, printed in cells.items():
@@ -248,7 +248,7 @@ def _cells(table: Table) -> Cells:
                 random = cells[Place(*place.group, "random")]["minutes_total"].value
                 printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
     if table.name in ("first-task", "neural-collapse"):
-        # Table 1 prints A_pre and D_LS of the pretrained heads beside class means.
+        # Table 1 prints A_pre and D_LS of the pretrained heads for class means only.
         heads: dict[str, dict[str, Printed]] = {
             place.loss: {name: each for name, each in printed.items() if name in _OF_A_HEAD}
             for place, printed in paper_cells("first_task").items()
@@ -322,13 +322,13 @@ def _effects(
 
 
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
-    """Return the recorded runs of studies; empty where there is none."""
+    """Return the recorded runs of studies; empty if there is none."""
     found = recorded(where.runs(table), studies) if table.runs else []
     return load_report(found).runs if found else ()
 
 
 def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reproduction:
-    """Put runs into the places of a table, and measure the heads where it has such numbers."""
+    """Put runs into the places of a table, and measure the heads if it has such numbers."""
     base = open_cache(where.sides(table)[0])
     split, collapse = base.split("train"), None
     if set(OF_HEAD) & set(table.metrics):

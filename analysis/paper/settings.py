@@ -1,4 +1,4 @@
-"""The settings of the paper next to those of the runs, as far as their records tell."""
+"""The settings of the paper next to the recorded settings of the runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_5
 _TRAIN_IMAGES = 1_281_167
 _ALIGNMENT = {"epochs": 50, "views": 50, "batch_size": 512, "lr": 1e-3, "weight_decay": 0.05}
 _OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
-"""What tells the lines of a table apart, or changes no number."""
+"""Settings that identify the lines of a table, or change no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
 _FACTOR = "alpha / rank"
 
@@ -28,14 +28,14 @@ class Setting:
 
     name: str
     paper: str
-    """Empty where the paper does not give it."""
+    """Empty if the paper does not give it."""
     here: str
     differs: bool
     """Whether the runs have what the paper excludes."""
 
     @classmethod
     def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
-        """Compare values: the paper's, none where it gives none, and ours."""
+        """Compare values: the paper's, none if it gives none, and ours."""
         theirs, ours = ({*map(_words, each)} for each in (paper, here))
         by_size = partial(sorted, key=lambda word: (len(word), word))
         differs = bool(theirs) and not ours <= theirs
@@ -165,31 +165,13 @@ def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
 
 
 def _of_protocol(table: Table, runs: Sequence[RunSummary]) -> Iterator[Setting]:
-    """Yield what no setting of a study changes."""
-    info = runs[0].record.info
+    """Yield what no setting of a single study holds."""
     seeds = len({run.config["seed"] for run in runs})
     printed = 5 if table.name == "data-orders" else 1
     yield Setting("seeds", str(printed), str(seeds), seeds < printed)
-    if table.name == "first-task":
-        yield Setting("A_pre", "", "among base classes", False)
-        return
-    yield Setting("augmentation", "none", "none", False)
-    yield Setting("optimizer", "AdamW", "AdamW", False)
-    yield Setting("state of the optimizer", "", "fresh in each task", False)
-    yield Setting("averages", "", "over all evaluation points", False)
-    sample = info.get("loss_sample_rows", 2048)
-    yield Setting("L_new", "", f"over {sample:,} training rows of the task", False)
-    if "gain" in table.metrics:
-        yield Setting("gain", "two readings", "equal levels", False)
-    if table.is_top:
-        yield Setting("schedule", "fixed, one cycle", "one cycle per task", False)
-        yield Setting("weight-decay of blocks", "", "of matrices, not of norms and biases", False)
-        if any(run.config.get("a_init") for run in runs):
-            yield Setting("variance of A", "", "1 / (3 fan-in)", False)
-    if any(run.config.get("derpp_teacher") == "stored" for run in runs):
-        yield Setting("old rows", "", "two draws of half a batch in each step", False)
     if table.name == "cost":
-        yield Setting("minutes", "on an RTX A5000", f"on {info.get('device')}", False)
+        device = runs[0].record.info.get("device")
+        yield Setting("minutes", "on an RTX A5000", f"on {device}", False)
 
 
 def _words(value: Any) -> str:

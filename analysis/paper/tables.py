@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 import msgspec
@@ -22,8 +23,8 @@ class Table:
     title: str
     recipe: str
     metrics: tuple[str, ...]
-    """What it prints, from left to right. `acc_pre_alone` is A_pre among the base classes alone:
-    the paper does not say which of the two it prints."""
+    """Its metrics, from left to right. `acc_pre_alone` is A_pre among the base classes alone:
+    the paper does not specify which of the two it prints."""
     number: int | None = None
     """In the paper; None for numbers of its text."""
     effects: tuple[str, ...] = ("acc_new", "acc_all")
@@ -34,8 +35,11 @@ class Table:
     """Whether blocks of the backbone learn as well."""
     is_aligned: bool = False
     """Whether there is a head aligned with squared error."""
+    scaled: Mapping[str, str] = field(default_factory=dict)
+    """Words of the reduced setting: a fiftieth of the iterations and of EWC's images, a hundredth
+    of the buffers."""
     slips: tuple[str, ...] = ()
-    """Where the paper contradicts itself."""
+    """Contradictions within the paper."""
 
     @property
     def source(self) -> str:

@@ -1,4 +1,4 @@
-"""A reproduced table for people: in the terminal, as Markdown and as LaTeX."""
+"""A reproduced table for people: in the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEANINGS = {
     "loss_new": "L_new: loss on training images of the current task",
     "acc_pre": "A_pre: accuracy (%) on base classes",
     "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
-    "acc_new": "A_new: on those of the current task",
+    "acc_new": "A_new: on classes of the current task",
     "acc_old": "A_old: on all before it",
     "acc_all": "A_all: on all seen",
     "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
@@ -51,11 +51,12 @@ MEANINGS = {
 }
 _VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
+_SLIPS = "Contradictions within the paper"
 _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 
 def terminal(found: Reproduction) -> RenderableType:
-    """Return the table, the effects and what differs from the paper."""
+    """Return the table, the effects and the differences from the paper."""
     parts: list[RenderableType] = [Text(f"\n{_heading(found)}", style="bold")]
     if found.is_reduced:
         parts.append(Text(_REDUCED, style="yellow"))
@@ -68,11 +69,12 @@ def terminal(found: Reproduction) -> RenderableType:
         others = " The other pairs of starts are in the files."
         parts.append(Text(_effect_caption(found) + others, style="dim"))
     if differing := [each for each in found.settings if each.differs]:
-        parts += [Text("\nWhat differs from the paper here", style="bold")]
+        parts += [Text("\nDifferences from the paper", style="bold")]
         parts.append(_settings_table(differing).rich())
-    for heading, sentences in _lists(found).items():
-        parts.append(Text(f"\n{heading}", style="bold"))
-        parts += [Text(f"{count}. {each}") for count, each in enumerate(sentences, start=1)]
+    if found.table.slips:
+        parts.append(Text(f"\n{_SLIPS}", style="bold"))
+        parts += [Text(f"* {each}") for each in found.table.slips]
+    parts.append(Text(f"\n{_open(found)}"))
     return Group(*parts)
 
 
@@ -88,30 +90,19 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(escaped(_effect_caption(found)))
     known = [each for each in found.settings if each.paper]
     for title, settings in (
-        ("What differs from the paper here", [each for each in known if each.differs]),
+        ("Differences from the paper", [each for each in known if each.differs]),
         ("As in the paper", [each for each in known if not each.differs]),
     ):
         if settings:
             parts += [f"**{title}**", _settings_table(settings).markdown()]
-    for title, sentences in _lists(found).items():
-        listed = [f"{count}. {escaped(each)}" for count, each in enumerate(sentences, start=1)]
-        parts.append("\n".join([f"**{title}**", "", *listed]))
-    return "\n\n".join(parts) + "\n"
+    if found.table.slips:
+        slips = [f"* {escaped(each)}" for each in found.table.slips]
+        parts.append("\n".join([f"**{_SLIPS}**", "", *slips]))
+    return "\n\n".join([*parts, _open(found)]) + "\n"
 
 
-def as_latex(found: Reproduction) -> str:
-    """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
-    tables = [_numbers(found, group) for group in found.groups]
-    reduced = " (reduced)" if found.is_reduced else ""
-    return Table(
-        tables[0].columns,
-        [table.lines for table in tables],
-        titles=[_title(found, group) + reduced for group in found.groups],
-    ).latex(
-        *([_REDUCED] if found.is_reduced else []),
-        _caption(found),
-        *(f"{each.name}: {_here(each)}" for each in found.settings if each.differs),
-    )
+def _open(found: Reproduction) -> str:
+    return f"Open points of the paper: clinit recipe show {found.table.recipe}"
 
 
 def _heading(found: Reproduction) -> str:
@@ -206,7 +197,7 @@ def _main_effects(found: Reproduction) -> Table:
 
 
 def _evidence(effect: Effect, p_value: str) -> list[str]:
-    """Return the paper's effect, ours with its interval, what it is over and the verdict."""
+    """Return the paper's effect, ours with its interval, its basis and the verdict."""
     width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
     unit = "image" if effect.over == "images" else "seed"
     over = number_of(effect.number, unit) + p_value if effect.number else "-"
@@ -223,18 +214,6 @@ def _settings_table(settings: Sequence[Setting]) -> Table:
     return Table(columns, [[[each.name, each.paper, each.here] for each in settings]])
 
 
-def _lists(found: Reproduction) -> dict[str, list[str]]:
-    """Return the sentences below the tables, by their heading; those without any are left out."""
-    unclear = [f"{each.name}: {each.here}" for each in found.settings if not each.paper]
-    if unclear:
-        unclear.append(f"Why: clinit recipe show {found.table.recipe}")
-    lists = {
-        "What the paper leaves open, and how it is here": unclear,
-        "Where the paper slips": list(found.table.slips),
-    }
-    return {heading: sentences for heading, sentences in lists.items() if sentences}
-
-
 def _short_title(place: Place) -> str:
     words = [METHODS.get(place.method, SHORT[place.loss])]
     return ", ".join([*words, f"{place.iterations:,}"] if place.iterations else words)
@@ -242,14 +221,6 @@ def _short_title(place: Place) -> str:
 
 def _signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}"
-
-
-def _here(setting: Setting) -> str:
-    """Return a setting of the runs, with the paper's where it has one."""
-    if not setting.paper:
-        return setting.here
-    is_same = setting.here == setting.paper
-    return setting.here + (", as in the paper" if is_same else f" (paper: {setting.paper})")
 
 
 def _caption(found: Reproduction) -> str:

@@ -6,25 +6,24 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["table", "json", "csv", "markdown", "latex"]
+Format = Literal["table", "json", "csv", "markdown"]
 GainReading = Literal["equal-level", "random-best"]
 """The accuracy that the random run has to reach for the efficiency gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is shown of a report."""
+    """Parts of a report to show."""
 
     format: Format = "table"
-    """JSON and CSV have an entry for each run, Markdown and LaTeX a table for each data."""
+    """JSON and CSV have an entry for each run, Markdown a table for each data."""
     per_task: bool = False
     by_seed: bool = False
     """Whether each run has a line below the means over seeds."""
     means: bool = False
     """Whether there are means over seeds, even of one, instead of runs."""
     metrics: bool = False
-    """Whether there is a table of further metrics; in Markdown and LaTeX it is the only one."""
-    matrix: bool = False
+    """Whether there is a table of further metrics; in Markdown it is the only one."""
     curves: bool = True
     gain: GainReading = "equal-level"
     """JSON and CSV hold both readings."""

@@ -1,4 +1,4 @@
-"""The measures of a run that tables show: where they are in a row, their heading and meaning."""
+"""The measures of a run that tables show: their place in a row, their heading and meaning."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.report.table import Better, Column
+from clinit.words import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +43,11 @@ class Measure:
 
 
 def number(value: float, digits: int) -> str:
-    """Return a number with `digits` after the point, with fewer where it is large."""
+    """Return a number with `digits` after the point, with fewer if it is large."""
     if abs(value) >= 1e6:
         return f"{value:.3g}"
     rounded = round(value, 0 if abs(value) >= 1000 else digits) + 0.0  # no -0.00
     return f"{rounded:,.0f}" if abs(value) >= 1000 else f"{rounded:.{digits}f}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
-    if seconds < 1:
-        return f"{seconds:.2f}s"
-    if seconds < 99.95:
-        return f"{seconds:.1f}s"
-    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"
 
 
 LAST = Measure("last_accuracy", "A_last", "%", "high", 2, "A_all at the end of the last task")
@@ -92,7 +84,7 @@ def gain_measure(reading: Reading) -> Measure:
 
 
 def ranked_measures(reading: Reading) -> list[Measure]:
-    """Return what the ranking shows; `MOST_NEEDED` says what is left out if it does not fit."""
+    """Return the measures of the ranking; `MOST_NEEDED` has the order in which they are dropped."""
     ends = (LAST, INCREMENTAL, FORGETTING, START, NEW, OLD, PRE, LOSS)
     return [ALL, *ends, gain_measure(reading)]
 
@@ -117,7 +109,7 @@ MOST_NEEDED = (
     *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
     *("forgetting", "average_incremental_accuracy"),
 )
-"""What the default tables hold: if there is no room, the last gives way first."""
+"""Columns of the default tables: if there is no room, the last is dropped first."""
 
 FURTHER_MEASURES = (
     Measure(
@@ -147,7 +139,7 @@ FURTHER_MEASURES = (
         meaning="base images predicted among the base classes alone",
     ),
 )
-"""What the table of further metrics shows, the most asked for first."""
+"""Columns of the table of further metrics, the most asked for first."""
 
 MEANS = dict.fromkeys(
     (
@@ -157,11 +149,11 @@ MEANS = dict.fromkeys(
         "forward_transfer",
     )
 )
-"""What is averaged over seeds, by its name in the rows of the report."""
+"""Measures that are averaged over seeds, by their names in the rows of the report."""
 
 
 def meanings(measures: Sequence[Measure]) -> str:
-    """Return what measures mean, for a caption; what several have in common once."""
+    """Return the meanings of measures for a caption; a meaning shared by several appears once."""
     found: dict[str, list[str]] = {}
     for each in measures:
         if each.meaning:

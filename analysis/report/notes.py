@@ -1,4 +1,4 @@
-"""What a reader of a report has to know before relying on its numbers, and its conclusion."""
+"""Notes that a reader of a report needs before relying on its numbers, and its conclusion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clinit.words import listed, number_of
 FAR = 5.0
 """Percentage points that accuracy on base classes may rise without a note."""
 MOST_STARTS = 3
-"""Starts beside random that a conclusion names, the best A_all first."""
+"""Starts other than random that a conclusion names, the best A_all first."""
 
 
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
@@ -50,18 +50,6 @@ def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
             tasks = [str(task) for task, other in left_out if other is reason]
             word = "task" if len(tasks) == 1 else "tasks"
             yield f"No gain over {name} in {word} {', '.join(tasks)}: {reason.value}."
-    compared = [(run, task) for _, run, gain in gains if gain for task in gain.tasks]
-    first = max((task.first for _, task in compared), default=1)
-    coarse = any(
-        task.is_bounded("equal-level")
-        or (run.init == "random" and task.random_reached <= task.first)
-        for run, task in compared
-    )
-    if coarse and first > 1:
-        yield (
-            f"Gains are no finer than the evaluations: a smaller `--eval-every` than {first} shows"
-            " more."
-        )
 
 
 def rises(runs: Sequence[RunSummary]) -> Iterator[str]:

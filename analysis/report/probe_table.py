@@ -53,7 +53,7 @@ def _cell(found: Probe, point: GridPoint) -> str:
 
 
 def accuracy_lines(found: Probe) -> list[str]:
-    """Return the accuracy of the probe, with what was chosen and the time it took."""
+    """Return the accuracy of the probe, with the chosen values and the time it took."""
     chosen = ", ".join(f"{NAMES[name]} {value:g}" for name, value in found.chosen.items())
     if found.val is None:
         top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"

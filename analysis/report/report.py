@@ -14,6 +14,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from clinit.analysis.metrics.classes import predictions
 from clinit.analysis.metrics.efficiency import Reading, gain
 from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusions, notes_of
@@ -46,17 +47,17 @@ class Report:
     data: ByData
     """The same runs by the data that they saw, each part with its heading."""
     notes: tuple[str, ...]
-    """What the records and the comparison want said, each once."""
+    """Notes on the records and the comparison, each once."""
 
     def __repr__(self) -> str:
         return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
 
     def parts(self, view: View, *, width: int = 80) -> Iterator[RenderableType]:
-        """Yield what a terminal shows, from top to bottom.
+        """Yield the contents of a terminal report, from top to bottom.
 
         Args:
-            view: What is asked for.
-            width: Of what is drawn in characters; tables fit the width of their console.
+            view: Parts to show.
+            width: Of drawings in characters; tables fit the width of their console.
         """
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
@@ -66,8 +67,6 @@ class Report:
             yield self._each(lambda runs: run_table(runs, view.gain))
         if view.metrics:
             yield from ("", self._each(lambda runs: metrics_table(runs, ranked=ranked)))
-        if view.matrix:
-            yield from ("", self.matrix(width=width))
         if view.per_task:
             yield self._each(lambda runs: task_table(runs, view.gain))
         if measured := [run for run in self.runs if run.is_diagnosed]:
@@ -96,8 +95,7 @@ class Report:
             return frame_of(self._lines(per_task=view.per_task)).write_csv()
         parts = self.data.values()
         tables = [text_table(part, view.gain, metrics=view.metrics) for part in parts]
-        texts = (each.latex() if view.format == "latex" else each.markdown() for each in tables)
-        return "\n".join(texts)
+        return "\n".join(each.markdown() for each in tables)
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""
@@ -105,7 +103,7 @@ class Report:
 
     @property
     def legend(self) -> list[str]:
-        """Where the runs lie that tables, figures and notes name by a number, a line for each."""
+        """The paths of runs that tables, figures and notes name by a number, a line for each."""
         return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def _lines(self, *, per_task: bool) -> list[Row]:
@@ -138,12 +136,6 @@ class Report:
     def curves(self, *, width: int = 80) -> RenderableType:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
         from clinit.analysis.figures.curves import draw
-
-        return self._each(lambda runs: draw(runs, width))
-
-    def matrix(self, *, width: int = 80) -> RenderableType:
-        """Return the accuracy on the classes of each task after each task, a table a start."""
-        from clinit.analysis.figures.accuracy_matrix import draw
 
         return self._each(lambda runs: draw(runs, width))
 
@@ -242,7 +234,7 @@ class Runs:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the data and the comparison want said, each once."""
+        """Notes on the data and the comparison, each once."""
         return self.report.notes
 
     def table(self) -> pl.DataFrame:
@@ -276,6 +268,15 @@ class Runs:
     def evaluations(self) -> pl.DataFrame:
         """Correct counts: run, task, iteration, row (of the head), correct, total."""
         return self._named([run.record.evaluations for run in self.report.runs])
+
+    @property
+    def predictions(self) -> pl.DataFrame:
+        """Each test image at the end of each task: run, task, row, image, predicted (head rows).
+
+        Raises:
+            RecordError: If a record of an earlier version does not hold them.
+        """
+        return self._named([predictions(run.record) for run in self.report.runs])
 
     @property
     def points(self) -> pl.DataFrame:

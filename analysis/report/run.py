@@ -1,4 +1,4 @@
-"""What the record of one run says: accuracies, losses and gain, a row of the report."""
+"""The contents of the record of one run: accuracies, losses and gain, a row of the report."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ MOST_CONFUSED = 10
 """Pairs of classes that a row holds."""
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
-"""What is averaged over evaluations."""
+"""Values that are averaged over evaluations."""
 OF_TASK = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
-"""What a record says of a task that its row repeats."""
+"""Facts about a task in a record that its row repeats."""
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
-    """Return what is read off the accuracies at the ends, and the starts `joined`, of the tasks."""
+    """Return the values at the ends, and at the starts `joined`, of the tasks."""
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
@@ -81,11 +81,11 @@ class RunSummary:
     """task, iteration, loss_new, elapsed_s, acc_pre, acc_new, acc_old, acc_all, acc_pre_alone,
     acc_in_task: one row per evaluation."""
     gain: Gain | None = None
-    """None where no random run was given; the random run is compared with itself."""
+    """None if no random run was given; the random run is compared with itself."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
     number: int | None = None
-    """Tells it apart in its report, where nothing else does."""
+    """Identifies it in its report, if nothing else does."""
 
     def __repr__(self) -> str:
         return f"<RunSummary of {self.record}>"
@@ -100,7 +100,7 @@ class RunSummary:
 
     @property
     def init(self) -> str:
-        """The initialisation of new rows; the method, where a head is solved as a whole."""
+        """The initialisation of new rows; the method, if a head is solved as a whole."""
         return str(self.config.get("init") or self.config["method"])
 
     @property
@@ -128,17 +128,17 @@ class RunSummary:
 
     @property
     def path(self) -> Path:
-        """Where the record lies; empty for a record that was never written."""
+        """The folder of the record; empty for a record that was never written."""
         return self.record.path or Path()
 
     @cached_property
     def key(self) -> str:
-        """What this run must share with another one to be compared with it."""
+        """The facts that this run must share with another one to be compared with it."""
         return comparison_key(self.record.info)
 
     @cached_property
     def data(self) -> str:
-        """What this run must share with another one to be in one table with it."""
+        """The facts that this run must share with another one to be in one table with it."""
         return json.dumps(data_of(self.record.info), sort_keys=True, default=str)
 
     @property
@@ -164,7 +164,7 @@ class RunSummary:
 
     @property
     def sides(self) -> dict[str, SideInfo]:
-        """What is known of base and new data; of the new alone if it started from nothing."""
+        """Facts about base and new data; about the new alone if it started from nothing."""
         base, new = self.record.info["base"], self.record.info["new"]
         return {"new": new} if base is None else {"base": base, "new": new}
 
@@ -291,5 +291,5 @@ def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    # Not strict: what a record says beyond the fields that are checked may be of any type.
+    # Not strict: fields of a record beyond the checked ones may be of any type.
     return pl.DataFrame(shown, schema=names, infer_schema_length=None, strict=False)

@@ -1,8 +1,8 @@
 """Runs that differ only in their seed, and mean and standard deviation over them.
 
-The deviation is that of a sample (n - 1); a value that a run of a group lacks leaves that run out
+The deviation is a sample's (n - 1); a value that a run of a group lacks leaves that run out
 of this value. A run that was recorded twice is not taken for two seeds: its copies belong to groups
-of their own, and have numbers if nothing else tells them apart.
+of their own, and have numbers if nothing else distinguishes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return the spread of `values`; None where there is none."""
+        """Return the spread of `values`; None if there is none."""
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -56,7 +56,7 @@ class SeedGroup:
 
     @property
     def comparable(self) -> str:
-        """What groups share that differ in their initialisation alone."""
+        """The facts shared by groups that differ in their initialisation alone."""
         info = self.runs[0].record.info
         return comparison_key({**info, "config": {**info["config"], "seed": None}})
 
@@ -76,7 +76,7 @@ class SeedGroup:
         )
 
     def is_bounded(self, measure: Measure) -> bool:
-        """Whether the measure is at least what it is, in some task of some run."""
+        """Whether the measure is a lower bound in some task of some run."""
         return any(row.get(f"{measure.name}_bounded") for row in self.rows)
 
     def cell(self, measure: Measure, *, is_best: bool = False) -> Cell:
@@ -116,10 +116,10 @@ def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[M
 def best_of_groups(
     groups: Sequence[SeedGroup], measure: Measure, key: Callable[[SeedGroup], str]
 ) -> list[bool]:
-    """Return for each group whether its mean is the best of those it can be compared with.
+    """Return for each group whether its mean is the best of the groups comparable with it.
 
     Equal as printed is equally good. A mean over some tasks only is not comparable with one over
-    all of them, and nothing is the best of itself. `key` tells what can be compared.
+    all of them, and nothing is the best of itself. Groups of one `key` are comparable.
     """
     cells = [group.cell(measure) for group in groups]
     rivals: dict[str, list[tuple[float, str]]] = {}
@@ -136,7 +136,7 @@ def best_of_groups(
 
 
 def seedless_key(run: RunSummary) -> str:
-    """Return what runs share that differ only in their seed, and in where they were made."""
+    """Return the facts shared by runs that differ only in their seed, and in their paths."""
     left_out = {*PLACE_SETTINGS, "seed"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
     info = run.record.info
@@ -145,7 +145,7 @@ def seedless_key(run: RunSummary) -> str:
 
 
 def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """Return the runs in their order; those of groups that are alike but for seeds have numbers."""
+    """Return the runs in their order, with numbers if groups differ in nothing but seeds."""
     names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
     groups = alike(runs)
     keys = [identity(values(group[0]), [*names]) for group in groups]

@@ -1,4 +1,4 @@
-"""What runs have in common, what tells them apart, and what names them in a table."""
+"""Shared settings of runs, differing ones, and the names of runs in a table."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _WORDS = {
     "shots": "{} shots",
 }
 _OWN = ("init", "scale", "run")
-"""What tells runs apart beside their settings."""
+"""Names that distinguish runs, in addition to their settings."""
 _MEANINGS = {
-    "init": "How the rows of new classes start; the method, where a head is solved as a whole.",
+    "init": "How the rows of new classes start; the method, if a head is solved as a whole.",
     "scale": "How long the new rows are made.",
-    "run": "The number of the run: nothing else tells it apart from another.",
+    "run": "The number of the run: nothing else distinguishes it from another.",
     "lam": "λ, the ridge of the least squares.",
 }
 _ONE = {
@@ -57,12 +57,12 @@ _ONE = {
     "tasks": "1 task",
     "iterations": "1 iteration per task",
 }
-"""Settings that are said otherwise where their value is 1."""
+"""Texts of settings whose value is 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
-    """What tells runs apart and what they share, looked up once for all that names them."""
+    """Differing and shared settings of runs, looked up once for all that names them."""
 
     runs: Sequence[RunSummary]
     values: Mapping[int, Mapping[str, str | None]]
@@ -76,9 +76,9 @@ class Names:
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Names:
-        """Return the names of `runs`; with `run` if no setting tells two of them apart.
+        """Return the names of `runs`; with `run` if no setting distinguishes two of them.
 
-        A setting that means nothing to some of them has one value, that of the others. Settings
+        A setting that means nothing to some of them has one value, the others' value. Settings
         `without` count as if all runs had the same.
         """
         every = {id(run): values(run) for run in runs}
@@ -105,7 +105,7 @@ class Names:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What stands in the columns: `init`, `scale` and what differs; `init` if nothing does."""
+        """The columns: `init`, `scale` and differing settings; `init` if nothing differs."""
         own = ["scale"] if len(self.scales) > 1 else []
         if len({run.init for run in self.runs}) > 1 or not (own or self.differing):
             own.insert(0, "init")
@@ -113,7 +113,7 @@ class Names:
 
     @property
     def title(self) -> str:
-        """What all have in common, in words."""
+        """The settings that all share, in words."""
         return common(self.runs, (*self.settings, *self.without))
 
     @property
@@ -125,12 +125,8 @@ class Names:
         ]
 
     def cells(self, run: RunSummary) -> list[str]:
-        """Return what a run has in these columns."""
+        """Return the cells of a run in these columns."""
         return [self.values[id(run)].get(name) or NOTHING for name in self.settings]
-
-    def words(self, run: RunSummary) -> str:
-        """Return the same in words: `least-square, calibrated, lr 0.1`."""
-        return ", ".join(self._said(run, self.settings))
 
     def label(self, run: RunSummary) -> str:
         """Return a short, distinct name: the initialisation and what differs."""
@@ -158,9 +154,9 @@ def identity(found: Mapping[str, str | None], names: Sequence[str]) -> tuple[str
 
 
 def values(run: RunSummary) -> dict[str, str | None]:
-    """Return what tells a run apart, as text: None where it means nothing to it, or is unknown.
+    """Return the properties of a run as text: None if one means nothing to it, or is unknown.
 
-    Besides its settings that is its initialisation, its scale and `run`, its number in the report.
+    Besides its settings: its initialisation, its scale and its number in the report (`run`).
     """
     found = settings(run)
     unknown = {name for name, value in found.items() if value is None and name not in run.config}
@@ -172,10 +168,10 @@ def values(run: RunSummary) -> dict[str, str | None]:
 
 
 def settings(run: RunSummary) -> dict[str, Any]:
-    """Return the settings of a run that can tell it apart from others, data sets included."""
+    """Return the settings of a run that can distinguish it from others, data sets included."""
     left_out = PLACE_SETTINGS | {"init", "scale"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
-    # Without a plastic block where only heads were trained: it sets them apart from others.
+    # Without a plastic block if only heads were trained: it sets them apart from others.
     names = {
         "base": run.data_name("base"),
         "new": run.data_name("new"),
@@ -227,18 +223,18 @@ _COMMON = (
     *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
     *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
 )
-"""In the order in which they are said."""
+"""In the order in which they are printed."""
 
 
 def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     """Return in words what runs share: data sets, tasks, iterations, loss, seed, ...
 
-    What means nothing to the runs of some methods stands behind the names of the others:
+    Settings that mean nothing to the runs of some methods come behind the names of the others:
     `2 tasks; rehearsal: buffer 100, lr 0.001`.
 
     Args:
-        runs: Those of a table.
-        differing: What is said of each run: settings, `init` and `scale`.
+        runs: The runs of a table.
+        differing: Properties named for each run: settings, `init` and `scale`.
     """
     every = [values(run) for run in runs]
     known = [name for name in ("base", "new") if name not in differing and every[0].get(name)]
@@ -271,7 +267,7 @@ ByData = Mapping[str, Sequence[RunSummary]]
 def by_data(runs: Sequence[RunSummary]) -> ByData:
     """Return the runs of each data in their order, those measured on test images first.
 
-    Data: base and new classes, features, and images measured on; not where a cache lies.
+    Data: base and new classes, features, and images measured on; not the path of a cache.
 
     Returns:
         The runs by heading, their data in words: whole paths of the caches if the words of two

@@ -1,19 +1,15 @@
-"""One table, for the terminal, Markdown, LaTeX and the page.
+"""One table, for the terminal, Markdown and the page.
 
-In the terminal no column is squeezed. What takes too much room is written closer together first;
-then the least needed numbers are left out; and if too few would be left, one column of words names
-the runs, broken into lines. In LaTeX it is a `tabular` with the rules of booktabs, without a
-floating environment: the author's own has the label and the caption.
+In the terminal no column is squeezed. A table that is too wide is written closer together first;
+then the least needed numbers are left out; and if too few would be left, the settings of the runs
+are broken into lines.
 """
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -21,57 +17,23 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from clinit.words import escaped, lines_of_table, visible
+from clinit.words import escaped, lines_of_table
 
 Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
 NOTHING = "-"
-"""Printed where there is no value."""
+"""Printed if there is no value."""
 AT_LEAST = "≥: at least, the level is reached before the first step."
 NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
 FEWEST = 6
 """Numbers that names in columns must leave room for: with fewer, words name the runs."""
-NARROWEST, WIDEST = 24, 60
-"""Least and greatest width of the column of words."""
 ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
-_LATEX_ARROWS: dict[Better, str] = {"high": r" $\uparrow$", "low": r" $\downarrow$", "neither": ""}
-_LATEX = {
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "[": "{[}",  # after the end of a line it would be its extra space
-    "]": "{]}",
-    "*": "{*}",  # the same
-    "`": "{`}",  # no ligatures
-    "'": "{'}",
-    "·": r"$\cdot$",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "…": r"\ldots{}",
-    "→": r"$\to$",
-    "−": "$-$",
-    "λ": r"$\lambda$",
-    "σ": r"$\sigma$",
-}
-
-
-def latex_text(text: str) -> str:
-    """Return text that LaTeX sets letter by letter."""
-    letters = "".join(_LATEX.get(letter, letter) for letter in visible(text))
-    return letters.replace("--", "-{}-").replace("--", "-{}-")  # no dashes
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The heading of a column, and how its cells are set."""
+    """The heading of a column, and the layout of its cells."""
 
     heading: str
     kind: Kind = "name"
@@ -83,7 +45,7 @@ class Column:
     need: int | None = None
     """The higher, the sooner the column is left out if there is no room; None: never."""
     meaning: str = ""
-    """What the page says of the column."""
+    """Explanation of the column on the page."""
 
     @property
     def mark(self) -> str:
@@ -96,15 +58,6 @@ class Column:
         unit = f" ({self.unit})" if self.unit else ""
         return f"{escaped(self.heading)}{unit} {ARROWS[self.better]}".rstrip()
 
-    @property
-    def in_latex(self) -> str:
-        """The heading in LaTeX."""
-        unit = f" ({latex_text(self.unit)})" if self.unit else ""
-        heading = latex_text(self.heading)
-        if found := re.fullmatch(r"([A-Z])_(\w+)", self.heading):
-            heading = rf"${found[1]}_\mathrm{{{found[2]}}}$"
-        return f"{heading}{unit}{_LATEX_ARROWS[self.better]}"
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -116,10 +69,10 @@ class Cell:
     is_partial: bool = False
     """Whether it is a mean over some tasks only."""
     value: float | None = None
-    """What it is sorted by."""
+    """Value for sorting."""
 
     def text(self, *, beside: bool) -> Text:
-        """Return the number for a terminal, its deviation beside or below it."""
+        """Return the number for a terminal, its deviation next to or below it."""
         if self.mean is None:
             return Text(NOTHING)
         star = "*" if self.is_partial else ""
@@ -138,16 +91,6 @@ class Cell:
         text = self.mean if self.deviation is None else f"{self.mean} ± {self.deviation}"
         return (f"**{text}**" if self.is_best else text) + (r"\*" if self.is_partial else "")
 
-    @property
-    def in_latex(self) -> str:
-        """The number in LaTeX; the best in bold."""
-        if self.mean is None:
-            return "--"
-        mean = latex_text(self.mean.replace("-", "−"))
-        mean = rf"\textbf{{{mean}}}" if self.is_best else mean
-        mean += r"\textsuperscript{*}" if self.is_partial else ""
-        return mean if self.deviation is None else rf"{mean} $\pm$ {self.deviation}"
-
 
 Cells = Sequence[str | Text | Cell]
 """A line, one cell per column; a `str` is shown letter by letter, without markup."""
@@ -159,12 +102,8 @@ class Table:
 
     columns: Sequence[Column]
     sections: Sequence[Sequence[Cells]]
-    words: Sequence[str] = ()
-    """What names each line, in words: in the place of the columns that name the run."""
     beside: bool = False
-    """Whether deviations stand beside their means if there is room."""
-    titles: Sequence[str] = ()
-    """What stands above each section in LaTeX."""
+    """Whether deviations are next to their means if there is room."""
     title: str = ""
     style: str = "bold"
     """Of the title in the terminal."""
@@ -203,7 +142,7 @@ class Table:
 
     @property
     def marks(self) -> list[str]:
-        """What the marks of the numbers mean."""
+        """Meanings of the marks of the numbers."""
         cells = [cell for line in self.lines for cell in line if isinstance(cell, Cell)]
         bounded = any((cell.mean or "").startswith("≥") for cell in cells)
         partial = any(cell.is_partial for cell in cells)
@@ -211,14 +150,11 @@ class Table:
 
     @property
     def below(self) -> str:
-        """What stands below the table in a text or on the page."""
+        """The text below the table, in a text or on the page."""
         return " ".join(filter(None, [self.caption, *self.marks, BEST * self.is_bold]))
 
     def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:
-        """Return the table at most `width` columns wide, and the numbers that are left out.
-
-        One number is always there, however narrow the terminal.
-        """
+        """Return the table at most `width` columns wide, and the numbers that are left out."""
         for places, table in self._tries(width):
             missing = [each for place, each in enumerate(self.columns) if place not in places]
             if _width_of(table) <= width:
@@ -233,35 +169,12 @@ class Table:
         for shown, tight, beside in tries:
             places = self._places(shown)
             yield places, self.rich(places, is_tight=bool(tight), beside=beside)
-        for shown in range(every, 0, -1):
-            places = self._places(shown)
-            yield places, self._in_words(places, width)
+        yield places, self.rich(places, is_tight=True, beside=False, folds=True)
 
     def _places(self, shown: int) -> list[int]:
         """Return the places of the columns if `shown` numbers are: those that are needed most."""
         needs = sorted(c.need for c in self.columns if c.need is not None)[:shown]
         return [p for p, c in enumerate(self.columns) if c.need is None or c.need in needs]
-
-    def _in_words(self, places: Sequence[int], width: int) -> RichTable:
-        """Return a table whose column of words takes what the numbers leave."""
-        names = [place for place in places if self.columns[place].kind == "run"]
-        first = places.index(names[0]) if names else 0
-        rest = [place for place in places if place not in names]
-
-        def table(words: Sequence[str]) -> RichTable:
-            named = iter(words)
-
-            def with_words(cells: Sequence[Any], word: Any) -> list[Any]:
-                own = [cells[place] for place in rest]
-                return [*own[:first], word, *own[first:]]
-
-            sections = [[with_words(cells, next(named)) for cells in s] for s in self.sections]
-            heading = Column("run" if any(words) else "")
-            return Table(with_words(self.columns, heading), sections).rich(is_tight=True)
-
-        room = width - _width_of(table([""] * len(self.words)))
-        room = min(WIDEST, max(NARROWEST, room))
-        return table(["\n".join(textwrap.wrap(each, room)) for each in self.words])
 
     def rich(
         self,
@@ -269,6 +182,7 @@ class Table:
         *,
         is_tight: bool = False,
         beside: bool | None = None,
+        folds: bool = False,
         caption: str | None = None,
         is_framed: bool = False,
     ) -> RichTable:
@@ -280,6 +194,7 @@ class Table:
         beside = self.beside if beside is None else beside
         places = range(len(self.columns)) if places is None else places
         has_marks = any(column.mark for column in self.columns)
+        fixed = ("name", "number") if folds else ("name", "run", "number")
         for column in (self.columns[place] for place in places):
             justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"
             marked = has_marks and column.need is not None
@@ -287,8 +202,8 @@ class Table:
             table.add_column(
                 Text(heading, justify=justify),
                 justify=justify,
-                no_wrap=column.kind in ("name", "run", "number") and not is_framed,
-                overflow="fold" if column.kind == "setting" else "ellipsis",
+                no_wrap=not is_framed and column.kind in fixed,
+                overflow="fold" if folds or column.kind == "setting" else "ellipsis",
             )
         for section in self.sections:
             for cells in section:
@@ -307,43 +222,6 @@ class Table:
         above = [f"**{escaped(self.title)}**", ""] if self.title else []
         below = ["", escaped(self.below), ""] if self.below else []
         return "\n".join([*above, *lines_of_table(heads, rows, numbers=numbers), *below])
-
-    def latex(self, *comments: str) -> str:
-        """Return the `tabular`; title, caption and further comments stand above."""
-        comments = (self.title, self.below, *comments)
-        parts = []
-        for title, section in zip_longest(self.titles, self.sections):
-            parts.append(r"  \midrule")
-            if title:
-                words = rf"\emph{{{latex_text(title)}}}"
-                parts.append(rf"  \multicolumn{{{len(self.columns)}}}{{l}}{{{words}}} \\")
-            for cells in section:
-                told = [c.in_latex if isinstance(c, Cell) else latex_text(str(c)) for c in cells]
-                parts.append(_latex_row(told))
-        kinds = "".join("r" if column.kind == "number" else "l" for column in self.columns)
-        return "\n".join(
-            [
-                r"% \usepackage{booktabs}, and \usepackage[T1]{fontenc} for quotation marks in"
-                " names",
-                *(f"% {line}" for text in comments for line in _wrapped(text)),
-                rf"\begin{{tabular}}{{{kinds}}}",
-                r"  \toprule",
-                _latex_row([column.in_latex for column in self.columns]),
-                *parts,
-                r"  \bottomrule",
-                r"\end{tabular}",
-                "",
-            ]
-        )
-
-
-def _latex_row(cells: Iterable[str]) -> str:
-    """Return a line of a `tabular`."""
-    return f"  {' & '.join(cells)} \\\\"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(visible(text), 96, break_long_words=False)
 
 
 def _text(cell: str | Text | Cell, beside: bool) -> Text:

@@ -1,6 +1,6 @@
 """The tables of a report: runs, means over seeds, further metrics, tasks, neural collapse.
 
-The terminal, Markdown, LaTeX and the page show the same ones.
+The terminal, Markdown and the page show the same ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
     " new-task accuracy; 1 for random itself",
     "random-best": "iterations of random to its best new-task accuracy / iterations of the run to"
-    " 95 % of it; above 1 for random itself where it reaches 95 % before its best",
+    " 95 % of it; above 1 for random itself if it reaches 95 % before its best",
 }
 _CLASSES = {
     "acc_all": "all classes seen",
@@ -41,7 +41,7 @@ _CLASSES = {
     "acc_pre": "the base classes",
 }
 COLLAPSE = {
-    "NC1": ("nc1", "Variation within classes beside that between them."),
+    "NC1": ("nc1", "Variation within classes relative to variation between them."),
     "NC2": ("nc2", "How far the rows of the head are from equal lengths and angles."),
     "NC3": ("nc3", "How far the rows of the head are from the class means."),
     "floor": ("nc2_floor", "The least NC2 and NC3 of a head of this width."),
@@ -132,7 +132,6 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
     return Table(
         [*names.columns, task_column, *numbers],
         sections,
-        [*map(names.words, lines)],
         title="At the end of every task" if per_task else "At the end of the last task",
         style="italic",
         remarks=["On buffer and new training images; 0: full collapse.", *_conditions(runs)],
@@ -185,8 +184,8 @@ def _table(
         reading: Of the gain.
         without: Settings that are not in the names.
         needed: The measures in the order in which they give way, the last first.
-        key: What groups share of which the best is bold; `_of_run`: they are a section, too.
-        names_of: The runs that the names tell apart; those of the groups if there is none.
+        key: Facts shared by groups of which the best is bold; `_of_run`: they are a section, too.
+        names_of: The runs that the names distinguish; the groups' runs if there is none.
         is_seeded: Whether the number of seeds has a column even if each has one.
     """
     runs = [group.runs[0] for group in groups]
@@ -206,7 +205,7 @@ def _table(
     if key is _of_run:
         pairs = groupby(zip(runs, lines, strict=True), key=lambda pair: pair[0].key)
         apart = [[line for _, line in part] for _, part in pairs]
-        if any(len(section) > 1 for section in apart):  # else nothing is beside anything
+        if any(len(section) > 1 for section in apart):  # else there is nothing to compare
             sections = apart
     columns = [
         *names.columns,
@@ -219,7 +218,6 @@ def _table(
     return Table(
         columns,
         sections,
-        [*map(names.words, runs)],
         title=names.title,
         remarks=["", *_conditions(runs, reading)],
         about=runs,
@@ -228,7 +226,7 @@ def _table(
 
 
 def _conditions(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> list[str]:
-    """Return in words what is not as by default."""
+    """Return in words the conditions that are not the default."""
     skipped = ["The points before the first step are left out."] * runs[0].skip_start
     return [f"gain: {reading}."] * (reading != "equal-level") + skipped
 

@@ -20,7 +20,7 @@ from clinit.headtrain.probe.settings import AlignConfig
 from clinit.words import number_of
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 @takes("config", AlignConfig)
 def align(
     cache: Annotated[Path, typer.Argument(help="Feature cache of the base classes.")],

@@ -11,18 +11,15 @@ from clinit.cli.commands.cache_arrays import export, import_
 from clinit.cli.commands.extract import size_megabytes
 from clinit.cli.frame.console import out, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import CacheArgument, DeviceOption, Workers, described
+from clinit.cli.frame.options import CacheArgument, described
 from clinit.cli.frame.progress import counting
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clinit.extract.cache.summary import HeadFacts, RunFacts
-    from clinit.extract.work.recorded import Rechecked
+    from clinit.extract.cache.summary import HeadFacts
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def group(
     cache: CacheArgument,
     table: Annotated[
@@ -39,8 +36,8 @@ def group(
     """Record which training images of a class belong together.
 
     Images of one group count as one where new head rows start, and are left out
-    together. Groups that are recorded take the place of those that are found in
-    the features: copies, crops and frames that stand by themselves.
+    together. Recorded groups take the place of groups that are found in
+    the features: copies, crops and frames far from all other images.
 
     clinit cache group caches/scenes frames.csv --column video
     """
@@ -61,7 +58,7 @@ app = typer.Typer(
 
 @app.command()
 def show(cache: CacheArgument) -> None:
-    """Show what a cache holds and what its features depend on."""
+    """Show the contents of a cache and the settings that its features depend on."""
     from rich.table import Table
     from rich.text import Text
 
@@ -86,7 +83,8 @@ def show(cache: CacheArgument) -> None:
     table.add_row("images/s", *("" if each is None else f"{each:,.0f}" for each in rates))
     table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     if splits[0].fingerprint.is_imported:
-        table.add_row("imported from", *(visible(_source(s.summary.run)) for s in splits))
+        files = [s.summary.run.features for s in splits]
+        table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
     out.print(table)
     for name, value in splits[0].fingerprint.without_rows.fields.items():
         if name != IMPORTED:  # its value is a mark, the same whatever the files were
@@ -111,98 +109,35 @@ def _top1(head: HeadFacts) -> str:
     return f"{percent:.2f} % of {head.total:,}"
 
 
-def _source(run: RunFacts) -> str:
-    if run.features is not None:
-        return Path(run.features.path).name
-    return number_of(len(run.merged), "cache") if run.merged else ""
-
-
-def verify(
-    cache: CacheArgument,
-    deep: Annotated[
-        int | None,
-        described(
-            "Also extract this many rows of every split and view again, drawn at random, and"
-            " compare the features.",
-            min=1,
-        ),
-    ] = None,
-    seed: Annotated[int, described("Seed of the draw.", min=0, max=2**32 - 1)] = 0,
-    root: Annotated[
-        Path | None, described("Folder of the images, for --deep.", "FOLDER", "where they were")
-    ] = None,
-    weights: Annotated[
-        Path | None, described("File of the weights, for --deep.", "FILE", "where they were")
-    ] = None,
-    device: DeviceOption = "auto",
-    workers: Workers = None,
-) -> None:
+@app.command()
+def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    The digests tell what has changed since it was written. `--deep N` tells
-    whether the features are those of the images: N rows are extracted again.
+    For damaged parts it prints the recorded commands that write them again.
     """
-    from clinit.errors import CacheError
-
-    with counting() as show:
-        _check_digests(cache, show)
-        if deep is None:
-            say("Everything is as it was written.")
-            return
-        from clinit.extract.cache.read import open_cache
-        from clinit.extract.work.recorded import images_root, rebuild_network, recheck, sample_rows
-
-        opened = open_cache(cache)
-        parts = (*opened.splits.values(), *opened.views)
-        network, found = rebuild_network(parts[0], weights, device), []
-        for split in parts:
-            rows, place = sample_rows(split, deep, seed), images_root(split, root)
-            if len(rows):
-                found.append(recheck(split, network, place, rows, workers=workers, on_rows=show))
-                _print_rechecked(found[-1])
-    if different := sum(not each.is_same for each in found):
-        raise CacheError(
-            f"{number_of(different, 'part')} of {cache} differ from what the images give",
-            remedy="The images, their order or the network are others than at extraction. If they"
-            " are right now, extract into a new folder with `clinit extract`.",
-        )
-    say("Everything is as it was written, and the sample is what its images give.")
-
-
-def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
     from clinit.errors import CacheError
     from clinit.extract.cache.verify import recorded_commands
     from clinit.extract.cache.verify import verify as check
 
     remedies: list[str] = []
     damaged: list[Path | None] = []
-    for part in check(cache, on_shard=show):
-        if part.told:
-            say(part.told)
-        for problem in part.problems:
-            say(f"  {problem}")
-            remedies.append(problem.remedy)
-            damaged.append(part.folder)
+    with counting() as count:
+        for part in check(cache, on_shard=count):
+            if part.told:
+                say(part.told)
+            for problem in part.problems:
+                say(f"  {problem}")
+                remedies.append(problem.remedy)
+                damaged.append(part.folder)
     if damaged:
         remedies += (f"It was: {each}" for each in recorded_commands(cache, damaged))
         raise CacheError(
             f"{number_of(len(damaged), 'problem')} in {cache}",
             remedy="\n".join(dict.fromkeys(remedies)),
         )
+    say("Nothing has changed since it was written.")
 
 
-def _print_rechecked(found: Rechecked) -> None:
-    mark = "" if found.is_same else "  DIFFERENT"
-    say(
-        f"{found.title}: {number_of(found.num_rows, 'row')} extracted again: largest difference"
-        f" {found.largest:.2g} of a row's largest feature, row {found.row:,}, {found.path}{mark}"
-    )
-    say(f"  up to {found.tolerance:.2g} is rounding: storage, and sums in another order")
-    for each in found.unreadable:
-        say(f"  cannot be read now: {each}")
-
-
-app.command()(verify)
 app.command("import")(import_)
 app.command()(export)
 app.command()(group)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from clinit.cli.commands.head import HeadFit, fitted
+from clinit.cli.commands.extract import tell_headless
 from clinit.cli.frame.console import note, say, warn
 from clinit.cli.frame.context import command_line
 from clinit.cli.frame.interruption import keeps
@@ -19,11 +19,11 @@ from clinit.words import number_of
 
 def _name_of_an_extractor(name: str) -> str:
     if name in ("", "imported"):
-        raise typer.BadParameter("say what computed the features, such as clip-vit-b-32")
+        raise typer.BadParameter("name the extractor of the features, such as clip-vit-b-32")
     return name
 
 
-@keeps("Written shards are kept: the same command goes on after them.")
+@keeps("Written shards are kept: run the same command again to resume.")
 def import_(
     features: Annotated[
         Path,
@@ -41,7 +41,7 @@ def import_(
     backbone: Annotated[
         str,
         described(
-            "Name of what computed the features, such as clip-vit-b-32. Caches of the same"
+            "Name of the extractor, such as clip-vit-b-32. Caches of the same"
             " name can be used together, so name the weights too.",
             default=False,
             callback=_name_of_an_extractor,
@@ -72,32 +72,16 @@ def import_(
             "none",
         ),
     ] = None,
-    fit_head: Annotated[
-        HeadFit | None,
-        described(
-            "Fit a head to the training rows: logistic regression with a penalty chosen on"
-            " held-out rows, or in one pass least squares or linear discriminants.",
-            default="none",
-        ),
-    ] = None,
     dataset: Annotated[str, described("Name of the data set.")] = "imported",
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
-    Run it once per split, with the same --backbone and --classes; an import that
-    was killed goes on. Base classes need a head: --head FILE, or --fit-head for
-    one that is fitted to their rows. Then `clinit train-head` and `clinit
-    diagnose` work as with features of `clinit extract`.
+    Run it once per split, with the same --backbone and --classes; rerun it to
+    resume a killed import. Base classes need a head: --head FILE, or afterwards
+    `clinit head fit`. Then `clinit train-head` and `clinit diagnose` work as
+    with features of `clinit extract`.
     """
-    from clinit.extract.arrays.fitted_head import check_takes_head
     from clinit.extract.arrays.import_features import ImportConfig, import_features
-
-    if fit_head is not None:
-        if head is not None:
-            raise typer.BadParameter("--head and --fit-head exclude one another")
-        if split is not ReadSplit.train:
-            raise typer.BadParameter("--fit-head fits to training rows: give it with --split train")
-        check_takes_head(out)
 
     config = ImportConfig(
         split=split.stored,
@@ -107,7 +91,6 @@ def import_(
         head=head,
         features_name=features_name,
         labels_name=labels_name,
-        head_follows=fit_head is not None,
         command=command_line(),
     )
     with counting("rows") as count:
@@ -124,25 +107,13 @@ def import_(
             " the range of float32: marked invalid"
         )
     top1 = written.summary.head.top1.percent
-    if fit_head is not None:
-        _fit(out, fit_head)
-    elif top1 is not None:
+    if top1 is not None:
         say(f"top-1 of the head on these features: {top1:.2f} %")
+    elif split is ReadSplit.train:
+        tell_headless(out)
 
 
-def _fit(cache: Path, by: HeadFit) -> None:
-    """Fit a head to the training rows of a cache, store it there and say how good it is."""
-    from clinit.extract.arrays.fitted_head import give_head, remove_lost_head
-
-    remove_lost_head(cache)
-    head, val = fitted(cache, by)
-    if val is None:
-        note("`--split val` measures it on other rows")
-    if not give_head(cache, head):
-        note("it is not the head that the cache had, which was fitted otherwise")
-
-
-@keeps("Splits that are written are kept; an unfinished file is removed.")
+@keeps("Finished splits are kept; an unfinished file is removed.")
 def export(
     cache: CacheArgument,
     out: Annotated[
@@ -153,17 +124,9 @@ def export(
     ],
     format: Annotated[
         Literal["npy", "safetensors", "parquet"] | None,
-        described("How to write.", default="by the suffix; npy for a folder"),
+        described("Format of the files.", default="by the suffix; npy for a folder"),
     ] = None,
-    split: Annotated[
-        Split | None, described("Export only this split.", default="all there are")
-    ] = None,
-    keep_invalid: Annotated[
-        bool,
-        typer.Option(
-            "--keep-invalid", help="Keep rows without features, as NaN; they are left out else."
-        ),
-    ] = False,
+    split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
 ) -> None:
     """Write features, labels and class names as NumPy, safetensors or Parquet files.
 
@@ -178,8 +141,7 @@ def export(
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
     with counting() as show:
-        exports = export_features(splits, out, format, keep_invalid=keep_invalid, on_rows=show)
-        for written in exports:
+        for written in export_features(splits, out, format, on_rows=show):
             plan = written.split.plan
             say(
                 f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
@@ -188,5 +150,5 @@ def export(
             if written.num_left_out:
                 note(
                     f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
-                    " left out: `rows` tells which are there"
+                    " left out: `rows` lists the exported ones"
                 )

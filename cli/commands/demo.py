@@ -19,7 +19,7 @@ from clinit.files.paths import check_writable
 _MARKER = ".clinit-demo"
 
 
-@keeps("The demo starts anew when it is run again.")
+@keeps("The next demo starts from the beginning.")
 def demo(
     context: Context,
     folder: Annotated[

@@ -34,10 +34,6 @@ def diagnose(
     head: Annotated[
         str, described("A head file, or the pretrained head stored with the cache.")
     ] = STORED,
-    per_class: Annotated[
-        bool,
-        typer.Option("--per-class", help="Also print a line per class; reads the cache twice."),
-    ] = False,
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
@@ -49,15 +45,13 @@ def diagnose(
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
 
     NC1 to NC4 and D_LS, over the classes that both the cache and the head know,
-    all classes weighing the same. Each number comes with its meaning and the
+    with equal weights of the classes. Each number comes with its meaning and the
     least value it can have.
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
-    if cache.is_file() and (split or per_class):
-        raise typer.BadParameter(
-            f"{cache} holds statistics: it has no --split, and no rows to look at --per-class"
-        )
+    if cache.is_file() and split:
+        raise typer.BadParameter(f"{cache} holds statistics: it has no --split")
     check_caches(head=None if head == STORED else Path(head), or_files=[cache])
     from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
     from clinit.errors import HeadError
@@ -85,7 +79,7 @@ def diagnose(
         if isinstance(rows, CacheSplit):
             check_shards(rows, HostMemory.of(memory))
             place = choose_device(device)
-            found = diagnose_split(rows, chosen, lam=lam, per_class=per_class, device=place)
+            found = diagnose_split(rows, chosen, lam=lam, device=place)
         else:
             found = diagnose_summed(rows, chosen, lam=lam)
     if as_json or output is Output.json:
@@ -99,8 +93,6 @@ def diagnose(
         f" class means of rank {collapse.rank}, lambda {lam:g}; computed with {found.library}"
     )
     out.print(found.table())
-    if per_class:
-        out.print(found.class_table())
     if others := len(rows.class_names) - collapse.classes:
         note(
             f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"

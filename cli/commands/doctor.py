@@ -1,4 +1,4 @@
-"""`clinit doctor`: what on this machine keeps clinit from working, or from working well."""
+"""`clinit doctor`: faults of this machine that keep clinit from working, or from working well."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
 def doctor(
     place: Annotated[
         Path,
-        typer.Option(
-            "--out", help="Where caches are to be written.", metavar="FOLDER", show_default="here"
-        ),
+        typer.Option("--out", help="Folder for caches.", metavar="FOLDER", show_default="here"),
     ] = Path(),
     output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
-    """Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits.
+    """Check what clinit needs: packages, GPU, CuPy, storage, limits.
 
     A warning costs speed or comfort; a fault makes something fail, and the
-    exit code 1. Beside each is what mends it.
+    exit code 1. Each comes with its remedy.
 
     clinit doctor --out /data/caches
     """
@@ -66,4 +64,4 @@ def _show(findings: Sequence[Finding]) -> None:
         table.add_row(visible(finding.subject), Text(finding.state, _STYLES[finding.state]), told)
     out.print(table)
     bad = [finding.subject for finding in findings if finding.state != "ok"]
-    say(f"To be mended: {', '.join(bad)}." if bad else "Nothing stands in the way.")
+    say(f"Problems: {', '.join(bad)}." if bad else "No problem found.")

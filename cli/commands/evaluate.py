@@ -27,7 +27,7 @@ MOST_LINES = 10
 """Lines of a table in the terminal."""
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def evaluate(
     model: ModelArgument,
     images: Annotated[
@@ -39,7 +39,7 @@ def evaluate(
     ],
     against: Annotated[
         Path | None,
-        described("Another model, such as the one before: what is gained and lost.", "MODEL"),
+        described("Another model, such as the one before, to list gains and losses.", "MODEL"),
     ] = None,
     csv: Annotated[Path | None, described("Write a line per image into this .csv file.")] = None,
     html: Annotated[
@@ -52,7 +52,7 @@ def evaluate(
     """Measure a model on a folder of images: accuracy, confusions, calibration, rejection.
 
     Images in folders that are no class of the model count for rejection alone.
-    With --against OTHER both models answer the same images; those of classes that
+    With --against OTHER both models answer the same images; images of classes that
     both have are gained, lost or neither, with McNemar's test.
 
     clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html

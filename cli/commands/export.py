@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.export import Export
 
 
-@keeps("No half of a model is left: it is written whole or not at all.")
+@keeps("No partial model is left: it is written completely or not at all.")
 def export(
     context: Context,
     run: Annotated[Path, typer.Argument(help="Run record of train-head or train-top.")],
@@ -36,7 +36,7 @@ def export(
     ],
     weights: Annotated[
         Path | None,
-        described("Weights of the backbone.", "FILE", "where they were when it was extracted"),
+        described("Weights of the backbone.", "FILE", "their place at extraction"),
     ] = None,
     base: RecordedBase = None,
     new: RecordedNew = None,
@@ -73,7 +73,7 @@ def export(
 
     It holds the class names and the preprocessing too: `clinit predict` needs
     nothing else. A folder has them in the form of models on the Hugging Face
-    Hub. The network is compared with what was trained before anything is
+    Hub. The network is compared with the trained one before anything is
     written. Features that were imported have no network: --head-only writes
     their head.
     """
@@ -109,16 +109,16 @@ def export(
 
 
 def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
-    """Refuse options that mean nothing for what is written."""
+    """Refuse options that mean nothing for this kind of output."""
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
         raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
     alone = ["weights", "onnx", "memory"] if head_only else []
-    idle = dict.fromkeys(alone, "where the head alone is written")
+    idle = dict.fromkeys(alone, "if the head alone is written")
     if not reads_features:
         read = ["base", "new"] if head_only else ["new"]
-        idle |= dict.fromkeys(read, "where no feature is read")
+        idle |= dict.fromkeys(read, "if no feature is read")
     for name, why in idle.items():
         if given(context, name) is not None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")

@@ -56,13 +56,13 @@ _OPTIONS: Mapping[str, Any] = {
         ReadSplit | None,
         "Extract only this split." + READ_AS_VAL,
         "Data",
-        show_default="train and val, as far as they are there",
+        show_default="train and val, if they exist",
     ),
     **NETWORK,
     **COMPUTATION,
     "decoder": option(
         Literal["cpu", "cuda"],
-        "What decodes JPEG files; a CUDA device takes the load off the CPUs, and gives slightly"
+        "Decoder of JPEG files; a CUDA device takes the load off the CPUs, and gives slightly"
         " other pixels, so that its features are not mixed with others.",
         "Computation",
     ),
@@ -83,12 +83,12 @@ _OPTIONS: Mapping[str, Any] = {
         show_default="all",
     ),
     "shard_rows": option(
-        int, "Rows per shard: what a killed run loses at most.", "Output", min=1, max=10**9
+        int, "Rows per shard: a killed run loses at most one shard.", "Output", min=1, max=10**9
     ),
     "views": option(
         int,
         "Random crops of every training image, mirrored half of the time, stored next to the plain"
-        " features for `clinit align`; those that are there are kept.",
+        " features for `clinit align`; existing ones are kept.",
         "Views",
         min=0,
         max=1000,
@@ -124,7 +124,7 @@ _OPTIONS: Mapping[str, Any] = {
 }
 
 
-@keeps("Finished shards are kept: the same command goes on after them.")
+@keeps("Finished shards are kept: run the same command again to resume.")
 @fills("options", ExtractOptions, _OPTIONS)
 def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
     """Run a frozen backbone once over a data set and store its pooled features.
@@ -154,15 +154,20 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
         options = replace(options, command=command_line())
         _print_results(options.run(manifests, on_progress, note))
     if not (options.out / "head.safetensors").exists():
-        fit = f"clinit head fit {shlex.quote(str(options.out))} --out head.safetensors"
-        note(f"as base classes they need a head: {fit}")
+        tell_headless(options.out)
+
+
+def tell_headless(cache: Path) -> None:
+    """Name the command that fits a head to a cache without one."""
+    fit = f"clinit head fit {shlex.quote(str(cache))} --out head.safetensors"
+    note(f"as base classes they need a head: {fit}")
 
 
 _BAD_IMAGES_SHOWN = 20
 
 
 def _print_results(results: Iterable[SplitResult]) -> None:
-    """Print each result as it comes, and what is left for other parts of a cache."""
+    """Print each result as it comes, and the work left for other parts of a cache."""
     listed: set[int] = set()
     """Rows without features in the train split, which its views need not list again."""
     is_complete = True
@@ -177,16 +182,16 @@ def _print_results(results: Iterable[SplitResult]) -> None:
             listed = {entry.row for entry in result.split.summary.invalid}
     if not is_complete:
         note(
-            "the cache is complete when all parts are there; the same command without --part"
-            " computes what is missing, once no part is running"
+            "the cache is complete when all parts are; the same command without --part"
+            " computes missing shards, once no part is running"
         )
 
 
 def _print_part(result: SplitResult) -> None:
-    """Print how much of a split is there, and what this part has added."""
+    """Print the finished share of a split, and the share of this part."""
     say(
         f"{result.plan.title}, part {result.part}: {result.shards_there:,} of"
-        f" {result.plan.num_shards:,} shards are there, at {result.path}"
+        f" {result.plan.num_shards:,} shards are finished, at {result.path}"
     )
     done = f"{number_of(result.computed_rows, 'image')} computed"
     say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
@@ -227,7 +232,7 @@ def size_megabytes(folder: Path) -> float:
 
 
 def _print_again(result: SplitResult) -> None:
-    """Print which shards were computed again, and how many invalid rows were read again."""
+    """Print the shards computed again, and the number of invalid rows read again."""
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
     if result.retried_rows is not None and result.is_complete:

@@ -15,7 +15,7 @@ from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.run_data import check_caches
 
 if TYPE_CHECKING:
-    from clinit.extract.cache.head import Head, Top1
+    from clinit.extract.cache.head import Head
 
 HeadFit = Literal["logistic", "ridge", "lda"]
 """How a head is fitted."""
@@ -29,7 +29,7 @@ def head() -> None:
 
 
 @app.command()
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def fit(
     cache: CacheArgument,
     out: Annotated[Path, described("Head file to write, .safetensors or .npz.", "FILE")],
@@ -45,7 +45,7 @@ def fit(
     """Fit a head to the training rows of a cache: a row for each of its classes.
 
     For features of a network without a classifier (DINO, SigLIP, CLIP), or for
-    other classes than those of the head in the cache.
+    other classes than the head in the cache has.
 
     clinit head fit caches/base --out base-head.safetensors
     """
@@ -55,16 +55,12 @@ def fit(
     with claimed_head(out, overwrite=overwrite):
         from clinit.extract.cache.head import write_head
 
-        write_head(fitted(cache, method)[0], out)
+        write_head(_fitted(cache, method), out)
     say(f"Head at {out}; `clinit train-head --head {out}` starts from it")
 
 
-def fitted(cache: Path, by: HeadFit) -> tuple[Head, Top1 | None]:
-    """Fit a head to the training rows of a cache and print how good it is.
-
-    Returns:
-        The head, and its accuracy on the rows of val, if there are any.
-    """
+def _fitted(cache: Path, by: HeadFit) -> Head:
+    """Fit a head to the training rows of a cache and print how good it is."""
     from clinit.extract.cache.head import head_rows, top1
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
@@ -94,4 +90,4 @@ def fitted(cache: Path, by: HeadFit) -> tuple[Head, Top1 | None]:
         say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
     for text in notes:
         note(text)
-    return found, val if val.total else None
+    return found

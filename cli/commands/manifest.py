@@ -28,7 +28,7 @@ def _column(of: str) -> Any:
 
 
 @app.command()
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def build(
     dataset: Annotated[
         str,
@@ -77,7 +77,7 @@ def show(
         bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")
     ] = False,
 ) -> None:
-    """Show what a manifest holds, or what is known of a data set."""
+    """Show the contents of a manifest, or the known facts about a data set."""
     from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
     from clinit.extract.dataset.manifest import read_manifest
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
 
 FEW = 30
-"""Held-out images below which an accuracy is told in counts: of 30 it is known to 9 points."""
+"""Held-out images below which an accuracy is given in counts: 30 determine it to 9 points."""
 SHOWN = 12
 """Class names in one line."""
-KEPT_FEATURES = "The features computed so far are kept: the same command goes on after them."
-WHOLE = "No half of a model is left: it is written whole or not at all."
+KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
+WHOLE = "No partial model is left: it is written completely or not at all."
 
 app = typer.Typer(no_args_is_help=True, help="Show a model: its classes, history and memory.")
 
@@ -68,7 +68,7 @@ def add(
             help="Feature cache of old classes, named as the model names them; or its statistics,"
             " a file of `clinit statistics`.",
             metavar="PATH",
-            show_default="what the model remembers",
+            show_default="the model's memory",
         ),
     ] = None,
     onnx: Annotated[
@@ -77,6 +77,11 @@ def add(
             "--onnx", help="Write the network as ONNX into the folder too, compared on IMAGES."
         ),
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Add nothing if the audit of the images finds something."),
+    ] = False,
+    as_json: AsJson = False,
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
@@ -88,32 +93,50 @@ def add(
     network without a classifier (DINO, SigLIP, CLIP), the model knows these
     classes alone, by a head that is fitted to their images.
 
+    Warnings list oddities of the images: classes that are known already or
+    look alike, repeated images, images that do not fit, old images that turn
+    wrong. --json prints all of them.
+
     clinit add scenes/ photographs/ --out scenes2/
     """
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, job):
         from clinit.headtrain.model.add import add_images
 
-        added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx)
+        added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx, strict=strict)
+    if as_json:
+        assert added.audit is not None
+        print_json(json.dumps({"model": str(out), **added.audit.content}, ensure_ascii=False))
+        return
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
     arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
     say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
+    aside = 0 if added.left_out else added.new.total
     say(
-        f"Images: {sum(change.images.values()):,} to learn from, {added.new.total:,} kept aside;"
-        f" their features are at {job.folder}"
+        f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside; their"
+        f" features are at {job.folder}"
     )
-    say(f"Old images: {change.data['old_rows']}")
-    table = _table("top-1 on held-out images of", "images", "before", "now")
+    say(f"In place of old images: {change.data['old_rows']}")
+    table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
     if not is_first:
-        table.add_row("old classes", f"{added.old.total:,}", *old_top1)
-    table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
+        table.add_row("old classes, held out", f"{added.old.total:,}", *old_top1)
+    how = "each left out" if added.left_out else "held out"
+    now = accuracy_in_words(added.new)
+    table.add_row(f"added classes, {how}", f"{added.new.total:,}", "-", now)
     terminal.print(table)
+    if len(added.balance) > 1 and added.new.total:
+        old_heading = "old classes" if added.old.total else "rows that stand for old classes"
+        table = _table("weight of added classes", old_heading, "added classes")
+        for each in added.balance:
+            both = map(accuracy_in_words, (each.old, each.new))
+            table.add_row(f"--new-share {each.new_share}", *both)
+        terminal.print(table)
     if added.new.total < FEW:
         note(
-            f"{number_of(added.new.total, 'image')} of added classes kept aside: too few to tell"
-            " how well they are recognised; a folder val with more measures it"
+            f"{number_of(added.new.total, 'image')} of added classes tested: too few to measure"
+            " how well they are recognised; a folder val with more does"
         )
     if not added.old.total and not is_first:
         note(
@@ -174,7 +197,7 @@ def remember(
         f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
     )
     if others := int(memory.known.sum()) - len(change.classes):
-        say(f"{others:,} others as they were remembered before")
+        say(f"{others:,} others remembered as before")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
     say(memory.describe())
@@ -188,7 +211,7 @@ def remove(
     out: ModelOut,
     overwrite: Overwrite = False,
 ) -> None:
-    """Remove classes from a model: their rows, and what it remembers of them.
+    """Remove classes from a model: their rows, and its memory of them.
 
     The rows of all other classes stay as they are, in their order. MODEL is not
     changed.
@@ -205,7 +228,7 @@ def remove(
     )
     if left.memory is not None and not left.memory.exact:
         note(
-            "the covariance that all classes share is still that of the removed ones too:"
+            "the stored covariance still includes the removed classes:"
             " `clinit remember` computes it anew from images"
         )
     say(f"Model at {out}")
@@ -226,7 +249,7 @@ def rename(
 ) -> None:
     """Give classes of a model other names.
 
-    Rows and what it remembers stay as they are. MODEL is not changed.
+    Rows and memory stay as they are. MODEL is not changed.
 
     clinit rename scenes/ n02979186="cassette player" --out named-scenes/
     """
@@ -267,7 +290,7 @@ def model() -> None:
 def show(
     model: ModelArgument, output: OutputFormat = Output.table, as_json: AsJson = False
 ) -> None:
-    """Show which classes a model has, when they came and from what, and what it remembers."""
+    """Show the classes of a model, their history, and its memory."""
     check_model(model)
     from clinit.headtrain.model.reading import memory_of, read_facts
 
@@ -284,7 +307,7 @@ def show(
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
     say("It remembers nothing of their images" if memory is None else memory.describe())
-    table = _table("when", "what", "classes", "images", "top-1 then: old, new")
+    table = _table("when", "change", "classes", "images", "top-1 then: old, new")
     for change in facts.history:
         table.add_row(
             change.date[:16].replace("T", " "),
@@ -317,7 +340,7 @@ def _table(*heads: str) -> Table:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 

@@ -1,4 +1,4 @@
-"""`clinit predict`: what an exported model sees in photographs, or a head in features."""
+"""`clinit predict`: classify photographs with an exported model, or features with a head."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 RejectRule = Literal["energy", "max-logit"]
-"""What tells whether an image is of none of the classes."""
+"""Score that decides whether an image is of none of the classes."""
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 def predict(
     context: Context,
     model: Annotated[
@@ -81,7 +81,7 @@ def predict(
     reject_rate: Annotated[
         float,
         described(
-            "Share of images of known classes that may be turned away, measured on images"
+            "Share of images of known classes that may be rejected, measured on images"
             " that the model has held out.",
             min=0,
             max=0.99,
@@ -99,10 +99,10 @@ def predict(
     compile: CompileOption = "auto",
     max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
-    """Name what is in images, with an exported model: the likeliest classes of each.
+    """Classify images with an exported model: the likeliest classes of each.
 
     Images are prepared as they were when the features were extracted. Classes
-    that the network has learnt after those of its base are marked with their
+    that the network has learnt after its base classes are marked with their
     task. With --reject, images of none of the classes are called unknown. A file
     that is not an image is reported with the reason at the end and does not
     affect the others; the exit code is then 1. A head without a network names the
@@ -191,7 +191,7 @@ def _open(
     threshold: float | None,
     device: str,
 ) -> tuple[Predictor | Head, Rejection | None]:
-    """Open a model or a head, and tell when what it is given is of none of its classes."""
+    """Open a model or a head, and the rule for inputs of none of its classes."""
     from clinit.extract.cache.head import read_head
     from clinit.headtrain.model.classifier import Classifier, load_model
     from clinit.headtrain.model.onnx import load_onnx
@@ -224,9 +224,9 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 OF_FEATURES = ("features", "row")
 """In place of `image`, for rows of features."""
 OF_REJECTION = ("score", "threshold", "unknown")
-"""Further columns where images may be unknown."""
+"""Further columns if images may be unknown."""
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
-"""As many as tell, in a table."""
+"""Significant digits, in a table."""
 MOST_ROWS = 20
 """Rows of features in a table on the terminal."""
 
@@ -259,7 +259,7 @@ def _class(guess: Guess) -> dict[str, Any]:
 def _write_table(
     predictions: Sequence[Prediction], path: Path, rejection: Rejection | None, *, of_features: bool
 ) -> None:
-    """Write predictions as a CSV file, atomically; what is not known is empty.
+    """Write predictions as a CSV file, atomically; unknown values are empty.
 
     Args:
         predictions: One per image, or per row of features; possibly none.

@@ -21,7 +21,7 @@ from clinit.headtrain.probe.settings import ProbeConfig
 _STAGES = {"grid": "Trying settings", "refit": "Training on all rows"}
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 @takes("config", ProbeConfig)
 def probe(
     cache: CacheArgument,
@@ -39,7 +39,7 @@ def probe(
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+    """Measure how well a linear head separates the classes of a cache: the linear probe.
 
     Tries a grid of settings on a held-out part of the training rows, trains the
     best one on all of them and measures it once on the validation rows. The

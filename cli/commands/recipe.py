@@ -21,7 +21,7 @@ def list_() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("recipe", "what it is")
+    table = Table("recipe", "contents")
     for name in names():
         title = recipe(name).partition("\n")[0].removeprefix("# ")
         table.add_row(name, Text(title))
@@ -36,7 +36,7 @@ def show(
         typer.Argument(help="Name of the recipe."),
     ],
 ) -> None:
-    """Print a recipe: the commands in order, what the paper leaves open, the settings.
+    """Print a recipe: the commands in order, open points of the paper, the settings.
 
     clinit recipe show table2-last-layer > mine.toml
     """

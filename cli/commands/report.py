@@ -25,7 +25,7 @@ WIDEST_PLOT = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(View):
-    """What the options of `clinit report` say."""
+    """Options of `clinit report`."""
 
     as_json: bool = False
     figure: Sequence[FigureName] | None = None
@@ -37,8 +37,7 @@ class Asked(View):
 _OPTIONS = {
     "format": option(
         Format,
-        "Table; plain JSON or CSV for programs; means over seeds as a table for a text in Markdown"
-        " or LaTeX (booktabs).",
+        "Table; plain JSON or CSV for programs; means over seeds as a table in Markdown.",
         None,
         *("--format", "-f"),
     ),
@@ -48,7 +47,7 @@ _OPTIONS = {
     ),
     "by_seed": option(
         bool,
-        "Show each run where there are several seeds, not only their mean and deviation.",
+        "Show each run if there are several seeds, not only their mean and deviation.",
         *(None, "--by-seed"),
     ),
     "means": option(
@@ -57,18 +56,13 @@ _OPTIONS = {
     "metrics": option(
         bool,
         "Show a second table: backward transfer, accuracy within tasks, loss spike, cost of the"
-        " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
+        " start. Markdown has it instead of the first; JSON and CSV hold both.",
         *(None, "--metrics"),
-    ),
-    "matrix": option(
-        bool,
-        "Show the accuracy on the classes of each task after each task; JSON holds it.",
-        *(None, "--matrix"),
     ),
     "figure": option(
         list[FigureName] | None,
-        "Draw this figure into --plot; repeatable. One that the records lack the facts of is left"
-        " out of several, with a note.",
+        "Draw this figure into --plot; repeatable. Of several, one that the records have no"
+        " data for is skipped with a note.",
         show_default="curves",
     ),
     "plot": option(
@@ -88,7 +82,7 @@ _OPTIONS = {
     "curves": option(bool, "Draw the curves in the terminal."),
     "gain": option(
         GainReading,
-        "Efficiency gain: iterations of random over those of the run, both to 95 % of random's best"
+        "Efficiency gain: iterations of random over the run's, both to 95 % of random's best"
         " new-task accuracy (equal-level), or random's to its best (random-best). JSON and CSV hold"
         " both.",
     ),
@@ -98,7 +92,7 @@ _OPTIONS = {
 }
 
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+@keeps("No partial file is left: it is written completely or not at all.")
 @fills("asked", Asked, _OPTIONS)
 def report(
     runs: Annotated[
@@ -145,12 +139,12 @@ def report(
 
 
 def _checked(asked: Asked) -> View:
-    """Return what is shown; refuse options that exclude each other."""
+    """Return the parts to show; refuse options that exclude each other."""
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
     form: Format = "json" if asked.as_json else asked.format
-    if asked.per_task and form != "table" and (asked.means or form in ("markdown", "latex")):
-        raise typer.BadParameter("means over seeds are not told by task: leave out --per-task")
+    if asked.per_task and form != "table" and (asked.means or form == "markdown"):
+        raise typer.BadParameter("there are no means over seeds by task: leave out --per-task")
     figures = {*(asked.figure or ())}
     drawn = asked.curves and form == "table" and (not figures or FigureName.CURVES in figures)
     if asked.plot is None and not figures <= ({FigureName.CURVES} if drawn else set()):

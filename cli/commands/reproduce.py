@@ -1,4 +1,4 @@
-"""`clinit reproduce`: tables of the paper, made by one command and shown beside its numbers."""
+"""`clinit reproduce`: tables of the paper, made by one command and shown next to its numbers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from clinit.files.paths import check_writable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
-
     from clinit.analysis.paper.commands import Places, Step
-    from clinit.analysis.paper.reproduction import Reproduction
     from clinit.analysis.paper.tables import Table
     from clinit.headtrain.study.study import Study
 
 SMALL_EPOCHS = 5
 
 
-@keeps("What is computed is kept: the same command goes on where this one stopped.")
+@keeps("Finished steps are kept: run the same command again to resume.")
 def reproduce(
     context: Context,
     names: Annotated[
@@ -101,12 +98,12 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Print the commands; run nothing.")
     ] = False,
 ) -> None:
-    """Make tables of the paper and show them beside its numbers, with what differs and why.
+    """Make tables of the paper and show them next to its numbers, with the differences.
 
     Features are extracted, the head for squared error is aligned and heads are
-    trained as far as that is not done; every command is printed as you would
-    type it. Each table is also written below OUT/tables as JSON, CSV, Markdown
-    and LaTeX, figures below OUT/figures.
+    trained, unless it is done already; every command is printed as you would
+    type it. Each table is also written below OUT/tables as JSON, CSV and
+    Markdown, figures below OUT/figures.
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
     """
@@ -139,21 +136,17 @@ def reproduce(
         _show_commands(chosen, where, plan)
         return
     check_images(planned, where)
-    made: list[Reproduction] = []
     for table in chosen:
         for step in plan.steps(table, where):
             if not step.is_done:
                 say()
                 run(*step.words)
-        if (found := _show(table, where, plan)) is not None:
-            made.append(found)
-    if len(made) > 1:
-        out.print(_summary(made))
+        _show(table, where, plan)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a user asks of all tables."""
+    """The user's settings for all tables."""
 
     settings: tuple[str, ...]
     """Words, `field=values`."""
@@ -202,7 +195,7 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     if dry_run:
         say(f"The digits are made in {place}: seconds.")
     elif not made.exists():
-        shutil.rmtree(place, ignore_errors=True)  # what a killed call left
+        shutil.rmtree(place, ignore_errors=True)  # left by a killed call
         place.mkdir(parents=True)
         make_digits(place, run)
         made.touch()
@@ -227,7 +220,7 @@ def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
             shown.add(target)
 
 
-def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
+def _show(table: Table, where: Places, plan: Plan) -> None:
     """Print a table and write its files; of figures, write them."""
     from clinit.analysis.paper.files import write_figures, write_table
     from clinit.analysis.paper.reproduction import measured, recorded_runs
@@ -237,30 +230,8 @@ def _show(table: Table, where: Places, plan: Plan) -> Reproduction | None:
         say()
         for remark in write_figures(where, plan.studies):
             note(remark)
-        return None
+        return
     found = measured(table, where, recorded_runs(table, where, plan.studies(table)))
     out.print(terminal(found))
     say()
     note(f"written: {write_table(found, where.out / 'tables')}")
-    return found
-
-
-def _summary(made: Sequence[Reproduction]) -> RenderableType:
-    """Return how many of the paper's effects hold, by table."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from clinit.analysis.report.table import Column, Table
-
-    lines = []
-    for found in made:
-        verdicts = [each.verdict for each in found.effects]
-        counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
-        is_known = any(verdict != "-" for verdict in verdicts)
-        lines.append([found.table.name, *(counts if is_known else ["-"] * 3)])
-    heads = ("hold", "open", "other way round")
-    return Group(
-        Text("\nEffects of the paper: which of two starts is better", style="bold"),
-        Table([Column("table"), *(Column(head, "number") for head in heads)], [lines]).rich(),
-        Text("All pairs of starts, by A_new and A_all (forward-transfer: A_fw).", style="dim"),
-    )

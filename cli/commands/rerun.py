@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _REMEDY = "Give what the run read: --base, --new and --head."
 
 
-@keeps("The recorded run is as it was; the new one is lost.")
+@keeps("The recorded run is unchanged; the new one is lost.")
 def rerun(
     run: Annotated[
         Path, typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it.")
@@ -63,9 +63,9 @@ def rerun(
     """Repeat a recorded run from its settings, and compare it with its record.
 
     Reads the settings, the places of the caches and the head from the record, and
-    trains the heads of its bank beside it. Every table, the final head and the
-    parameters that were changed are compared: on the same device they are the
-    same bits. The exit code is 1 where they are not.
+    trains the heads of its bank with it. Every table, the final head and the
+    changed parameters are compared: on the same device they are the
+    same bits. The exit code is 1 if they are not.
     """
     check_run(run)
     if out is not None:
@@ -118,8 +118,8 @@ def rerun(
     last = None if no_head else final_head(record, linear=False)
     found = differences(again, replace(record, head=last, top=changed_parameters(record) or None))
     if not found:
-        what = "every table is that" if no_head else "every table and the final head are those"
-        say(f"The same bits: {what} of {run}")
+        what = "every table" if no_head else "every table and the final head"
+        say(f"The same bits as {run}: {what}")
         return
     say(f"Not the same bits as {run}:")
     for each in (*found, *circumstances(record.info, again.info)):
@@ -130,7 +130,7 @@ def rerun(
 def _places(
     info: RunInfo, base: Path | None, new: Path | None, head: Path | None
 ) -> tuple[list[Path], list[Path], Path | None]:
-    """Return the caches of both sides and the head file; those of the record if none are given.
+    """Return the caches of both sides and the head file; the recorded ones if none are given.
 
     There is no cache of the base if the run started from nothing.
 
@@ -151,8 +151,8 @@ def _places(
     for option, path in [*options, *([("--head", head)] if head else [])]:
         if not path.exists():
             raise RecordError(
-                f"the run read {path}, which is not there",
-                remedy=f"Say where it is now with {option}.",
+                f"the run read {path}, which no longer exists",
+                remedy=f"Give its new place with {option}.",
             )
     return old, arriving, head
 

@@ -64,7 +64,7 @@ def sweep(
         int | None,
         described(
             "Most runs that are trained together. A kill loses at most the bank in training.",
-            default="what fits into half of the free memory; 12 on a CPU",
+            default="as many as fit into half of the free memory; 12 on a CPU",
             min=1,
             rich_help_panel="Computation",
         ),
@@ -72,7 +72,7 @@ def sweep(
     ray: Annotated[
         str | None,
         described(
-            "Train the banks as tasks of the Ray cluster at this address, one GPU each where"
+            "Train the banks as tasks of the Ray cluster at this address, one GPU each if"
             " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
             "ADDRESS",
             rich_help_panel="Computation",
@@ -100,14 +100,14 @@ def sweep(
         typer.Option(
             "--top",
             help="Runs of train-top, one after another, instead of banks of heads; a killed run"
-            " goes on from its checkpoint. Fields are the options of train-top.",
+            " resumes from its checkpoint. Fields are the options of train-top.",
         ),
     ] = False,
     memory: Memory = None,
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
-    """Train every combination of a grid in banks of heads; go on where an earlier call stopped.
+    """Train every combination of a grid in banks of heads; resume an interrupted sweep.
 
     Runs of one stream and seed share their batches. A run that is recorded in the
     folder is not trained again, so a grid may grow, and the same command resumes
@@ -175,7 +175,7 @@ def _sweep(
     ray: str | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    """Train what is left of the runs; return their records."""
+    """Train the runs that are left; return their records."""
     from clinit.headtrain.sweep.folder import open_folder
     from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
 
@@ -183,14 +183,14 @@ def _sweep(
     plan = plan_sweep(runs, folder, data, bank_size=bank_size)
     streams = number_of(len({run.shared for run in runs}), "stream")
     say(
-        f"{number_of(len(runs), 'run')} on {streams}, {len(plan.done):,} recorded already;"
+        f"{number_of(len(runs), 'run')} on {streams}, {len(plan.done):,} already recorded;"
         f" {plan.num_left:,} to train in {number_of(len(plan.banks), 'bank')}"
     )
     if dry_run:
         for number, bank in enumerate(plan.banks, start=1):
             say(f"Bank {number}, seed {bank.seed}:")
             for run in bank.runs:
-                say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
+                say(f"  {plan.names.get(run.identity, 'one that is recorded, with the others')}")
         return []
     with ExitStack() as stack:
         observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
@@ -230,7 +230,7 @@ def _sweep_top(
     check_free(left.values())
     for run in places.keys() - left:  # one that was killed after its record was written
         checkpoints[run].unlink(missing_ok=True)
-    say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} recorded already")
+    say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} already recorded")
     if dry_run:
         for place in left.values():
             say(f"  {place.name}")

@@ -36,7 +36,7 @@ _DIAGNOSIS_LAMBDA = 0.05
 
 _KEPT = (
     "Heads in training are lost: the heads of a seed are recorded together, when all are trained."
-    " Records that are there stay."
+    " Existing records stay."
 )
 
 
@@ -68,8 +68,8 @@ def train_head(
     starts from nothing: N classes in T tasks, the first of which makes the head.
     Heads of one seed share class order and batches, so that their initialisations
     are compared on the same samples. Writes a record per head and prints the
-    table of their results; what an earlier call with the same command has
-    recorded stays as it is, unless --overwrite is given.
+    table of their results; records of an earlier call with the same command
+    stay as they are, unless --overwrite is given.
     """
     check_base(base, head, studies)
     check_caches(*new, head=head, or_files=base or ())

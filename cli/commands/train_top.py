@@ -23,7 +23,7 @@ from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.images import Images
 
 
-@keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
+@keeps("Finished runs and the last checkpoint are kept: run the same command again to resume.")
 @takes_studies(top=True)
 @takes_images
 def train_top(
@@ -43,8 +43,8 @@ def train_top(
 
     Reads the caches of `clinit extract` for rows, backbone and images, so that a
     run sees the same stream as `clinit train-head`. Everything below the top
-    blocks is frozen: its output is computed once and stored. A killed run goes on
-    when the same command is given again.
+    blocks is frozen: its output is computed once and stored. Give the same
+    command again to resume a killed run.
     """
     check_caches(base, new, head=head)
     check_writable(out)

@@ -1,1 +1,1 @@
-"""What commands share: options and their files, the console, progress, signals, errors."""
+"""Shared parts of commands: options and their files, the console, progress, signals, errors."""

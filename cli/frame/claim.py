@@ -1,7 +1,7 @@
-"""Claims of the command line: what --out names is written by one process at a time.
+"""Claims of the command line: one process at a time writes to the path of --out.
 
-The second one is refused before it reads a cache. Where the storage cannot lock, the user is told
-and the command goes on: finished files are whole in any case.
+The second one is refused before it reads a cache. If the storage cannot lock, the user gets a note
+and the command continues: finished files are whole in any case.
 """
 
 from __future__ import annotations

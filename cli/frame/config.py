@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 Commands = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, of the commands that take a file."""
 GRID = "grid"
-"""A section of a sweep that may stand outside of [sweep]."""
+"""The tables in the section of a sweep."""
 RUNS, TOP_RUNS = "train-head", "train-top"
 """The commands whose sections hold the defaults of a sweep's runs."""
 APART = ("add", "remember")
 """Commands of a model in use: they read their own section alone, since `iterations` outside of
-all sections are those of a training."""
+all sections belongs to a training."""
 OF_IMAGES = (
-    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
+    *("weights", "base-root", "new-root", "trunk-cache", "trunk-budget"),
     *("workers", "max-pixels", "checkpoint-every"),
 )
-"""What a sweep of train-top takes from its section, beside the places of the data."""
+"""Options that a sweep of train-top takes from its section, in addition to the data."""
 _PLACES = ("base", "new", "head")
 _METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}
 _RIVALS = {
@@ -91,13 +91,12 @@ class ConfigFile:
         return found
 
     def grids(self) -> list[Mapping[str, Any]]:
-        """Return the grids of a sweep: the tables of [[sweep.grid]], or the table [grid]."""
-        given = [where[GRID] for where in (self.content, self.section("sweep")) if GRID in where]
-        tables = [each for one in given for each in (one if isinstance(one, list) else [one])]
-        if len(given) > 1 or not all(isinstance(each, dict) and each for each in tables):
+        """Return the grids of a sweep, the tables of [[sweep.grid]]."""
+        given = self.section("sweep").get(GRID, [])
+        tables = given if isinstance(given, list) else [given]
+        if not all(isinstance(each, dict) and each for each in tables):
             raise ConfigFileError(
-                f"{self.name} has a grid that is empty or no table, or both [grid] and"
-                " [[sweep.grid]]",
+                f"{self.name} has a grid that is empty or no table",
                 remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5".',
             )
         return tables
@@ -129,8 +128,8 @@ def check(file: ConfigFile, command: str, commands: Commands) -> None:
     every = [*options, *(key for each in commands.values() for key in each)]
     for key, value in file.content.items():
         if isinstance(value, dict):
-            _check_known(file, key, [*commands, GRID], "a section that no command reads")
-        elif key != GRID:
+            _check_known(file, key, [*commands], "a section that no command reads")
+        else:
             _check_known(file, key, [*every, *commands], "no option of any command")
     for key, value in file.section(command).items():
         if key in methods and isinstance(value, dict):
@@ -214,7 +213,7 @@ class Defaults(Mapping[str, Any]):
 def read_config(context: Context, path: Path | None) -> Path | None:
     """Take what the file gives to the command as the defaults of its options.
 
-    For an eager option: the values are there before the other options are read.
+    For an eager option: the values exist before the other options are read.
     """
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         file, command = open_config(path), str(context.command.name)
@@ -272,7 +271,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             own = grid_of(table, top=top)
             over = merge(own, typed)
             laid = _over_settings(file, over, top=top)
-            # What a section holds for another method gives way to the grid.
+            # Values of a section for another method give way to the grid.
             asked = names_in(own if "method" in names_in(over) else laid[0])
             refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
             grids += laid

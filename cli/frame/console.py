@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Foot:
-    """What is drawn at the foot of the terminal of a console; nothing of it stays there.
+    """Lines at the foot of the terminal of a console, erased in the end.
 
     Standard output and standard error are usually one terminal, but a console of rich knows only of
-    what it has drawn itself. Whoever prints elsewhere takes the foot away first, see `aside`.
+    its own output. Whoever prints elsewhere takes the foot away first, see `aside`.
     """
 
     def __init__(self, console: RichConsole) -> None:
@@ -43,7 +43,7 @@ class Foot:
 
     @contextmanager
     def showing(self, part: RenderableType) -> Iterator[None]:
-        """Draw `part` again and again, below what is drawn already, until the context ends."""
+        """Draw `part` again and again, below earlier output, until the context ends."""
         self._erase()
         self._parts.append(part)
         self._draw()
@@ -88,7 +88,7 @@ _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
 
 
-for _size in ("COLUMNS", "LINES"):  # rich prints nothing at 0, and fails where a size is no number
+for _size in ("COLUMNS", "LINES"):  # rich prints nothing at 0, and fails if a size is no number
     if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(_size, "80")):
         del os.environ[_size]
 
@@ -110,7 +110,7 @@ class Console(RichConsole):
 
 
 class _Lossy(io.FileIO):
-    """An output whose full disk or closed reader must not stop the work: what fails is lost."""
+    """An output whose full disk or closed reader must not stop the work: failed writes are lost."""
 
     def write(self, data: Any) -> int:
         try:
@@ -120,7 +120,7 @@ class _Lossy(io.FileIO):
 
 
 def lose_notes_that_cannot_be_written() -> None:
-    """Let commands go on without standard error if it refuses what they print there."""
+    """Let commands continue without standard error if it refuses their output."""
     if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:
         raw = _Lossy(sys.stderr.fileno(), "w", closefd=False)
         sys.stderr = io.TextIOWrapper(
@@ -177,7 +177,7 @@ def say(message: str = "") -> None:
 def print_json(text: str) -> None:
     r"""Print JSON for programs, with \u escapes for what a terminal would obey.
 
-    They stand in strings alone, where they mean the same. An output that is not UTF-8 gets them
+    They are in strings alone, where they mean the same. An output that is not UTF-8 gets them
     for all that is not ASCII.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -187,7 +187,7 @@ def print_json(text: str) -> None:
 
 
 def print_csv(text: str) -> None:
-    """Print CSV, Markdown or LaTeX: as it is into a file or pipe, escaped on a terminal."""
+    """Print CSV or Markdown: as it is into a file or pipe, escaped on a terminal."""
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     _write(visible(text, lines=True) if on_terminal else text)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     import typer
 
-    # typer.Context is for annotations: what a command receives is an object of its base class.
+    # typer.Context is for annotations: commands receive an object of its base class.
     Context = typer.Context.__base__
 
 Run = Callable[..., None]
@@ -26,7 +26,7 @@ Run = Callable[..., None]
 
 
 def given(context: Context, name: str) -> str | None:
-    """Return where a parameter was given: `commandline`, `default_map` (a file), or nowhere."""
+    """Return the source of a parameter: `commandline`, `default_map` (a file), or None."""
     source = context.get_parameter_source(name)
     where = source.name.lower() if source else "default"
     return None if where == "default" else where

@@ -22,10 +22,9 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__
 """Raised for words that are not a command; typer does not export this class."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LESS = (
-    "Free some, or give smaller --batch-size, --bank-size or --workers, as far as the command has"
-    " them."
+    "Free some, or give smaller --batch-size, --bank-size or --workers, if the command has them."
 )
-"""What needs less memory."""
+"""Settings that need less memory."""
 
 
 def fail(error: BaseException) -> int:
@@ -53,8 +52,8 @@ def fail(error: BaseException) -> int:
 
 
 def _refuse_usage(error: Any) -> int:
-    """Print what is wrong with the command line, and how the command is called."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # the help is what it says
+    """Print the fault in the command line, and the usage of the command."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
         out.print(Text(error.format_message()), soft_wrap=True)
         return int(error.exit_code)
     if error.ctx is not None:
@@ -67,7 +66,7 @@ def _refuse_usage(error: Any) -> int:
 
 
 def _usage_message(error: Any) -> str:
-    """Return what is wrong, with the value that was given."""
+    """Return the fault, with the value that was given."""
     message = (
         str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
     )
@@ -83,7 +82,7 @@ def _usage_message(error: Any) -> str:
 
         fields = {field.option: name for name, field in settings_of(top=True).items()}
         if field := fields.get(option):
-            message += f"\nWhat runs are to have is written {field}=VALUE, or {field}=VALUE,VALUE."
+            message += f"\nWrite it as {field}=VALUE, or {field}=VALUE,VALUE."
     return message
 
 
@@ -109,9 +108,9 @@ def _told(error: BaseException) -> tuple[str, str] | None:
 
 
 def _shortage(error: BaseException) -> tuple[str, str] | None:
-    """Return message and remedy where memory or room on the disk was short; else None.
+    """Return message and remedy if memory or room on the disk was short; else None.
 
-    A library may have wrapped the error that says so.
+    A library may have wrapped the error that shows it.
     """
     causes = _causes(error)
     if short := [cause for cause in causes if out_of_memory(cause)]:

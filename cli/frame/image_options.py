@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from clinit.cli.frame.context import given
 from clinit.cli.frame.options import MaxPixels, size_of
 from clinit.cli.frame.study_options import Command, expand
 from clinit.extract.dataset.known import MAX_PIXELS
@@ -22,9 +21,9 @@ def _option(help: str, *names: str, **settings: Any) -> Any:
 Weights = Annotated[
     Path | None,
     _option(
-        "Weights of the backbone; they must be those of the features.",
+        "Weights of the backbone; they must be the ones that computed the features.",
         metavar="FILE",
-        show_default="where they were at extraction",
+        show_default="their place at extraction",
     ),
 ]
 BaseRoot = Annotated[
@@ -43,13 +42,10 @@ TrunkCacheFolder = Annotated[
         show_default="OUT/trunk-cache",
     ),
 ]
-NoTrunkCache = Annotated[
-    bool, _option("Compute activations from the images each time.", "--no-trunk-cache")
-]
 TrunkBudget = Annotated[
     str,
     _option(
-        "Most bytes that are stored; the rest is computed from the images each time.",
+        "Most bytes that are stored; the rest is computed from the images each time. 0: all.",
         metavar="SIZE",
     ),
 ]
@@ -72,7 +68,6 @@ def takes_images(command: Command) -> Command:
         "base_root": (BaseRoot, None),
         "new_root": (NewRoot, None),
         "trunk_cache": (TrunkCacheFolder, None),
-        "no_trunk_cache": (NoTrunkCache, False),
         "trunk_budget": (TrunkBudget, "20GB"),
         "workers": (Workers, None),
         "max_pixels": (MaxPixels, MAX_PIXELS),
@@ -81,7 +76,7 @@ def takes_images(command: Command) -> Command:
     def build(values: Mapping[str, Any]) -> Images:
         storage = Storage(
             folder=values["trunk_cache"] or values["out"] / "trunk-cache",
-            budget=_trunk_budget(values),
+            budget=size_of("--trunk-budget", values["trunk_budget"]),
             max_pixels=values["max_pixels"],
             **({} if values["workers"] is None else {"workers": values["workers"]}),
         )
@@ -97,19 +92,3 @@ def takes_images(command: Command) -> Command:
 
 def _first(paths: Path | list[Path]) -> Path:
     return paths[0] if isinstance(paths, list) else paths
-
-
-def _trunk_budget(values: Mapping[str, Any]) -> int:
-    """Return the bytes that may be stored.
-
-    Raises:
-        BadParameter: If the budget is not a size, or given beside --no-trunk-cache.
-    """
-    names = ("no_trunk_cache", "trunk_cache", "trunk_budget")
-    typed = [name for name in names if given(values["context"], name) == "commandline"]
-    if typed[:1] == ["no_trunk_cache"] and len(typed) > 1:
-        option = f"--{typed[1].replace('_', '-')}"
-        raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
-    if values["no_trunk_cache"]:
-        return 0
-    return size_of("--trunk-budget", values["trunk_budget"])

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the command ends as at an error, and says what is kept.
+"""Ctrl-C, SIGTERM and SIGHUP: the command ends as at an error, and reports the work that is kept.
 
 The signal becomes an exception, so that context managers remove drafts and give locks back.
 Whoever ends a command may signal twice: `timeout` the process and its group, a terminal that
@@ -30,7 +30,7 @@ class Interruption(BaseException):
         super().__init__(number)
         self.number = number
         self.kept = ""
-        """What the command says it keeps."""
+        """The command's sentence about the work that is kept."""
 
     def __str__(self) -> str:
         return f"{_WORDS[signal.Signals(self.number)]}. {self.kept}".rstrip()
@@ -43,9 +43,9 @@ class Interruption(BaseException):
 
 @contextmanager
 def keeps(what: str) -> Iterator[None]:
-    """Let an interruption within say `what` is kept; also a decorator of commands.
+    """Let an interruption within report `what` is kept; also a decorator of commands.
 
-    Of nested ones the outer one speaks: it knows what is kept of the whole.
+    Of nested ones the outer one counts: it knows about the whole.
     """
     try:
         yield

@@ -28,7 +28,7 @@ class LazyGroup(TyperGroup):
     """A group that builds the commands of `table` when they are asked for."""
 
     table: ClassVar[Mapping[str, str]] = {}
-    """Name of each command, and what the help of the group says about it."""
+    """Name of each command, and its line in the help of the group."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -1,4 +1,4 @@
-"""The model that a command starts from, where the new one goes, and how images go through it.
+"""The model that a command starts from, the place of the new one, and the images' way through it.
 
     @takes_network
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -58,7 +58,7 @@ ModelOut = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions(options.NetworkOptions):
-    """What the options say of a network of timm, and of the features of the images."""
+    """Options about a network of timm, and about the features of the images."""
 
     features: Path | None = None
     """Folder of the cache; None: next to the model that is written."""
@@ -70,7 +70,7 @@ _OPTIONS = {
             **NETWORK,
             "backbone": option(
                 str | None,
-                "timm's name of it.",
+                "timm's name of the network.",
             ),
             "head_classes": option(
                 str | None,
@@ -85,7 +85,7 @@ _OPTIONS = {
         {
             "features": option(
                 Path | None,
-                "Folder of their cache; what is there is not computed again.",
+                "Folder of their cache; existing features are not computed again.",
                 metavar="FOLDER",
                 show_default="OUT-features",
             ),
@@ -159,8 +159,8 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     """Check that there is something that may be a model, and that it is not among the images.
 
     Args:
-        path: What is given as the model.
-        images: What is given behind it.
+        path: The argument in the place of the model.
+        images: The arguments behind it.
 
     Raises:
         ModelError: If there is nothing at `path`, or it is no model and one of the images is.
@@ -194,17 +194,17 @@ def opened(
 ) -> Iterator[tuple[Model, ImageJob]]:
     """Claim `out`, and open the model that the arguments of a command name.
 
-    What is wrong with the arguments is found before PyTorch is loaded.
+    Wrong arguments are found before PyTorch is loaded.
 
     Args:
         paths: The model and the images; with a network of timm, the images alone.
-        network: Instead of the model, and how the features of the images are computed.
-        out: Where the new model goes.
+        network: Instead of the model, and the computation of the features of the images.
+        out: Place of the new model.
         overwrite: Whether a model at `out` is replaced.
         onnx: Whether `out` will hold the network as ONNX too.
 
     Yields:
-        The model, and what is to be done with the images.
+        The model, and the work on the images.
     """
     check_source(paths, network)
     check_out(out, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""Options that several commands share, among them those of a network of timm and its images.
+"""Options that several commands share, including options of a network of timm and its images.
 
     @fills("network", NetworkOptions, OPTIONS)
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -43,17 +43,17 @@ def memory_size(text: str) -> int:
 def described(
     help: str, metavar: str | None = None, default: bool | str = True, **more: Any
 ) -> Any:
-    """Return what Typer is told of an option, without names of its own."""
+    """Return the description of an option for Typer, without names of its own."""
     return typer.Option(help=help, metavar=metavar, show_default=default, **more)
 
 
 Memory = Annotated[
     int | None,
     described(
-        "Most memory for features, such as 8GB; rows of features that take more are read from"
-        " disk when they are needed, with the same results.",
+        "Most memory for features, such as 8GB; rows of larger features are read from disk when"
+        " they are needed, with the same results.",
         "SIZE",
-        "what is free",
+        "free memory",
         parser=memory_size,
         rich_help_panel="Data",
     ),
@@ -74,7 +74,7 @@ def _place(
 
 _SEVERAL = " Repeatable: caches of one backbone."
 _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
-_RECORDED = "where it was recorded"
+_RECORDED = "the recorded one"
 BaseCache = Annotated[Path, _place(_BASE)]
 NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
@@ -103,8 +103,8 @@ RecordedHead = Annotated[
 HeadsByLoss = Annotated[
     list[str] | None,
     _place(
-        "Pretrained head to start from instead of the base cache's, for all runs or for those of"
-        " one loss; repeatable.",
+        "Pretrained head to start from instead of the base cache's, for all runs or only for runs"
+        " of one loss; repeatable.",
         "[LOSS=]FILE",
     ),
 ]
@@ -115,7 +115,7 @@ Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Replace what clinit has written at --out before; nothing else is ever replaced.",
+        help="Replace an earlier result of clinit at --out; nothing else is ever replaced.",
         rich_help_panel="Output",
     ),
 ]
@@ -150,7 +150,7 @@ class Split(StrEnum):
 
 
 class ReadSplit(StrEnum):
-    """What is read of a data set; test images become the split that results are reported on."""
+    """Parts of a data set to read; test images become the split that results are reported on."""
 
     train = "train"
     val = "val"
@@ -188,7 +188,7 @@ Workers = Annotated[
 
 
 def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: Any) -> Any:
-    """Return the annotation of an option; `names` where it has no opposite."""
+    """Return the annotation of an option; `names` if it has no opposite."""
     return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]
 
 
@@ -209,7 +209,7 @@ NETWORK: Mapping[str, Any] = {
     ),
     "head_classes": option(
         str | None,
-        "What the rows of the pretrained classifier stand for: a file with one name per line, or"
+        "Names of the classifier's rows: a file with one name per line, or"
         " `dataset` for the classes of this data set in order.",
         _NETWORK,
         show_default="stored with the weights; ImageNet-1K for 1,000 rows",
@@ -262,7 +262,7 @@ def in_panel(options: Mapping[str, Any], panel: str) -> dict[str, Any]:
 def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Command], Command]:
     """Let a command take options, and receive them in `name` as the dataclass `owner`.
 
-    The defaults of the options are those of the fields.
+    The options have the defaults of the fields.
     """
     defaults = {
         each.name: inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default

@@ -1,6 +1,6 @@
 """Defaults of the process, for the threads and the memory of PyTorch, SciPy and Polars.
 
-They hold for what is loaded afterwards, so they are set first; what the user has set is left
+They hold for libraries loaded afterwards, so they are set first; values set by the user are left
 alone.
 """
 
@@ -36,7 +36,7 @@ def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     """Let waiting threads sleep soon, and start no more threads than the container has CPUs.
 
     Args:
-        environment: That of the process, changed in place.
+        environment: Environment of the process, changed in place.
     """
     if "OMP_WAIT_POLICY" not in environment:  # GOMP_SPINCOUNT would win against it
         environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
@@ -53,11 +53,11 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
 
     A forward pass allocates and frees megabytes for every layer. By default glibc returns them to
     the system, which hands them out again page by page, each filled with zeros: up to half of the
-    time of a convolutional network (docs/cache.md). Threads share one heap, because those of
+    time of a convolutional network (docs/machines.md). Threads share one heap, because heaps of
     single threads cannot hold large arrays.
 
     Args:
-        environment: That of the process, whose settings of glibc's allocator win.
+        environment: Environment of the process, whose settings of glibc's allocator win.
     """
     set_by_user = any(
         name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in environment

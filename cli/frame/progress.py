@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clinit.cli.frame.console import err, foot, is_quiet
-from clinit.words import visible
+from clinit.words import duration, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,25 +26,25 @@ PAUSES_S = (10.0, 20.0, 30.0)
 LATER_S = 60.0
 """Seconds between all further lines."""
 _LEAST_S = 1.0
-"""Seconds after which anything can be said of work that has just begun."""
+"""Seconds after which an estimate is possible for work that has just begun."""
 
 
 class Line:
-    """One thing that is counted, or that goes on without a count."""
+    """Progress of one piece of work, with or without a count."""
 
     def __init__(self, title: str, *, unit: str = "", tells_rate: bool = False) -> None:
         self.title = title
         self.unit = unit
-        """What is counted, in the plural; empty if only the share is told."""
+        """The counted things, in the plural; empty to show the share alone."""
         self.tells_rate = tells_rate
-        """Whether what is counted per second is told: of the same time as the seconds left."""
+        """Whether things per second are shown: over the same time as the seconds left."""
         self.more = ""
         """Anything else, such as a loss."""
         self.done: int | float = 0
         self.total: int | float | None = None
         """None while nobody knows."""
         self._began: tuple[float, int | float] | None = None
-        """Time of the monotonic clock, and what was done by then."""
+        """Time of the monotonic clock, and the count at that time."""
 
     def count(self, done: int | float, total: int | float | None) -> None:
         """Say that `done` of `total` is done; less than before is another count."""
@@ -53,7 +53,7 @@ class Line:
         self.done, self.total = done, total
 
     def update(self, title: str) -> None:
-        """Say what goes on now."""
+        """Set the title of the current work."""
         self.title = title
 
     def in_words(self) -> str:
@@ -62,7 +62,7 @@ class Line:
         return ": ".join(filter(None, (self.title, told)))
 
     def cells(self) -> tuple[RenderableType, ...]:
-        """Return the title, the bar, and what is told behind it."""
+        """Return the title, the bar, and the texts behind it."""
         from rich.progress_bar import ProgressBar
 
         bar = ProgressBar(total=self.total or None, completed=self.done, pulse=not self.total)
@@ -73,14 +73,14 @@ class Line:
         return _text(self.title), bar, _text(counted or share), _text(left), more
 
     def _facts(self, of: str) -> tuple[str, str, str, str]:
-        """Return what is counted, its share, the time left and the rate; empty if unknown."""
+        """Return the count, its share, the time left and the rate; empty if unknown."""
         total, per_s = self.total or 0, 0.0
         if self._began is not None:
             spent, gained = time.monotonic() - self._began[0], self.done - self._began[1]
             per_s = gained / spent if gained > 0 and spent > 0 else 0.0
         counted = f"{int(self.done):,}{of}{int(total):,} {self.unit}" if total and self.unit else ""
         share = f"{100 * self.done / total:.0f} %" if total else ""
-        # As if the rest took as long as what was done.
+        # As if the rest took as long as the part done.
         left = (
             f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
         )
@@ -89,7 +89,7 @@ class Line:
 
 
 class Progress:
-    """What is counted now, the latest last."""
+    """The current counts, the latest last."""
 
     def __init__(self, begin: Callable[[], object]) -> None:
         """Count nothing yet; `begin` is called before the first line."""
@@ -107,7 +107,7 @@ class Progress:
         return line
 
     def only(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
-        """Return the line of that title; those of others go."""
+        """Return the line of that title; lines of other titles are removed."""
         if self._lines and self._lines[-1].title == title:
             return self._lines[-1]
         if self._lines:
@@ -115,12 +115,12 @@ class Progress:
         return self.line(title, unit=unit, tells_rate=tells_rate)
 
     def reached(self, what: str) -> None:
-        """Print at once what is done, in a log alone: a bar shows it."""
+        """Print a finished step at once, in a log alone: a bar shows it."""
         if not is_quiet() and not _is_drawn():
             _print_line(what)
 
     def in_words(self) -> str:
-        """Return the line of a log: what is counted last."""
+        """Return the line of a log: the latest count."""
         return self._lines[-1].in_words() if self._lines else ""
 
     def __rich__(self) -> RenderableType:
@@ -147,9 +147,9 @@ class ProgressLog:
 
     @contextmanager
     def telling(self, told: Callable[[], str]) -> Iterator[None]:
-        """Print what `told` returns whenever a line is due, unless it is empty.
+        """Print the result of `told` whenever a line is due, unless it is empty.
 
-        From a thread: a line that says the same twice tells that the work does not go on.
+        From a thread: the same line twice shows that the work is stuck.
         """
         if self._due is None:
             self._due = time.monotonic() + next(self._pauses)
@@ -182,14 +182,14 @@ def progress() -> Iterator[Progress]:
 
 @contextmanager
 def counting(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """Show the latest of several counts; what it gives takes a title, what is done, and of what."""
+    """Show the latest of several counts; the callback takes a title, a count, and its total."""
     with progress() as shown:
         yield lambda title, done, total: shown.only(title, unit=unit).count(done, total)
 
 
 @contextmanager
 def doing(what: str) -> Iterator[Line]:
-    """Show that something goes on, in a few words that end with an ellipsis."""
+    """Show that work is running, in a few words that end with an ellipsis."""
     began, shown = time.monotonic(), Progress(lambda: None)
     line = shown.line(what)
     with _shown(shown, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
@@ -217,20 +217,3 @@ def _print_line(line: str) -> None:
 def _text(text: str) -> Text:
     """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
     return Text(visible(text))
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words, of two units at most.
-
-    >>> duration(7.4), duration(330.0), duration(12e3), duration(2e5)
-    ('7 s', '6 min', '3 h 20 min', '2 d 8 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24} h"

@@ -13,7 +13,7 @@ _FOLDER = files("clinit.cli") / "recipes"
 
 
 def names() -> list[str]:
-    """Return the names of the recipes in alphabetical order: those of tables by their numbers."""
+    """Return the names of the recipes in alphabetical order: tables by their numbers."""
     return sorted(path.name.removesuffix(".toml") for path in _FOLDER.iterdir())
 
 
@@ -29,7 +29,7 @@ def recipe(name: str) -> str:
 
 
 def open_text(path: Path) -> tuple[str, str]:
-    """Return how messages call a file and its text; or a recipe's where there is no such file.
+    """Return a file's name in messages and its text; or a recipe's if there is no such file.
 
     Raises:
         ConfigFileError: If there is neither.

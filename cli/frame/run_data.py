@@ -1,6 +1,6 @@
-"""What commands read before they train runs, and what they print before and after it.
+"""Data that commands read before they train runs, and their lines before and after it.
 
-What a command reads is there: asked before PyTorch is loaded, which takes seconds.
+Whether it exists is checked before PyTorch is loaded, which takes seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def check_caches(
     *paths: Path | None, head: Path | None = None, or_files: Collection[Path] = ()
 ) -> None:
-    """Check that there are caches, and a head file where one is given.
+    """Check that there are caches, and a head file if one is given.
 
     Args:
         paths: The caches.
@@ -49,7 +49,7 @@ def check_caches(
 
 
 def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Study] = ()) -> None:
-    """Check that nothing is asked for that needs base classes, and say so, if none are given."""
+    """Check that no option needs base classes if there are none, and print a note then."""
     if base:
         return
     widths = {study.start.head_width for study in studies}
@@ -78,7 +78,7 @@ def read_data(
     heads: Mapping[str, Path | None],
     memory: int | None = None,
 ) -> RunData:
-    """Open the caches of both sides, in memory as far as they fit, and the heads by loss.
+    """Open the caches of both sides, in memory if they fit, and the heads by loss.
 
     Without a base, streams start from nothing.
 
@@ -126,8 +126,8 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
 
 
 def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bool) -> None:
-    """Print which records are replaced, and which stay because they are those of the runs."""
+    """Print which records are replaced, and which stay because they belong to the runs."""
     tell_replaced(places, overwrite=overwrite)
     for place in places:
         if place not in left:
-            say(f"{place} is there already")
+            say(f"{place} is already recorded")

@@ -94,6 +94,8 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
     elif _is_mixed(each):
         kind = str
         metavar = "|".join(("NUMBER" if float in each.types else "INTEGER", *words))
+    elif is_open and not several:
+        kind, metavar = str, "|".join((*words, "MODULE:FUNCTION"))
     elif several:
         # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
         closed = words and not is_open
@@ -158,7 +160,7 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
 
 
 def _listed(each: Setting, words: list[str]) -> list[Any]:
-    """Return what the words of an option list, those of numbers in the language of a sweep."""
+    """Return the values that the words of an option list; numbers as in the grid of a sweep."""
     if each.words:
         return words
     from clinit.headtrain.sweep.grid import values_of
@@ -183,7 +185,7 @@ def _with_options(message: object, every: Mapping[str, Setting]) -> str:
 
 
 def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Setting]) -> None:
-    """Refuse settings that no study reads; those of a file give way to the command line."""
+    """Refuse settings that no study reads; settings of a file give way to the command line."""
     typed = [name for name in every if given(context, name) == "commandline"]
     in_file = [name for name in every if given(context, name) == "default_map"]
     leading = [every[name].option for name in DECIDING if name in typed]  # a file gives way

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def training_progress(place: Path | None = None) -> Iterator[Observer]:
-    """Show the events of training, each note once; `place` is where the run is recorded."""
+    """Show the events of training, each note once; `place` is the run's record."""
     from clinit.headtrain import events
 
     if place is not None:
@@ -53,7 +53,7 @@ def training_progress(place: Path | None = None) -> Iterator[Observer]:
                     if event.total > 1:
                         line.unit, line.more = event.what, ""
                         line.count(event.done, event.total)
-                    else:  # of one thing, a count says nothing
+                    else:  # a count of one thing would add nothing
                         line.unit, line.more = "", event.what
                         line.count(event.done, None)
                 case events.Evaluated():

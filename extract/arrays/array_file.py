@@ -1,4 +1,4 @@
-"""What a file of arrays offers, and what is written into one: features, labels, class names."""
+"""Files of arrays: reading and writing features, labels and class names."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class StoredFeatures:
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
     """Return features in float32, in the order of bytes of this machine.
 
-    What float32 does not hold becomes infinite, and its row invalid: what is too large, and a row
-    whose values are all too small, of which zeros or a few bits would be left.
+    A value beyond float32 becomes infinite, and its row invalid: a value that is too large, or a
+    row whose values are all so small that zeros or a few bits would be left.
     """
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.asarray(features, dtype=np.float32)
@@ -113,7 +113,7 @@ class ExportedRows:
     block_rows: int
     """Most rows of a block."""
     metadata: dict[str, str]
-    """What a file says beside its rows: class names as a JSON list, and where it is from."""
+    """Contents besides the rows: class names as a JSON list, and the origin of the file."""
     blocks: Callable[[], Iterator[Block]]
     """Reads numbers and features of the rows, a shard at a time."""
 
@@ -127,7 +127,7 @@ def number_labels(
         labels: Integers from 0, or texts.
         rows: How many there must be.
         names: The class names; None takes the labels themselves, texts in sorted order.
-        origin: Where the labels are from, for messages.
+        origin: Source of the labels, for messages.
         shared: Classes that the other split has; a small split need not have a row of each.
 
     Raises:
@@ -165,7 +165,7 @@ def _number_texts(
     wrong = [text for text in told if len(text) > MAX_NAME or not is_text(text)]
     if wrong:
         raise CacheError(
-            f"{origin} holds what is no class name: {wrong[0][:30]!r}",
+            f"{origin} contains a text that is no class name: {wrong[0][:30]!r}",
             remedy=f"Save texts of at most {MAX_NAME:,} characters.",
         )
     names = tuple(told) if names is None else names

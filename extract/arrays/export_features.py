@@ -1,6 +1,6 @@
 """Features of a cache as files that others read: NumPy, safetensors, Parquet.
 
-What is written can be imported again (`import_features`), bit for bit. A cache may be larger
+An exported file can be imported again (`import_features`), bit for bit. A cache may be larger
 than the memory: one shard is read at a time.
 """
 
@@ -31,7 +31,7 @@ WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
 """Formats: `npy` writes a folder, the others a file with their name as its suffix."""
 
 _OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".h5", ".hdf5", ".arrow")
-"""Suffixes that say that a file is wanted, of formats other than these."""
+"""Suffixes of files of other formats: with one of them, a file is wanted, not a folder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,6 @@ def export_features(
     out: Path,
     format: str | None = None,
     *,
-    keep_invalid: bool = False,
     on_rows: Callable[[str, int, int], None] = lambda title, done, total: None,
 ) -> Iterator[Exported]:
     """Write splits of a cache in another format; yield one result per split.
@@ -59,9 +58,8 @@ def export_features(
     Args:
         splits: At least one.
         out: A file of one split (`.safetensors`, `.parquet`), or a folder with one file or folder
-            per split. What is there is replaced.
-        format: One of `WRITERS`; None takes the suffix of `out`, and `npy` where it has none.
-        keep_invalid: Whether rows without features stay, as NaN; they are left out otherwise.
+            per split. Existing ones are replaced.
+        format: One of `WRITERS`; None takes the suffix of `out`, or `npy` if it has none.
         on_rows: Called with a split's title, the rows read so far and their number.
 
     Raises:
@@ -74,14 +72,14 @@ def export_features(
     _check_place(out, format, is_file=is_file, splits=splits)
     targets = [_target(out, split, format, is_file=is_file) for split in splits]
     for split, target in zip(splits, targets, strict=True):
-        # Whatever leads there: it would replace what is exported.
+        # Links are resolved: the export would replace its own source.
         cache = split.path.parent
         if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
             raise CacheError(
                 f"{target} lies in the cache itself, {cache}", remedy="Export into another folder."
             )
     for split, target in zip(splits, targets, strict=True):
-        exported = _rows_of(split, keep_invalid, partial(on_rows, split.plan.title))
+        exported = _rows_of(split, partial(on_rows, split.plan.title))
         rows = len(exported.rows)
         if not rows:
             raise CacheError(
@@ -92,13 +90,9 @@ def export_features(
         yield Exported(target, split, rows, split.num_rows - rows)
 
 
-def _rows_of(
-    split: CacheSplit, keep_invalid: bool, on_rows: Callable[[int, int], None]
-) -> ExportedRows:
-    plan, rows = split.plan, np.arange(split.num_rows, dtype=np.int64)
+def _rows_of(split: CacheSplit, on_rows: Callable[[int, int], None]) -> ExportedRows:
+    plan, rows = split.plan, np.flatnonzero(split.valid)
     dtype = np.dtype(split.dtype).newbyteorder("<")  # float32 as soon as one shard is
-    if not keep_invalid:
-        rows = rows[split.valid]
     return ExportedRows(
         rows=rows,
         labels=split.labels[rows],
@@ -113,22 +107,19 @@ def _rows_of(
             "split": plan.split,
             "backbone": plan.fingerprint.backbone or "",
         },
-        blocks=partial(_blocks, split, dtype, keep_invalid, on_rows),
+        blocks=partial(_blocks, split, dtype, on_rows),
     )
 
 
 def _blocks(
-    split: CacheSplit, dtype: np.dtype, keep_invalid: bool, on_rows: Callable[[int, int], None]
+    split: CacheSplit, dtype: np.dtype, on_rows: Callable[[int, int], None]
 ) -> Iterator[Block]:
     """Yield numbers and features of the rows of each shard; one is in memory at a time."""
     for index, shard in enumerate(split.shards()):
         place = split.plan.rows(index)
         rows = np.arange(place.start, place.stop, dtype=np.int64)
         features = shard.features.astype(dtype, copy=False)
-        if keep_invalid and shard.reasons:
-            features = features.copy()
-            features[~shard.valid] = np.nan
-        elif shard.reasons:
+        if shard.reasons:
             rows, features = rows[shard.valid], features[shard.valid]
         yield rows, features
         on_rows(place.stop, split.num_rows)

@@ -1,6 +1,6 @@
 """Which rows of a cache show the same: frames of a video, images of a patient, shots of a burst.
 
-`groups.parquet` beside the manifest of the training images has a number per row, and names the
+`groups.parquet` next to the manifest of the training images has a number per row, and names the
 manifest that its rows follow. It is not part of the features: without it they are the same.
 """
 
@@ -47,8 +47,8 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
         raise CacheError(
             f"{len(absent):,} of {len(paths):,} images of {folder} are not in {source} (for example"
             f" {absent[0]!r}; the file has {table['path'].head(1).to_list()})",
-            remedy="Give a file with a column `path` whose paths are those of `clinit manifest show"
-            f" {folder / 'manifest.parquet'}`.",
+            remedy="Give a file whose column `path` has the paths that `clinit manifest show"
+            f" {folder / 'manifest.parquet'}` prints.",
         )
     values = found[column]
     numbers = values.rank("dense").cast(pl.Int64).to_numpy(allow_copy=True)
@@ -70,7 +70,7 @@ def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
             lazy = pl.scan_csv(source, infer_schema=False, glob=False)
         names = lazy.collect_schema().names()
         if column not in names:
-            raise ValueError(f"it has no column {column!r}, but {', '.join(names)}")
+            raise ValueError(f"it has no column {column!r}; its columns are {', '.join(names)}")
         if "path" not in names:
             number = pl.int_range(pl.len()).cast(pl.String)
             lazy = lazy.with_columns(path=number.str.zfill(digits))
@@ -98,7 +98,7 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
         metadata = pl.read_parquet_metadata(path)
         told = metadata.get("format"), metadata.get("manifest")
         if told != (_FORMAT, manifest.digest):
-            raise ValueError("it is of other images")
+            raise ValueError("it belongs to other images")
         numbers = scan_parquet(path).collect()["group"].cast(pl.Int64)
         if len(numbers) != len(manifest.table) or numbers.null_count():
             raise ValueError(f"it has {len(numbers):,} of {len(manifest.table):,} rows")

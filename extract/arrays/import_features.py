@@ -1,16 +1,16 @@
 """Features that somebody else computed become a cache.
 
-Any extractor serves (CLIP, DINO, audio, text): what counts is a row of numbers and a label per
-sample. Rows are put into the order of a manifest, by label and then as they came; the path of
+Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers and a label.
+Rows are put into the order of a manifest, by label and then as they came; the path of
 a row in the manifest is its number in the file.
 
-What a killed command has written is kept: shards that are there and whole are not written again.
+An import resumes after a kill: complete shards are not written again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,7 +23,6 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures, Take, number_labels
-from clinit.extract.arrays.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
 from clinit.extract.arrays.open import FEATURES, LABELS, ArrayFile, find_name, open_array_file
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
@@ -43,10 +42,10 @@ _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportConfig:
-    """What the files do not say."""
+    """Facts that the files do not contain."""
 
     backbone: str
-    """Name of the extractor. Caches are mixed in one experiment only where it is equal, so there
+    """Name of the extractor. Caches can be mixed in one experiment only if it is equal, so there
     is no default: it would be equal for all extractors that nobody has named."""
     split: str = "train"
     dataset: str = "imported"
@@ -60,10 +59,7 @@ class ImportConfig:
     labels_name: str | None = None
     """Name of the labels in a file of several arrays; default: `labels` or `label`."""
     command: str | None = None
-    """The command line, which `cache verify` prints where a shard is damaged."""
-    head_follows: bool = False
-    """Whether a head is fitted to the rows afterwards: a split that this very import has written
-    is returned then, instead of refused, and a head that is lost is not missed."""
+    """The command line, which `cache verify` prints if a shard is damaged."""
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -81,22 +77,22 @@ def import_features(
 ) -> CacheSplit:
     """Write one split of a cache from files of arrays, a shard at a time.
 
-    An import that was killed goes on: shards that are there and whole are kept. What another
-    import has left unfinished is removed.
+    An import resumes after a kill: complete shards are kept. Unfinished parts of
+    another import are removed.
 
     Args:
         features_path: A file of one of `arrays.open.KINDS`, with an array (rows, dim) of float16
             or float32, kept as they are; float64 and bfloat16 become float32. Rows that are not
             finite are marked invalid.
-        labels_path: A file with an array (rows,) of integers from 0, or of text; None takes that
-            of the features.
+        labels_path: A file with an array (rows,) of integers from 0, or of text; None takes
+            `features_path`.
         out: The folder of the cache.
         config: Names.
         on_rows: Called with the rows written so far and their number, after every shard.
-        on_note: Called with what the user may want to know of the storage and the head.
+        on_note: Called with remarks on the storage and the head.
 
     Raises:
-        CacheError: If a file is not as described, or the split is there already.
+        CacheError: If a file is not as described, or the split exists already.
         HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
@@ -115,7 +111,7 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored = out / HEAD_FILE
-    there = stored if stored.is_file() and not config.head_follows else None
+    there = stored if stored.is_file() else None
     head, head_classes = _head(config.head or there, dim, names, fingerprint, on_note)
     digested = FileFacts.of(source.path, source.name)
     plan = Plan(
@@ -128,9 +124,7 @@ def import_features(
         batch_size=SHARD_ROWS,
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
-    writer = _Writer(out, plan, manifest, head, config.head_follows)
-    if config.head_follows and (finished := writer.finished()) is not None:
-        return finished
+    writer = _Writer(out, plan, manifest, head)
     with writer.claimed(on_note), features.open(writer.folder) as take:
         writer.write_shards(take, order, labels, on_rows)
         run = _facts(config, digested, source, target)
@@ -175,8 +169,8 @@ def _labels(
 ) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
     """Return labels from 0 and class names: of `--classes`, of the file, or the labels.
 
-    Without `--classes`, they are those of the other split if that has all of these classes.
-    Numbers say which class they mean only where the other list begins with that of these rows.
+    Without `--classes`, the names of the other split are used if it has all of these classes.
+    Labels that are numbers need more: its list must begin with the list of these rows.
     """
     names = read_class_names(config.classes) if config.classes else array.file.class_names()
     origin = f"`{array.name}` of {array.path}" if array.name else f"{array.path}"
@@ -219,9 +213,9 @@ def _head(
     fingerprint: Fingerprint,
     on_note: Callable[[str], None],
 ) -> tuple[Head | None, str]:
-    """Return the head in a file, and where its class names are from.
+    """Return the head in a file, and the source of its class names.
 
-    One without names takes those of the classes, where it has a row for each of them.
+    One without names takes the names of the classes if it has a row for each of them.
     """
     if path is None:
         return None, UNKNOWN
@@ -240,7 +234,7 @@ def _head(
 
 
 def _facts(config: ImportConfig, features: FileFacts, source: _Array, target: _Array) -> RunFacts:
-    """Return where the features are from, with the digest of every file."""
+    """Return the origin of the features, with the digest of every file."""
     if target.path == source.path:
         labels = replace(features, name=target.name or None)
     else:
@@ -258,29 +252,22 @@ def _facts(config: ImportConfig, features: FileFacts, source: _Array, target: _A
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Writer:
-    """A split that is to be written, beside what its cache holds."""
+    """A split to be written, and the rest of its cache."""
 
     out: Path
     """The folder of the cache."""
     plan: Plan
     manifest: Manifest
     head: Head | None
-    """The head to be stored beside the split, and judged on it."""
-    head_follows: bool
-    """Whether a head is stored later, in place of one that may be lost: `head` is None."""
+    """The head to be stored with the split, and judged on it."""
 
     @property
     def folder(self) -> Path:
         """The folder of the split."""
         return self.out / self.plan.split
 
-    def finished(self) -> CacheSplit | None:
-        """Return the split, where this very one is there and whole, its head too."""
-        found = self._complete()
-        return found if found is not None and found.plan == self.plan else None
-
     def _complete(self) -> CacheSplit | None:
-        """Return a complete split that is there: another one, or this one if it is not damaged."""
+        """Return an existing complete split: another one, or this one if it is not damaged."""
         try:
             found = open_split(self.folder)
             if found.plan == self.plan:
@@ -289,9 +276,8 @@ class _Writer:
             return None
         if found.plan != self.plan:
             return found
-        judged, stored = found.summary.head.tensors, readable_head(self.out / HEAD_FILE)
-        is_judged = judged is not None and not self.head_follows
-        if is_judged and (stored is None or tensors_sha256(stored) != judged):
+        judged, stored = found.summary.head.tensors, _readable_head(self.out)
+        if judged is not None and (stored is None or tensors_sha256(stored) != judged):
             return None
         whole = all(verify_shard(found, shard) is None for shard in range(self.plan.num_shards))
         return found if whole else None
@@ -301,7 +287,7 @@ class _Writer:
         """Be the only writer of the cache: its splits have one backbone, head and classes.
 
         Raises:
-            CacheError: If the split is there and whole, or begun by something else, or the cache
+            CacheError: If the split is complete, or begun by something else, or the cache
                 holds another backbone, other classes or another head. Nothing is written then.
             ClinitError: If it is being written, or cannot be.
         """
@@ -322,7 +308,7 @@ class _Writer:
     def write_shards(
         self, take: Take, order: np.ndarray, labels: np.ndarray, on_rows: Callable[[int, int], None]
     ) -> None:
-        """Write manifest, head and what is missing of the shards."""
+        """Write the manifest, the head and the missing shards."""
         plan = self.plan
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         if self.head is not None:
@@ -368,26 +354,26 @@ class _Writer:
         pairs = enumerate(zip_longest(here, there, fillvalue="none"))
         place, (one, other) = next(pair for pair in pairs if len(set(pair[1])) > 1)
         raise CacheError(
-            f"the classes of this split are not those of {folder}: class {place:,} is {one[:60]}"
+            f"this split and {folder} have different classes: class {place:,} is {one[:60]}"
             f" here, {other[:60]} there",
             remedy="Import both splits with the same `--classes FILE`, or use another folder.",
         )
 
     def _refuse_other_head(self) -> None:
-        """Refuse a head that is not that of the splits that are there, or none where they have one.
+        """Refuse a head other than the head of the existing splits, or none if they have one.
 
         A stored head that has been damaged is written anew: the splits know which one it was.
         """
-        stored, known = self.out / HEAD_FILE, judged_heads(self.out)
+        stored, known = self.out / HEAD_FILE, _judged_heads(self.out)
         if self.head is None:
-            if known and not self.head_follows:
+            if known:
                 raise HeadError(
                     f"{stored}, the head that was stored with the features in {self.out}, is"
                     " missing",
-                    remedy=FIT_AGAIN if was_fitted(self.out) else "Give it with `--head FILE`.",
+                    remedy="Give it with `--head FILE`.",
                 )
             return
-        there = readable_head(stored)
+        there = _readable_head(self.out)
         if there is not None:
             known |= {tensors_sha256(there)}
         is_named_otherwise = there is not None and there.class_names != self.head.class_names
@@ -396,6 +382,23 @@ class _Writer:
                 f"{stored} holds another head than the one given",
                 remedy="Leave out `--head` for the second split, or use another folder.",
             )
+
+
+def _judged_heads(out: Path) -> set[str]:
+    """Return the digests of the heads that complete splits were judged with: at most one."""
+    found = set()
+    for name in SPLITS:
+        with suppress(CacheError):
+            found.add(open_split(out / name).summary.head.tensors)
+    return {tensors for tensors in found if tensors is not None}
+
+
+def _readable_head(out: Path) -> Head | None:
+    """Return the head of a cache; None if it is missing or damaged."""
+    try:
+        return read_head(out / HEAD_FILE)
+    except HeadError:
+        return None
 
 
 def _origin(plan: Plan) -> str:

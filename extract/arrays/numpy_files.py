@@ -69,7 +69,7 @@ class NpyFile:
         """Return None: there is nothing but the array."""
 
     def _array(self) -> np.ndarray:
-        """Map the file into memory, which compares its size with that of the array."""
+        """Map the file into memory, which compares its size with the size of the array."""
         try:
             with np.errstate(over="ignore"):  # of a shape beyond 64 bits, which does not fit either
                 array = np.lib.format.open_memmap(self.path, mode="r")
@@ -100,7 +100,7 @@ def _labels_of(array: np.ndarray, origin: str) -> Labels:
         return list(map(str, array.tolist())) if array.dtype.kind == "U" else array
     except (SystemError, ValueError) as error:  # of numbers that are no characters
         raise CacheError(
-            f"{origin} holds what is no class name: {error}", remedy="Save texts."
+            f"{origin} contains a text that is no class name: {error}", remedy="Save texts."
         ) from error
 
 
@@ -166,7 +166,7 @@ _FEATURES, _CLASSES = "features.npy", "classes.txt"
 
 
 def write_npy(exported: ExportedRows, folder: Path) -> None:
-    """Write rows into a folder; `features.npy` comes last, so where it is, all is.
+    """Write rows into a folder; `features.npy` comes last, so if it exists, all files exist.
 
     Raises:
         CacheError: If a class name cannot be a line of text, or a shard cannot be read.

@@ -21,7 +21,7 @@ KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".safetensors": SafetensorsFile,
 }
 FEATURES, LABELS = ("features",), ("labels", "label")
-"""Names that are looked for where the user gives none."""
+"""Names to look for if the user gives none."""
 
 
 def open_array_file(path: Path) -> ArrayFile:
@@ -51,13 +51,13 @@ def find_name(
 
     Args:
         file: The file.
-        path: Where it is.
-        given: What the user calls it; None looks for the usual names.
+        path: Its path.
+        given: The name that the user gives; None looks for the usual names.
         usual: The usual names.
         option: The option that names it.
 
     Raises:
-        CacheError: If there is none at all or none of that name; those that are there are listed.
+        CacheError: If it contains no array or none of that name; the existing ones are listed.
     """
     names = file.names()
     if names is None and given is None:
@@ -69,5 +69,5 @@ def find_name(
     listed = "one array without a name" if names is None else ", ".join(names[:20]) or "no array"
     raise CacheError(
         f"{path} holds no {' or '.join(map(repr, wanted))}; it holds {listed}",
-        remedy=f"Say which one it is with `{option} NAME`, or give another file.",
+        remedy=f"Choose one with `{option} NAME`, or give another file.",
     )

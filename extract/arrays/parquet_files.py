@@ -3,7 +3,7 @@
 A column has features (arrays or lists of one length) and one has labels. Single rows cannot be
 read: the features are copied, some row groups at a time.
 
-What is written has the columns `row` of the cache and of its manifest, `path`, `label`,
+An exported file has the columns `row` of the cache and of its manifest, `path`, `label`,
 `class_name`, and `features`, an array of fixed length, with the class names in the metadata; a
 shard becomes a row group.
 """

@@ -1,6 +1,6 @@
-"""Safetensors files, read and written: tensors by name, read where they lie.
+"""Safetensors files, read and written: tensors by name, read from their places in the file.
 
-What is written has the tensors `features`, `labels` and `rows`, and class names in the metadata.
+An exported file has the tensors `features`, `labels` and `rows`, and class names in the metadata.
 The header is written first and the bytes of the features follow as they are read: the library
 itself would want all of them in memory.
 
@@ -89,14 +89,14 @@ class SafetensorsFile:
         return None if text is None else parse_class_names(text, self.path)
 
     def _tensor(self, name: str) -> tuple[tuple[int, ...], str, int]:
-        """Return shape and type of a tensor, and where in the file it begins."""
+        """Return shape and type of a tensor, and its first byte in the file."""
         content, start = self._header()
         told = content[name]
         dtype = _TYPES.get(told["dtype"], told["dtype"])
         return tuple(told["shape"]), dtype, start + int(told["data_offsets"][0])
 
     def _header(self) -> tuple[dict[str, Any], int]:
-        """Return the header, and where the tensors begin."""
+        """Return the header, and the first byte of the tensors."""
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             return json.loads(file.read(length)), 8 + length

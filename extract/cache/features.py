@@ -1,4 +1,4 @@
-"""Features with their labels: what every part of `headtrain` and `analysis` computes with."""
+"""Features with their labels: the input of every part of `headtrain` and `analysis`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class StoredRows:
     """
 
     read: Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
-    """Reads rows by their numbers in what is stored."""
+    """Reads rows by their numbers in the stored features."""
     numbers: Int[np.ndarray, " rows"]
-    """Those of the rows, in their order."""
+    """Numbers of the rows, in their order."""
     dim: int
     dtype: np.dtype[Any]
 
@@ -92,7 +92,7 @@ class FeatureSet:
 
     @property
     def groups_digest(self) -> str | None:
-        """SHA-256 (hex) of the groups, None where they are unknown."""
+        """SHA-256 (hex) of the groups, None if they are unknown."""
         if self.groups is None:
             return None
         return hashlib.sha256(self.groups.astype("<i8").tobytes()).hexdigest()
@@ -103,7 +103,7 @@ class FeatureSet:
         return not isinstance(self.features, StoredRows)
 
     def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
-        """Return some of the rows; their features stay where they are, and are read on demand."""
+        """Return some of the rows; stored features stay in their files, and are read on demand."""
         features = select_rows(self.features, np.flatnonzero(chosen))
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
@@ -153,7 +153,7 @@ class FeatureSet:
     def dataset(self) -> TensorDataset:
         """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.
 
-        The features are copied where they are stored in float16.
+        The features are copied if they are stored in float16.
         """
         import torch
         from torch.utils.data import TensorDataset

@@ -20,7 +20,7 @@ IMPORTED = "imported"
 _ROWS = frozenset({"manifest", "features"})
 _VIEW = frozenset({"augmentation", "view_seed", "view"})
 _UNSAID = {"output": "pooled"}
-"""What a fingerprint without a field means."""
+"""Meaning of a fingerprint without a field."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -50,7 +50,7 @@ def _field(name: str) -> property:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What the features of a split depend on; empty for features that are in memory only."""
+    """Everything that the features of a split depend on; empty for features in memory only."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     """As the documents hold them. Other versions of clinit may have more fields, or fewer."""
@@ -68,9 +68,9 @@ class Fingerprint:
     features = _field("features")
     """Digest of the file that the features were imported from; None for all others."""
     output = _field("output")
-    """`projected` if the features are those after the projection of a CLIP tower, else None."""
+    """`projected` if the features are the output of the projection of a CLIP tower, else None."""
     augmentation = _field("augmentation")
-    """What the images of a view went through; None for plain images, as in the next two."""
+    """The augmentation of the images of a view; None for plain images, as in the next two."""
     view_seed = _field("view_seed")
     """Seed of the view, a number as text."""
     view = _field("view")
@@ -97,7 +97,7 @@ class Fingerprint:
             weights: Their SHA-256.
             model_args: Keyword arguments of `timm.create_model`.
             timm: Its version.
-            transform: What the images go through, see `Transform.describe`.
+            transform: The transform of the images, see `Transform.describe`.
             decoder: Decoders of images, and their versions.
             dtype: How the features are stored.
             autocast: Arithmetic of the forward pass: `off`, `bfloat16` or `float16`.

@@ -1,4 +1,4 @@
-"""Which splits and views lie in the folder of a cache; nothing of them is read."""
+"""Splits and views in the folder of a cache; none of their files is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clinit.extract.dataset.known import SPLITS
 from clinit.words import closest
 
 VIEWS_FOLDER = "views"
-"""Folder beside the splits; view k of the training images is the split folder `views/<k>`."""
+"""Folder next to the splits; view k of the training images is the split folder `views/<k>`."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 """Numbers of views and their seeds, as texts."""
 _PLAN, SUMMARY_FILE = "plan.json", "cache.json"
@@ -68,7 +68,7 @@ def view_folders(cache: Path) -> list[Path]:
 def check_view(
     folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
 ) -> None:
-    """Check that the split in `folder` is the view that its name says.
+    """Check that the split in `folder` is the view that its name promises.
 
     Args:
         folder: Folder of the view.
@@ -94,8 +94,8 @@ def check_view(
             wrong.append((name, found, "a number"))
     for name, found, wanted in wrong:
         raise CacheError(
-            f"{folder} is no view of the train split beside it: it holds features with {name} ="
+            f"{folder} is no view of the train split of its cache: it holds features with {name} ="
             f" {found} where {name} = {wanted} is expected",
             remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
-            " --views: it computes what is missing.",
+            " --views: it computes the missing ones.",
         )

@@ -1,12 +1,12 @@
-"""Classifier heads: what their rows stand for, their accuracy, and their file format.
+"""Classifier heads: the classes of their rows, their accuracy, and their file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
 float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,
 the fingerprint of the features that the head reads and the digest of the tensors. One key,
 because safetensors writes several in a random order, and equal heads should be equal files.
 
-Heads from elsewhere serve too: with no metadata but `class_names`, a JSON list, or without any. So
-do the arrays of the same names in a `.npz` file, which is written where the name ends so.
+Heads from elsewhere work too: with no metadata but `class_names`, a JSON list, or without any. So
+do arrays of the same names in a `.npz` file; a name that ends in `.npz` writes one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Head:
     """How an aligned head came about, as plain JSON values; None for any other."""
     feature_map: Mapping[str, Any] | None = None
     """The random features of `clinit.headtrain.closed.moments` that its rows read, as plain
-    JSON values; None where they read the features of the backbone themselves."""
+    JSON values; None if they read the features of the backbone themselves."""
     origin: Mapping[str, Any] | None = None
     """How a head that was fitted to features, or exported from a run, came about, as plain JSON
     values; None for any other."""
@@ -93,15 +93,15 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Top1:
-    """Rows whose largest logit is that of their class, over the head's whole width."""
+    """Rows whose largest logit belongs to their class, over the head's whole width."""
 
     correct: int
     total: int
-    """Valid rows whose class is among those of the head."""
+    """Valid rows whose class is among the head's classes."""
 
     @property
     def percent(self) -> float | None:
-        """Accuracy in percent; None where no row counts."""
+        """Accuracy in percent; None if no row counts."""
         return 100 * self.correct / self.total if self.total else None
 
     def __add__(self, other: Top1) -> Top1:
@@ -110,7 +110,7 @@ class Top1:
 
 
 def head_rows(head: Head, class_names: tuple[str, ...]) -> Int[np.ndarray, " classes"]:
-    """Return the row of `head` for each class, -1 where it has none of that name."""
+    """Return the row of `head` for each class, -1 if it has none of that name."""
     rows = {name: row for row, name in enumerate(head.class_names or ())}
     return np.array([rows.get(name, -1) for name in class_names], dtype=np.int64)
 
@@ -239,8 +239,8 @@ def read_head(
 
     Raises:
         HeadError: If the file is absent, is not a head file, has changed since it was written,
-            holds values that are not finite, or is no linear head where it must be.
-        StorageError: If it is there and cannot be read.
+            holds values that are not finite, or is no linear head although it must be.
+        StorageError: If it exists and cannot be read.
     """
     try:
         if not path.is_file():
@@ -249,7 +249,7 @@ def read_head(
                 remedy="`clinit extract` stores the pretrained head as head.safetensors in its"
                 " cache.",
             )
-        path.open("rb").close()  # safetensors says of any file it cannot open that it is absent
+        path.open("rb").close()  # safetensors reports any file that it cannot open as absent
     except OSError as error:
         raise unreadable(path, error) from error
     weight, bias, facts = (_read_npz if path.suffix == ".npz" else _read_safetensors)(path)
@@ -393,7 +393,7 @@ def _stored(head: Head) -> dict[str, np.ndarray]:
 
 
 def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
-    """Return what the metadata say; a document of ours under another key is a changed key."""
+    """Return the facts in the metadata; a document of ours under another key is a changed key."""
     if _KEY in metadata:
         origin = f"the description in {path}"
         return _DOCUMENT.convert(

@@ -1,7 +1,7 @@
 """The plan of an extraction: which rows go to which shard, and the fingerprint.
 
 The plan is written before the first shard and never changes. A later run of the same command
-finds it, compares it with its own and goes on with the shards that are missing. A batch never
+finds it, compares it with its own and computes the missing shards. A batch never
 crosses the border of a shard, so a shard holds the same bits whenever it is computed.
 """
 
@@ -23,7 +23,7 @@ FILE = "plan.json"
 _MOST = 2**40
 WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
-    " writes anew what is damaged and keeps the rest."
+    " writes damaged parts anew and keeps the rest."
 )
 """Remedy for what can be computed again."""
 
@@ -38,7 +38,7 @@ _DOCUMENT = DocumentKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one split of a cache will hold, fixed before the first image is read."""
+    """The content of one split of a cache, fixed before the first image is read."""
 
     dataset: str
     split: str
@@ -51,7 +51,7 @@ class Plan:
     fingerprint: Fingerprint
     """Everything that the features depend on."""
     shape: tuple[int, ...] = ()
-    """Axes of a row, where it has more than one; `dim` is their product."""
+    """Axes of a row if it has more than one; `dim` is their product."""
     device: str = ""
     """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
     compiled: bool = False
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """Name of the split, and of the view where it is one."""
+        """Name of the split, and of the view if it is one."""
         view = self.fingerprint.view
         return self.split if view is None else f"{self.split}, view {view}"
 

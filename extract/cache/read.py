@@ -1,14 +1,14 @@
 """Read feature caches.
 
 A cache is a folder with a sub-folder per split. A split holds `plan.json`, its manifest, immutable
-shards and, once all of them are there, `cache.json`; a split without `cache.json` is refused.
-Every shard is verified against its digest as it is read. `views/<k>` beside the splits is a split
+shards and, once all of them are complete, `cache.json`; a split without `cache.json` is refused.
+Every shard is verified against its digest as it is read. `views/<k>` next to the splits is a split
 folder too: the training images once more, randomly cropped.
 
 Features that do not fit into memory stay in their shards (`stored_features`): each shard is
 verified once, when the features are opened. From then on the bytes of the rows that are asked for
-are read at the place in the file where they lie, in ascending order, and the file must still be
-the one that was verified. The files are read, not mapped into memory: if a disk or a network
+are read from their places in the file, in ascending order, and the file must still be the
+one that was verified. The files are read, not mapped into memory: if a disk or a network
 fails, a mapped file kills the process without a message.
 """
 
@@ -152,7 +152,7 @@ class CacheSplit:
         told = self.summary.shards[index].dtype, reasons
         if told != (str(shard.features.dtype), shard.reasons):
             raise CacheError(
-                f"type or invalid rows of {path} are not those that cache.json beside it names",
+                f"type or invalid rows of {path} differ from the entry in cache.json",
                 remedy=WRITE_AGAIN,
             )
         return shard
@@ -167,7 +167,7 @@ class CacheSplit:
         start = 0
         for shard in self.shards():
             stop = start + int(shard.valid.sum())
-            features[start:stop] = shard.features[shard.valid]
+            features[start:stop] = shard.features[shard.valid].reshape(-1, self.dim)
             start = stop
         assert start == self.num_valid, "each shard agrees with cache.json"
         return FeatureSet(features, self.labels[self.valid], self.class_names, self.groups)
@@ -200,7 +200,7 @@ class Cache:
 
     @cached_property
     def views(self) -> tuple[CacheSplit, ...]:
-        """Random views of the training images, row by row those of `train`; opened on demand.
+        """Random views of the training images, in the row order of `train`; opened on demand.
 
         Raises:
             CacheError: If one is incomplete, or was not extracted like the train split.
@@ -252,7 +252,7 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     Args:
         path: The cache.
         splits: At least one.
-        head: The pretrained head, if it is there.
+        head: The pretrained head, if it exists.
 
     Raises:
         CacheError: If the splits are of different backbones, or the head is not the one that
@@ -272,14 +272,14 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
         return
     if not plain.fits(head.fingerprint):
         raise CacheError(
-            f"{path / HEAD_FILE} belongs to another backbone than the features beside it",
+            f"{path / HEAD_FILE} belongs to another backbone than the features of its cache",
             remedy=WRITE_AGAIN,
         )
     # The tensors alone: a later command may have named its rows.
     digests = {split.summary.head.tensors for split in splits.values()} - {None}
     if digests - {tensors_sha256(head)}:
         raise CacheError(
-            f"{path / HEAD_FILE} is not the head that was stored with the features beside it",
+            f"{path / HEAD_FILE} is not the head that was stored with the features of its cache",
             remedy=WRITE_AGAIN,
         )
 
@@ -305,7 +305,7 @@ def refuse_shared_images(caches: Sequence[Cache]) -> None:
 
 
 def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
-    """Return what is wrong with the content of a shard, None where it is whole.
+    """Return the fault in the content of a shard, None if it is sound.
 
     Raises:
         StorageError: If it cannot be read.
@@ -318,7 +318,7 @@ def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
 
 
 def verify_shard(split: CacheSplit, shard: int) -> str | None:
-    """Compare a shard with its digests, byte by byte; return what is wrong, or None.
+    """Compare a shard with its digests, byte by byte; return the fault, or None.
 
     Raises:
         StorageError: If it cannot be read.
@@ -347,10 +347,10 @@ class _File:
     path: Path
     index: int
     place: int | None
-    """Byte at which the features begin; None where they are not in one piece."""
+    """Byte at which the features begin; None if they are not in one piece."""
     dtype: str
     valid: Int[np.ndarray, " rows"] | None
-    """The rows that hold features; None where all of them do."""
+    """The rows that hold features; None if all of them do."""
     mark: tuple[int, ...]
     """Size, time of change and number of the file."""
 
@@ -364,7 +364,7 @@ class _File:
         stored = rows if self.valid is None else self.valid[rows]
         if self.place is None:
             whole: np.ndarray = read_shard(self.path, self.plan, self.index).features[stored]
-            return whole
+            return whole.reshape(len(stored), self.plan.dim)
         try:
             with self.path.open("rb", buffering=0) as file:
                 if _mark(os.fstat(file.fileno())) == self.mark:
@@ -452,7 +452,7 @@ def _verified(split: CacheSplit, index: int) -> _File:
     try:
         before = _mark(path.stat())
     except OSError:
-        before = ()  # reading it says what is wrong
+        before = ()  # the reading reports the fault
     shard = split.shard(index)
     valid = None if shard.valid.all() else np.flatnonzero(shard.valid)
     return _File(split.plan, path, index, shard.place, str(shard.features.dtype), valid, before)

@@ -12,7 +12,7 @@ word, and some of them for ever. So it is given a file alone that is as it was w
 earlier versions have a digest of their content among their attributes instead.)
 
 An HDF5 file can name other files, run its content through plug-ins and declare more rows than it
-holds. So what is stored, and how, is compared with the plan before anything of it is read.
+holds. So layout and types are compared with the plan before anything of it is read.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CHUNK_BYTES = 2**31
 _COUNTS_BLOCK = (1, 14, 4)
 """From this HDF5 on the place of a chunk counts the user block (HDFGroup/hdf5 #3003)."""
 _ALIGNMENT = 64
-"""The place of the features in the file is a multiple of this, so that they can be used where they
-are read to."""
+"""The place of the features in the file is a multiple of this, so that they can be used from the
+buffer that they are read into."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class Shard:
     reasons: dict[int, str]
     """Why a row is invalid, by row counted from the first of the shard."""
     place: int | None = None
-    """Byte of the file at which the features begin, one row behind the other; None where they are
+    """Byte of the file at which the features begin, one row behind the other; None if they are
     not in one piece, or there is no file."""
 
     def digest(self) -> str:
@@ -78,7 +78,7 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    The shard is stored in float32 where float16 would overflow, or would round a row to fewer
+    The shard is stored in float32 if float16 would overflow, or would round a row to fewer
     than its eleven bits, down to zeros.
     """
     reasons = dict(reasons)
@@ -99,10 +99,10 @@ def assemble(
 def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
     """Return whether float16 holds every row to its precision.
 
-    It does not hold what overflows, nor a row all of whose values lie below the smallest normal
-    number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only zero. Such
-    a row is held all the same where its values are float16 already. A small value beside larger
-    ones is rounded as finely as those are.
+    It does not hold values that overflow, nor a row all of whose values are below the smallest
+    normal number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only
+    zero. Such a row is held all the same if its values are float16 already. A small value in a row
+    of larger ones is rounded as finely as those are.
     """
     largest = _largest(features)
     if not (largest < _FLOAT16.max).all():
@@ -112,14 +112,14 @@ def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
 
 
 def _largest(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, " rows"]:
-    """Return the largest absolute value of each row; NaN where it holds one."""
+    """Return the largest absolute value of each row; NaN if it holds one."""
     axes = tuple(range(1, features.ndim))
     # Without an array of absolute values, which would take longer than both.
     return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))
 
 
 def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
-    """Write shard `index` of a plan so that it is there whole or not at all.
+    """Write shard `index` of a plan, completely or not at all.
 
     Raises:
         ClinitError: If the folder cannot be written or the disk is full.
@@ -130,7 +130,7 @@ def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
     def write(draft: Path) -> None:
         draft.write_bytes(content)
         if draft.read_bytes() != content:
-            raise OSError("the file read back differs from what was written")
+            raise OSError("the file read back differs from the written bytes")
 
     commit_file(path, write)
 
@@ -166,11 +166,11 @@ def _encode(shard: Shard, plan_identifier: str) -> memoryview:
 
 
 def read_shard(path: Path, plan: Plan, index: int) -> Shard:
-    """Read and verify shard `index` of a plan; no other file is opened, whatever it says.
+    """Read and verify shard `index` of a plan; it cannot make another file be opened.
 
     Raises:
         CacheError: If it is absent, truncated, changed or belongs to another plan.
-        StorageError: If it is there and cannot be read.
+        StorageError: If it exists and cannot be read.
     """
     content = _read(path, file_size(path))
     told = content[: len(_SEAL) + 64].tobytes()
@@ -242,7 +242,7 @@ def file_size(path: Path) -> int:
 
     Raises:
         CacheError: If it is absent, or no regular file nor a link to one.
-        StorageError: If nobody can say.
+        StorageError: If the storage cannot answer.
     """
     try:
         status = path.stat()
@@ -329,7 +329,7 @@ def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int |
         return None
     numbers = _numbers(dataset, content, place)
     ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
-    if any(here != there for here, there in ends):  # HDF5 has the last word on where they lie
+    if any(here != there for here, there in ends):  # HDF5's own reading decides about the place
         return None
     return int(place)
 
@@ -337,7 +337,7 @@ def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int |
 def _numbers(
     dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"], place: int
 ) -> Float[np.ndarray, "rows ..."]:
-    """Return the numbers of a data set where they lie in the file, without a copy."""
+    """Return the numbers of a data set in place in the file, without a copy."""
     numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
     return numbers.reshape(dataset.shape)
 

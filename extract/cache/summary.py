@@ -1,7 +1,7 @@
-"""`cache.json`: what a complete split holds.
+"""`cache.json`: the contents of a complete split.
 
 It is written last, so its presence means that the split is complete. It is sealed and names its
-plan; what it says of shards is compared with them as they are read.
+plan; its facts about shards are compared with them as they are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clinit.files.documents import DocumentKind, content_sha256
 
 FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
-"""Where the class names of a head are from, when it has none."""
+"""Source of the class names of a head that has none."""
 _DOCUMENT = DocumentKind(
     title="the summary of a feature cache",
     format="clinit-cache/2",
@@ -69,14 +69,14 @@ class HeadFacts:
     """The stored head on the features of the split."""
 
     class_names: str
-    """Where the class names came from."""
+    """Source of the class names."""
     correct: _Count
     total: _Count
-    """Valid rows whose class is among those of the head."""
+    """Valid rows whose class is among the head's classes."""
     tensors: str | None = None
     """SHA-256 of the head's tensors; None without a head, and in caches of earlier versions."""
     names: str | None = None
-    """That of the class names of its rows (`names_sha256`); None where it has none, and in caches
+    """SHA-256 of the class names of its rows (`names_sha256`); None if it has none, and in caches
     of earlier versions."""
 
     @property
@@ -112,7 +112,7 @@ class RunFacts:
     """The folder of the images, absolute unless an earlier version wrote it; None for imported
     features."""
     weights: str | msgspec.UnsetType | None = msgspec.UNSET
-    """The file of the weights; None for timm's own; unset where nobody knows."""
+    """The file of the weights; None for timm's own; unset if nobody knows."""
     started: str = ""
     device: str = ""
     workers: _Count | None = None
@@ -131,12 +131,10 @@ class RunFacts:
     """File of the features, for an import."""
     labels: FileFacts | None = None
     classes: FileFacts | None = None
-    """File of the class names, and of the head, where the import was given one."""
+    """File of the class names, and of the head, if the import was given one."""
     head: FileFacts | None = None
     head_classes: FileFacts | None = None
-    """File of the class names of the head's rows, where an extraction was given one."""
-    merged: tuple[str, ...] = ()
-    """The caches whose rows these are, for a merged one."""
+    """File of the class names of the head's rows, if an extraction was given one."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages that took part."""
     command: str | None = None
@@ -173,7 +171,7 @@ def read_summary(folder: Path, plan: Plan) -> Summary:
     summary = _DOCUMENT.read(path, Summary)
     if summary.plan != plan.identifier:
         raise CacheError(
-            f"{path} and the plan beside it belong to different extractions",
+            f"{path} and the plan of its split belong to different extractions",
             remedy="Run the `clinit extract` command of this cache into a new folder.",
         )
     return summary
@@ -195,7 +193,7 @@ def write_summary(
         plan: Its plan.
         manifest: Its manifest.
         head: The head whose accuracy on the features is stored.
-        head_classes: Where the head's class names came from.
+        head_classes: Source of the head's class names.
         run: How the features came about.
 
     Raises:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.arrays.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.cache.folder import check_view, split_names, view_folders
 from clinit.extract.cache.head import read_head
 from clinit.extract.cache.plan import WRITE_AGAIN, read_plan, shard_name
@@ -49,7 +48,7 @@ class Checked:
     """A part of a cache that has been read."""
 
     told: str
-    """What has been read; empty if it is nothing by itself."""
+    """Report on the part; empty if it is nothing by itself."""
     folder: Path | None = None
     """Folder of the split or view; None for what concerns several parts."""
     problems: list[ClinitError] = field(default_factory=list)
@@ -141,8 +140,6 @@ def _check_head(path: Path, splits: dict[str, CacheSplit]) -> Checked:
             )
         else:
             checked.told = "head: none"
-    if checked.problems and was_fitted(path):
-        checked.problems[0].remedy = FIT_AGAIN
     if not checked.problems and splits:
         with checked.check():
             check_one_backbone(path, splits, head)

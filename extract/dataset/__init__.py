@@ -1,1 +1,1 @@
-"""Where rows come from: data sets on the disk, their manifests, and the content of images."""
+"""Data sets on the disk, their manifests, and the content of images."""

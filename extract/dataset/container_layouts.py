@@ -1,14 +1,11 @@
 """Data sets in containers: tar shards (WebDataset) and Parquet files (Hugging Face).
 
-They describe themselves, and files beside them say more; nothing of it has to be there, and a
-description that is not as expected is not taken:
+Sources of their class names, if their labels do not contain them:
 
-* `dataset_info.json` of Hugging Face: `features`, and `splits` with `num_examples`;
-* the front matter of `README.md`, a data set card: the same under `dataset_info`, in other words;
-* `_info.json` or `info.json` of WebDataset, as timm writes it: `splits` with `num_samples`;
+* Parquet files contain the features of the data set, if `datasets` has written them;
 * `classnames.txt`, `class_names.txt` or `classes.txt`: one class name per line, in label order.
 
-They are looked for in the root, and in the one revision of a download of the Hugging Face Hub:
+The file is looked for in the root, and in the one revision of a download of the Hugging Face Hub:
 `datasets--OWNER--NAME` with `snapshots/REVISION/`, the files of a revision as links to `blobs/`.
 
 Source: "Understand caching", the documentation of the library huggingface_hub.
@@ -16,14 +13,9 @@ Source: "Understand caching", the documentation of the library huggingface_hub.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import polars as pl
 
 from clinit.errors import ManifestError
@@ -47,17 +39,15 @@ from clinit.extract.dataset.known import (
 )
 from clinit.extract.dataset.layouts import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.dataset.manifest import LEAVES_ROOT
-from clinit.extract.dataset.parquet import DAMAGE, Features, index_parquet, read_images
+from clinit.extract.dataset.parquet import index_parquet
 from clinit.extract.dataset.tar import index_tar
 from clinit.extract.dataset.tree import Tree
-from clinit.files.text import read_text
 from clinit.words import examples, printable
 
 _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
 _LOOKED_AT = 64
-"""Images in a row at the beginning of a split: if none of them is there, none will be."""
+"""Images in a row at the beginning of a split: if none of them exists, none will."""
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
-_DOCUMENTS = ("dataset_info.json", "_info.json", "info.json", "README.md")
 
 
 def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
@@ -66,31 +56,20 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
     Args:
         kind: webdataset or huggingface.
         tree: The data set.
-        split: What is read: train, val, or test, which then stands for val.
+        split: The split to read: train, val, or test, which then stands for val.
 
     Raises:
         ManifestError: If a container would be read twice.
     """
     _snapshot(tree)
     paths = [path for path in tree.others() if path.lower().endswith(_SUFFIX[kind])]
-    splits = split_files(paths, split)
-    for files in splits.values():
-        first = dict[str, str]()
-        for path in files.paths:
-            other = first.setdefault(os.path.realpath(tree.root / path), path)
-            if other != path:
-                raise ManifestError(
-                    f"{printable(other)} and {printable(path)} in {printable(tree.root)} are links"
-                    " to one file: its images would be taken twice",
-                    remedy="Remove one of them, then run the same command again.",
-                )
-    return splits
+    return split_files(paths, split)
 
 
 def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
-    """Describe the containers under a root by what they and the files beside them say.
+    """Describe the containers under a root by their own descriptions and the files next to them.
 
-    The classes are those of both splits, so that a label means the same in both. `columns` are of
+    The classes are taken from both splits, so that a label means the same in both. `columns` are of
     Parquet files and mean nothing for others.
 
     Raises:
@@ -98,21 +77,20 @@ def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> 
             which columns count.
         CacheError: If the file of class names is none.
     """
-    splits, card = container_splits(kind, tree, split), read_card(tree)
+    splits = container_splits(kind, tree, split)
     title = "these shards" if kind == WEBDATASET else "these Parquet files"
     paths = [path for files in splits.values() for path in files.paths]
     beside = next(filter(None, (_beside(tree, name) for name in _NAME_FILES)), None)
     if beside is not None:
         classes = read_class_names(beside)
     else:
-        classes = _classes(tree, [_contents(tree, path, columns, card) for path in paths], title)
+        classes = _classes(tree, [_contents(tree, path, columns) for path in paths], title)
     folders: dict[str, tuple[str, ...]] = dict.fromkeys((*SPLITS, TEST), (".",))
     return Dataset(
         name=kind,
         title=title,
         classes=classes,
         layouts=(Layout(kind=kind, folders=folders, columns=columns),),
-        images={s: card.images[f.part] for s, f in splits.items() if f.part in card.images},
     )
 
 
@@ -129,7 +107,7 @@ def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
 
 
 def find_containers(search: Search) -> Reader:
-    """Find containers whose names say that they belong to the split."""
+    """Find containers whose names assign them to the split."""
     kind = search.layout.kind
     files = container_splits(kind, search.tree, search.split).get(search.split)
     if files is None:
@@ -138,17 +116,14 @@ def find_containers(search: Search) -> Reader:
 
 
 def _read(search: Search, files: SplitFiles) -> Listing:
-    """Return the rows that have a label, and warnings of what is left out.
+    """Return the rows that have a label, and warnings about skipped ones.
 
     Raises:
         ManifestError: If the name of an image would lead out of the root.
     """
-    tree, card = search.tree, read_card(search.tree)
-    tables, left_out = list[pl.DataFrame](), dict[str, list[str]]()
+    tree, tables, left_out = search.tree, list[pl.DataFrame](), dict[str, list[str]]()
     for path in files.paths:
-        found = _contents(tree, path, search.layout.columns, card)
-        if not tables and found.column:
-            _refuse_links(tree.root / path, found)
+        found = _contents(tree, path, search.layout.columns)
         table = found.table.select(
             path=pl.lit(f"{path}/") + pl.col("member"),
             label=labels_of(found.table, search.dataset.classes, path),
@@ -174,9 +149,9 @@ def _read(search: Search, files: SplitFiles) -> Listing:
     return Listing(table.drop_nulls("label"), (*files.warnings, *warnings))
 
 
-def _contents(tree: Tree, path: str, columns: Columns, card: Card) -> Contents:
+def _contents(tree: Tree, path: str, columns: Columns) -> Contents:
     if path.lower().endswith(_SUFFIX[HUGGINGFACE]):
-        return index_parquet(tree.root / path, columns, card.features)
+        return index_parquet(tree.root / path, columns)
     facts = tree.facts(path)
     return _index(tree.root / path, facts.st_size, facts.st_mtime_ns)
 
@@ -187,92 +162,8 @@ def _index(path: Path, size: int, changed: int) -> Contents:
     return index_tar(path)
 
 
-def _refuse_links(file: Path, found: Contents) -> None:
-    """Refuse a file that names images instead of holding them."""
-    try:
-        images = read_images(file, found.column, 0, min(_LOOKED_AT, len(found.table)))
-    except DAMAGE:
-        return  # damaged images: each is an invalid row of the extraction
-    if images and not any(image is not None for image in images):
-        raise ManifestError(
-            f"{printable(file)} does not hold the content of its images: the first"
-            f" {len(images):,} are null",
-            remedy="Write it with the images in it, as `push_to_hub` does"
-            " (`Dataset.to_parquet` leaves out those that are files on the disk).",
-        )
-
-
-class _Split(msgspec.Struct):
-    name: str = ""
-    num_examples: int | None = None
-    num_samples: int | None = None
-
-
-class _Description(msgspec.Struct):
-    features: dict[str, Any] | list[dict[str, Any]] | None = None
-    splits: dict[str, _Split] | list[_Split] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The description of a data set; empty if there is none."""
-
-    features: Features = field(default_factory=dict)
-    """Column -> its description, in the words of `dataset_info.json`."""
-    images: Mapping[str, int] = field(default_factory=dict)
-    """train, validation or test -> number of images."""
-
-
-def read_card(tree: Tree) -> Card:
-    """Read the description of a data set, the first that is as expected.
-
-    Raises:
-        ManifestError: If the root holds several revisions.
-    """
-    for name in _DOCUMENTS:
-        path = _beside(tree, name)
-        if path is not None:
-            try:
-                return _card(path)
-            except Exception:
-                continue
-    return Card()
-
-
-def _card(path: Path) -> Card:
-    import huggingface_hub
-
-    text = read_text(path)  # never without end
-    if path.suffix == ".json":
-        found = msgspec.json.decode(text)
-    else:
-        found = (huggingface_hub.metadata_load(path) or {})["dataset_info"]
-    if isinstance(found, list):
-        (found,) = found  # one for each configuration
-    told = msgspec.convert(found, _Description)
-    features, splits = told.features or {}, told.splits or {}
-    if isinstance(features, list):
-        features = {each["name"]: _feature(each.get("dtype")) for each in features}
-    if isinstance(splits, list):
-        splits = {each.name: each for each in splits}
-    counts = {name: each.num_examples or each.num_samples for name, each in splits.items()}
-    return Card(features, {name: count for name, count in counts.items() if count is not None})
-
-
-def _feature(kind: Any) -> dict[str, Any]:
-    """Return a feature of a card in the words of `dataset_info.json`."""
-    if kind == "image":
-        return {"_type": "Image"}
-    if isinstance(kind, dict) and "class_label" in kind:
-        names = kind["class_label"].get("names")
-        if isinstance(names, dict):  # '0': cat, '1': dog
-            names = [names.get(str(label)) for label in range(len(names))]
-        return {"_type": "ClassLabel", "names": names}
-    return {}
-
-
 def _beside(tree: Tree, name: str) -> Path | None:
-    """Return the path of a file that describes the data set, if it is there."""
+    """Return the path of a file that describes the data set, if it exists."""
     path, folder = tree.file(name), _snapshot(tree)
     return tree.file(f"{folder}/{name}") if path is None and folder is not None else path
 

@@ -1,7 +1,7 @@
 """Files that hold many images: tar shards of WebDataset, Parquet files of Hugging Face data sets.
 
-They are read where they lie; a manifest says of each of its rows in which container it is, and
-where in it. Their names say to which split they belong, in the words of the Hugging Face library;
+They are read in place; a manifest has the container of each of its rows, and the place in it.
+Their names show their split, in the words of the Hugging Face library;
 WebDataset has no rule of its own. The file's name decides (`train-00000-of-00012.parquet`,
 `imagenet1k-train-0001.tar`), then the nearest folder whose name has such a word (`train/00000.tar`,
 `data/validation/0.parquet`). A folder of class folders is a split if its name is such a word.
@@ -60,8 +60,8 @@ class Container:
         """
         if found != self.size_bytes:
             raise ManifestError(
-                f"{self.path} has {found:,} bytes, the manifest says {self.size_bytes:,}: it was"
-                " changed",
+                f"{self.path} has {found:,} bytes, not {self.size_bytes:,} as in the manifest:"
+                " it was changed",
                 remedy=BUILD_AGAIN,
             )
 
@@ -73,27 +73,25 @@ _WORDS = {
 }
 _PART_OF = {word: part for part, words in _WORDS.items() for word in words}
 _PARTS_OF = {"train": ("train",), "val": ("validation", "test"), "test": ("test",)}
-"""What is taken as a split: the first part that is there."""
+"""Containers that may be read as a split: the first existing part."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
     """The containers of one split of a data set."""
 
-    part: str
-    """Name of the split as its publishers say it: train, validation or test."""
     paths: tuple[str, ...]
     """Sorted."""
     warnings: tuple[str, ...] = ()
-    """What was left out."""
+    """Skipped files."""
 
 
 def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]]:
-    """Return the folders that may be each of two splits, those of the first part first.
+    """Return the folders that may be each of two splits, the first part before the others.
 
     Args:
         names: Of folders that hold folders.
-        split: What is read: train, val, or test, which then stands for val.
+        split: The split to read: train, val, or test, which then stands for val.
     """
     order = list(_PART_OF)
     known = [name for name in names if name.lower() in _PART_OF]
@@ -112,11 +110,11 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
 
     Args:
         paths: Relative to the root, `/` between folders.
-        split: What is read: train, val, or test, which then stands for val.
+        split: The split to read: train, val, or test, which then stands for val.
     """
     parts = {path: _part(path) for path in sorted(paths)}
     if not any(parts.values()):
-        return {"train": SplitFiles("train", tuple(parts))} if parts else {}
+        return {"train": SplitFiles(tuple(parts))} if parts else {}
     nameless = [path for path, part in parts.items() if not part]
     found: dict[str, SplitFiles] = {}
     for each in ("train", "test" if split == "test" else "val"):
@@ -124,7 +122,6 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
         if present:
             first, *more = present
             found[each] = SplitFiles(
-                first,
                 tuple(path for path, part in parts.items() if part == first),
                 (
                     *(f"the files of {part} were left out: {first} comes first" for part in more),
@@ -138,7 +135,7 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
 
 
 def _part(path: str) -> str:
-    """Return train, validation or test, or nothing where a path has no such word."""
+    """Return train, validation or test, or nothing if a path has no such word."""
     *folders, name = path.lower().split("/")
     for text in (name.rpartition(".")[0], *reversed(folders)):
         for word in re.split(r"[^a-z]+", text):
@@ -148,7 +145,7 @@ def _part(path: str) -> str:
 
 
 LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
-"""Number and name of the class of a row; null where it is not said."""
+"""Number and name of the class of a row; null if unknown."""
 CONTENT_SCHEMA = pl.Schema(
     [
         ("member", pl.String),
@@ -170,9 +167,9 @@ class Contents:
     column: str = ""
     """Column of the images in a Parquet file; empty for a tar file."""
     class_names: tuple[str, ...] | None = None
-    """Names of the classes in label order, where the file says them."""
+    """Names of the classes in label order, if the file has them."""
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What is to be warned of -> members; an empty name is the file itself."""
+    """Text of a warning -> members; an empty name is the file itself."""
 
 
 MAX_CLASSES = 1_000_000
@@ -180,13 +177,13 @@ MAX_CLASSES = 1_000_000
 
 
 def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return the classes that rows tell of, in label order.
+    """Return the classes named by the labels of rows, in label order.
 
     Numbers are labels; a number without a name is its own name. Names alone are sorted.
 
     Args:
         told: Columns of `LABEL_SCHEMA`, of all splits.
-        where: What the rows are, for messages.
+        where: Name of the rows, for messages.
 
     Raises:
         ManifestError: If some rows have numbers and some names alone, or they contradict.
@@ -198,8 +195,8 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
     if len(numbered) < len(told):
         name = told.filter(pl.col("index").is_null())["name"].sort()[0]
         raise ManifestError(
-            f"some labels of {where} are numbers, some are names ({name!r}): which number a name"
-            " has is not said",
+            f"some labels of {where} are numbers, some are names ({name!r}): the number of that"
+            " name is unknown",
             remedy="Write the class names, one per line in label order, into classnames.txt in the"
             " root, then run the same command again.",
         )
@@ -216,7 +213,7 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
 
 
 def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return the class names that data tell of.
+    """Return class names found in labels or descriptions, checked.
 
     Raises:
         ManifestError: If one occurs twice or is none.
@@ -224,7 +221,7 @@ def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     wrong = [name for name in names if not 1 <= len(name) <= MAX_NAME]
     if wrong:
         raise ManifestError(
-            f"{where} tell of a class name of {len(wrong[0]):,} characters, expected 1 to"
+            f"{where} have a class name of {len(wrong[0]):,} characters, expected 1 to"
             f" {MAX_NAME:,}",
             remedy="Check that the labels are classes and not descriptions of images.",
         )
@@ -237,15 +234,15 @@ def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Series:
-    """Return the label (int64) of each row; null where it has none.
+    """Return the label (int64) of each row; null if it has none.
 
     Args:
         told: Columns of `LABEL_SCHEMA`.
         classes: All classes in label order.
-        where: What the rows are, for messages.
+        where: Name of the rows, for messages.
 
     Raises:
-        ManifestError: If a number or a name is not that of a class.
+        ManifestError: If a number or a name belongs to no class.
     """
     _checked_largest(told, where, len(classes))
     named = told["name"].replace_strict(

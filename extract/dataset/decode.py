@@ -2,15 +2,15 @@
 
 JPEG, PNG, WebP, GIF and AVIF are decoded by torchcodec: the same pixels as Pillow (CMYK too) at
 several times its rate, without the interpreter lock, truncated files refused, EXIF orientation
-applied and 16-bit samples scaled (Pillow clips them to white). What it does not know (BMP, TIFF,
-PNM, JPEG 2000) is decoded by Pillow, and so is the first frame of an animation, which counts.
+applied and 16-bit samples scaled (Pillow clips them to white). Formats unknown to it (BMP, TIFF,
+PNM, JPEG 2000) are decoded by Pillow, and so is the first frame of an animation, which counts.
 
-Pillow reads every header: nothing is decoded before it has said that it is not too large.
+Pillow reads every header first: an image that is too large is never decoded.
 
-A CUDA device can decode the JPEG files of a batch at once (nvJPEG, by torchcodec): those of RGB or
-grey pixels that are stored upright. Its pixels differ from those of torchcodec by a few steps of
-255, so that the decoder is in the fingerprint. What it refuses is decoded here after all.
-Where the machine fails, and not the image, everything stops: a row must not be marked invalid for
+A CUDA device can decode the JPEG files of a batch at once (nvJPEG, by torchcodec) if their pixels
+are RGB or grey and stored upright. Its pixels differ from torchcodec's by a few steps of 255, so
+that the decoder is in the fingerprint. Images that it refuses are decoded here after all.
+If the machine fails, and not the image, everything stops: a row must not be marked invalid for
 that.
 """
 
@@ -37,8 +37,8 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
 MAX_SCANS = 500
-"""Most scans of a progressive JPEG; encoders write about ten. Each passes over all pixels, whatever
-it says of them: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
+"""Most scans of a progressive JPEG; encoders write about ten. Each passes over all pixels, however
+few it changes: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
 MISSING = "the file is missing"
 EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
@@ -50,7 +50,7 @@ _ORIENTATION = 0x0112
 """The EXIF tag of the side that is up; 1 is the top."""
 _ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
-"""Pillow knows more, but some start other programs, and some have sizes that no header says."""
+"""Pillow knows more, but some start other programs, and some have no size in their header."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
@@ -76,7 +76,7 @@ def read_image_file(
     Args:
         path: The file.
         root: The folder that a link may not leave.
-        size: Size of the file in bytes, as the manifest has it; None where it is unknown.
+        size: Size of the file in bytes, from the manifest; None if it is unknown.
         need_rights: Whether a file that may not be read stops everything, as it should among the
             images of a data set. Otherwise it is one bad image.
 
@@ -111,7 +111,7 @@ def read_image_file(
         raise read_error(path, error) from error
     if size is not None and len(content) != size:
         raise ManifestError(
-            f"{path} has {len(content):,} bytes, the manifest says {size:,}: it is another image",
+            f"{path} has {len(content):,} bytes, not {size:,} as in the manifest: another image",
             remedy="Put the old images back; or build the manifest again with `clinit manifest"
             " build` and extract into a new folder.",
         )
@@ -147,7 +147,7 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
 
     Args:
         content: Content of the file.
-        max_pixels: Width times height that is still decoded; what is larger is a bad image.
+        max_pixels: Largest width times height; a larger image is a bad one.
 
     Raises:
         ImageError: If the content is not a whole image of a known format, or too large.
@@ -160,7 +160,7 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
     try:
         return decode_with(content)
     except ImageError:
-        # Some decoders call a file corrupt where the memory was short.
+        # Some decoders call a file corrupt when memory is short.
         _need_memory(file.width * file.height)
         return decode_with(content)
 
@@ -169,7 +169,7 @@ def is_for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> bool:
     """Return whether a device may decode an image: a JPEG file, RGB or grey, stored upright.
 
     Raises:
-        ImageError: As `decode`, of what the header says.
+        ImageError: As `decode`, from the header alone.
     """
     file = _checked(content, max_pixels)
     upright = file.getexif().get(_ORIENTATION, 1) == 1
@@ -184,7 +184,7 @@ def decode_on(
     Those that the device refuses are decoded by `decode` and sent.
 
     Args:
-        device: Where to decode.
+        device: The device that decodes.
         contents: Of files that are for a device, see `is_for_device`.
         max_pixels: As of `decode`.
     """
@@ -202,7 +202,7 @@ def decode_on(
 
 
 def _checked(content: bytes, max_pixels: int) -> Image.Image:
-    """Read the header of an image, and check what it says.
+    """Read the header of an image, and check it.
 
     Raises:
         ImageError: If the image is of no known format, or too large.

@@ -1,7 +1,7 @@
-"""Where the content of images is: files, or rows of a manifest.
+"""The content of images, from files or from rows of a manifest.
 
 Whoever decodes images asks here for the content of a row, and does not see whether it is a file of
-its own or lies in a container.
+its own or part of a container.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ImageFiles:
     """The folder that the paths start from."""
     paths: Sequence[str]
     sizes: Sequence[int] | None = None
-    """Sizes in bytes; 0 is unknown, and None where none is known."""
+    """Sizes in bytes; 0 is unknown, and None if none is known."""
     need_rights: bool = True
     """See `read_image_file`."""
 
@@ -79,7 +79,7 @@ class ContainedImages:
 
         Raises:
             ImageError: If this one image is empty, absent or damaged.
-            ManifestError: If a file is not that of the manifest.
+            ManifestError: If a file is not the one in the manifest.
             MachineError: If the machine does not read it. No row may be marked invalid for that.
         """
         number = self._container[row]

@@ -1,4 +1,4 @@
-"""What is known of a data set before its folder is seen: classes, counts, layouts.
+"""Facts about a data set before its folder is seen: classes, counts, layouts.
 
 The known ones are described by one TOML file each in `clinit.data_manifests`; `folder` is
 whatever class folders are found on the disk, `webdataset` whatever tar shards, `huggingface`
@@ -22,14 +22,14 @@ from clinit.words import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of columns; None where the file is to say them."""
+    """Names of columns; None to take them from the file."""
 
     image: str | None = None
     label: str | None = None
 
 
 AS_TOLD = Columns()
-"""All as the file says."""
+"""All columns as described by the file."""
 
 
 MAX_PIXELS = 100_000_000
@@ -43,21 +43,21 @@ HUGGINGFACE = "huggingface"
 SPLITS = ("train", "val")
 """Splits of a cache; on val results are reported."""
 TEST = "test"
-"""What may be read as val in place of the validation images."""
+"""Split that may be read as val in place of the validation images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way in which a data set lies on the disk."""
+    """One arrangement of a data set on the disk."""
 
     kind: str
     """Name of its reader in `clinit.extract.layouts`."""
     folders: dict[str, tuple[str, ...]]
     """Split -> folders under the root that may hold its images; the first that exists counts."""
     lists: tuple[str, ...] = ()
-    """Names of the files that say which image has which label."""
+    """Names of the files that list the labels of the images."""
     columns: Columns = AS_TOLD
-    """Columns of Parquet files, as far as the user names them."""
+    """Columns of Parquet files that the user names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Dataset:
     images: dict[str, int] = field(default_factory=dict)
     """Split -> number of images; a split whose number nobody fixed is absent."""
     total: int | None = None
-    """Number of images of all splits, where only that is known."""
+    """Number of images of all splits, if only this is known."""
     look_in: tuple[str, ...] = (".",)
     """Folders under the root that may hold the lists."""
     homepage: str = ""
@@ -193,12 +193,21 @@ def title(class_name: str) -> str:
     >>> title("n01440764"), title("campsite")
     ('tench', 'campsite')
     """
+    return synonyms(class_name)[0]
+
+
+def synonyms(class_name: str) -> list[str]:
+    """Return what a class of ImageNet is called; other names as they are.
+
+    >>> synonyms("n01440764")
+    ['tench', 'Tinca tinca']
+    """
     if not _IDENTIFIER.fullmatch(class_name):
-        return class_name
+        return [class_name]
     try:
-        return str(_info().label_name_to_description(class_name)).split(", ")[0]
+        return str(_info().label_name_to_description(class_name)).split(", ")
     except KeyError:
-        return class_name
+        return [class_name]
 
 
 def in_words(class_name: str) -> str:

@@ -1,17 +1,17 @@
-"""How data sets of image files lie on the disk: class folders, or one folder with a list.
+"""Layouts of data sets of image files: class folders, or one folder with a list.
 
 A layout is a function from a `Search` to a `Reader`; it raises `DoesNotFitError` if the disk looks
-different. `scan.LAYOUTS` has them under the names used in the TOML files. Lists of labels lie
-beside the validation images of ImageNet and Places365, as published:
+different. `scan.LAYOUTS` has them under the names used in the TOML files. Lists of labels are
+next to the validation images of ImageNet and Places365, as published:
 
 * ImageNet's development kit: line i of `ILSVRC2012_validation_ground_truth.txt` holds the
-  ILSVRC2012_ID of the image with number i. These ids are not alphabetical: `meta.mat` says which
-  synset each one is.
+  ILSVRC2012_ID of the image with number i. These ids are not alphabetical: `meta.mat` gives the
+  synset of each one.
 * Kaggle's `LOC_val_solution.csv`: a line reads `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`,
   the name of the image without its ending, then synset and box, once or more; all boxes of an image
   have one synset.
 * Places365: a line of `places365_val.txt` reads `Places365_val_00000001.jpg 165`; a line of
-  `categories_places365.txt` says which class a number is: `/f/florist_shop/indoor 147`. Classes are
+  `categories_places365.txt` gives the class of a number: `/f/florist_shop/indoor 147`. Classes are
   matched by name, so lists with categories beyond the 365 are read as well.
 """
 
@@ -33,7 +33,7 @@ from clinit.words import printable
 
 
 class DoesNotFitError(Exception):
-    """The layout is not the one on the disk; the message says what it missed."""
+    """The layout is not the one on the disk; the message names the missing file or folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Listing:
     """The images of a split as a layout read them, in no particular order."""
 
     table: pl.DataFrame
-    """path, label (int64), size_bytes; of images in containers also what says where in them."""
+    """path, label (int64), size_bytes; of images in containers also their places in them."""
     warnings: tuple[str, ...]
 
 
 Reader = Callable[[], Listing]
 """Reads what a search has found; the search itself is cheap, reading visits every image."""
 Labels = Iterator[tuple[str, int]]
-"""What a list calls an image, and its label."""
+"""A list's name for an image, and its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Search:
         """Return the first folder that exists and fits, and warnings about further ones.
 
         Raises:
-            DoesNotFitError: If none exists, or none fits; `otherwise` says what they lack.
+            DoesNotFitError: If none exists, or none fits; `otherwise` is the reason then.
         """
         candidates = self.layout.folders.get(self.split, ())
         existing = [folder for folder in candidates if self.tree.has_folder(folder)]
@@ -80,7 +80,7 @@ class Search:
         """Return the path of a list.
 
         Raises:
-            DoesNotFitError: If it is in none of the places where the data set has its lists.
+            DoesNotFitError: If it is in none of the data set's places for lists.
         """
         places = self.dataset.look_in
         path = next(filter(None, (self.tree.file(f"{folder}/{name}") for folder in places)), None)
@@ -90,7 +90,7 @@ class Search:
 
 
 def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return a warning with what was found, its number and an example; none without items."""
+    """Return a warning with the number of items and an example; none without items."""
     return (f"{what}: {len(items):,} (for example {printable(min(items))})",) if items else ()
 
 
@@ -156,9 +156,9 @@ def find_listed(
     """Find the one folder of a split, and the lists of its layout.
 
     Args:
-        key: What of `path` the lists call an image.
+        key: The part of `path` that the lists use as the name of an image.
         read_labels: From the classes and the lists to the label of each image.
-        search: The layout; what is wrong with a label is said of its last list.
+        search: The layout; a wrong label is blamed on its last list.
     """
     tree = search.tree
     folder, warnings = search.folder(tree.has_image, "with no image directly inside")
@@ -214,14 +214,14 @@ def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
     broken = [path for images in found for path in images.broken]
     return (
         *counted(others, "files left out, not images by their names"),
-        *counted(broken, "images that are links to nothing"),
+        *counted(broken, "images that are broken links"),
     )
 
 
 FILE_NAME = pl.col("path").str.extract(r"([^/]+)$")
 STEM = pl.col("path").str.extract(r"([^/]+)\.[^./]*$")
 NUMBER = pl.col("path").str.extract(r"_0*(\d+)\.[^./]*$")
-"""What the lists call an image: its file's name, the name without its ending, or its number."""
+"""A list's name for an image: its file's name, the name without its ending, or its number."""
 
 
 def devkit_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:

@@ -39,9 +39,9 @@ CONTAINED_SCHEMA = pl.Schema(
     ]
 )
 """Columns for images in containers: `path` is the container's with the name in it behind a `/`;
-`column` is that of the images in a Parquet file and empty for a tar file; `position` is the first
+`column` is the column of images in a Parquet file and empty for a tar file; `position` is the first
 byte in a tar file and the row in a Parquet file; `container_bytes` is the size of the container."""
-# An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
+# An absolute path (of Windows too), a step up, or a name that would make the digest ambiguous.
 LEAVES_ROOT = pl.col("path").str.contains(r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00")
 CONTAINER = ("container", "column", "container_bytes")
 """Columns that are the same in all rows of a container."""
@@ -53,7 +53,7 @@ def is_contained(table: pl.DataFrame) -> bool:
 
 
 def _wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
-    """Return which columns there are instead of those of images (in containers), or None."""
+    """Return the columns found in place of the columns of images (in containers), or None."""
     expected = CONTAINED_SCHEMA if contained else SCHEMA
     if table.schema == expected:
         return None
@@ -61,7 +61,7 @@ def _wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
 
 
 def table_problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a table of images, or None."""
+    """Return the fault of a table of images, or None."""
     contained = is_contained(table)
     if problem := _wrong_columns(table, contained=contained):
         return problem
@@ -160,7 +160,7 @@ class Manifest:
 
     @property
     def is_contained(self) -> bool:
-        """Whether the images lie in containers."""
+        """Whether the images are in containers."""
         return is_contained(self.table)
 
     def containers(self) -> pl.DataFrame:
@@ -168,7 +168,7 @@ class Manifest:
         return self.table.group_by(CONTAINER, maintain_order=True).len()
 
     def file_of(self, row: int) -> str:
-        """Return the path of the file that holds an image: its own, or that of its container."""
+        """Return the path of the file that holds an image: its own, or its container's."""
         path: str = self.table["container" if self.is_contained else "path"][row]
         return path
 
@@ -212,7 +212,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         ManifestError: If the file is absent, is not a manifest, was changed after it was
             written, or names a path that leaves its root.
-        StorageError: If it is there and cannot be read.
+        StorageError: If it exists and cannot be read.
     """
     try:
         if not path.is_file():
@@ -233,7 +233,7 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.digest != told:
         found, told = contrast_digests(manifest.digest, told)
         raise ManifestError(
-            f"{path} was changed after it was written: its digest is {found}, its metadata say"
+            f"{path} was changed after it was written: its digest is {found}, in its metadata"
             f" {told}",
             remedy=_BUILD_AGAIN,
         )
@@ -241,7 +241,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _parse(content: bytes) -> tuple[Manifest, str]:
-    """Return the manifest in a file, and the digest that the file says it has."""
+    """Return the manifest in a file, and the digest in the file's metadata."""
     row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
     metadata = pl.read_parquet_metadata(content)
     format = metadata.get("format", "not given")

@@ -1,9 +1,9 @@
-"""What a Parquet file of images holds: the column of the images, and the classes.
+"""Parquet files of images: their column of images, and their classes.
 
 The Hugging Face library writes an image as a structure of `bytes` and `path`, and describes the
 columns in JSON under the key `huggingface` of the file's metadata: `{"info": {"features": {...}}}`
 with `{"_type": "Image"}` and `{"_type": "ClassLabel", "names": [...]}`. Files of others have a
-binary column, and say less.
+binary column and fewer descriptions.
 
 Source: `datasets.features` of the library Hugging Face Datasets.
 """
@@ -28,7 +28,7 @@ from clinit.files.paths import check_readable
 from clinit.words import printable
 
 DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What reading a damaged file raises."""
+"""Errors of reading a damaged file."""
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
 """Rows that any file may declare, and what a larger one may by its size."""
 
@@ -53,20 +53,19 @@ def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")
-"""Names of columns that are taken where nothing describes them, the first that is there."""
+"""Names of columns that are taken if nothing describes them, the first existing one."""
 Features = Mapping[str, Any]
 """Column -> its description, as the Hugging Face library words it."""
 Schema = Mapping[str, object]
 """Column -> its type."""
 
 
-def index_parquet(path: Path, columns: Columns, features: Features) -> Contents:
+def index_parquet(path: Path, columns: Columns) -> Contents:
     """Find the columns of images and labels in a Parquet file, and read the labels.
 
     Args:
         path: The file.
-        columns: What the user says of them.
-        features: Description of the columns beside the file, which counts where it has none.
+        columns: The user's names of them.
 
     Raises:
         ManifestError: If it is no Parquet file, is damaged, it is not clear which columns, or the
@@ -75,7 +74,7 @@ def index_parquet(path: Path, columns: Columns, features: Features) -> Contents:
     """
     with _readable(path):
         schema = scan_parquet(path).collect_schema()
-        features = _described(pl.read_parquet_metadata(path)) or features
+        features = _described(pl.read_parquet_metadata(path))
         fitting = [name for name in schema if _is_image(schema, name)]
         image = columns.image or _find(path, features, "Image", IMAGE_NAMES, fitting)
         label = columns.label or _find(path, features, "ClassLabel", LABEL_NAMES, [*schema])
@@ -146,7 +145,7 @@ def _find(
         path: The file.
         features: Its description.
         kind: Image or ClassLabel.
-        usual: Names that are taken where nothing is described.
+        usual: Names that are taken if nothing is described.
         fitting: Columns that can be of this kind.
     """
     described = [name for name in fitting if _is(features.get(name), kind)]
@@ -176,12 +175,12 @@ def _names(feature: Any) -> tuple[str, ...] | None:
 
 BLOCK_ROWS = 64
 BLOCKS_KEPT = 8
-"""More than lie between the first and the last of the rows that threads are at."""
+"""More than the blocks between the first and the last of the rows that threads are at."""
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 
 
 def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | None]:
-    """Return the content of consecutive images; None where the file has none.
+    """Return the content of consecutive images; None if the file has none.
 
     Raises:
         PolarsError: If the file is damaged.
@@ -253,7 +252,7 @@ class ParquetImages:
 
 
 def _images(container: Container, first: int, count: int) -> list[bytes | ImageError]:
-    """Read consecutive rows; where these are damaged, row by row."""
+    """Read consecutive rows; if they are damaged, row by row."""
     try:
         found = read_images(container.path, container.column, first, count)
     except DAMAGE as error:

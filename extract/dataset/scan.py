@@ -47,22 +47,22 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
     WEBDATASET: find_containers,
     HUGGINGFACE: find_containers,
 }
-"""How data sets lie on the disk, by the names used in the TOML files."""
+"""Layouts of data sets on the disk, by the names used in the TOML files."""
 
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
     " folders alone, which are taken as train; archives must be unpacked",
     WEBDATASET: "Give a folder with .tar files, not compressed, and each image in them a class:"
-    " beside key.jpg a key.cls with a number or a name, a key.json with `label`, or a key.txt",
+    " next to key.jpg a key.cls with a number or a name, a key.json with `label`, or a key.txt",
     HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"
     " and name the column of their classes with `--label-column` of `clinit manifest build`",
 }
-"""What a data set without a description of ours must be."""
+"""Requirements of a data set without a description of ours."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """The manifest of a split and what was odd about its folder."""
+    """The manifest of a split and any oddities of its folder."""
 
     manifest: Manifest
     warnings: tuple[str, ...]
@@ -110,7 +110,7 @@ def scan(
         raise ManifestError(
             f"{printable(root)} is not a complete {split} split of {dataset}: "
             + "; ".join(warnings),
-            remedy="Complete the folder, or leave out --strict to go on with what is there.",
+            remedy="Complete the folder, or leave out --strict to accept it as it is.",
         )
     return Scan(manifest, warnings, layout.kind)
 
@@ -132,7 +132,7 @@ def scan_splits(
         strict: Whether warnings are errors.
         doing: Entered with a few words while a split is scanned.
     """
-    # If no split is found, the error of scanning one names what was looked for.
+    # If no split is found, the error of scanning one names the expected files.
     for split in splits or available_splits(dataset, root) or ("train",):
         with doing(f"Scanning {split} …"):
             found = scan(dataset, root, split, strict=strict)
@@ -172,9 +172,9 @@ def _open(dataset: str, root: Path, split: str, columns: Columns = AS_TOLD) -> t
 def _folder_dataset(tree: Tree, split: str) -> Dataset:
     """Describe a tree by its own class folders.
 
-    The classes are those of both splits, so that a label means the same in both. A folder named
+    The classes are taken from both splits, so that a label means the same in both. A folder named
     train is a split only if it holds folders: it may be a class of vehicles. One named test or
-    valid is a split only beside train, or where it is asked for.
+    valid is a split only next to train, or if it is asked for.
     """
     named = [name for name in tree.folders(".") if split_folders([name], split)]
     folders = split_folders([name for name in named if tree.folders(name)], split)
@@ -233,7 +233,7 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
 
 
 def _manifest(dataset: Dataset, split: str, listing: layouts.Listing) -> Manifest:
-    """Return the manifest; of test images, that of the split val."""
+    """Return the manifest of a split; test images become the split val."""
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
     contained = is_contained(listing.table)
     table = listing.table.sort(("container", "position") if contained else ("label", "path"))

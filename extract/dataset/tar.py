@@ -1,7 +1,7 @@
-"""The samples of a WebDataset shard: where each image lies in the tar file, and its class.
+"""The samples of a WebDataset shard: the place of each image in the tar file, and its class.
 
-The key of a member is its path up to the first dot of its base name, and what follows is its
-extension; members of one key are one sample. The image is a member whose extension is that of an
+The key of a member is its path up to the first dot of its base name, and the rest is its
+extension; members of one key are one sample. The image is a member with the extension of an
 image file. The class is, in this order,
 
 1. `cls`: a number, or a name;
@@ -40,7 +40,7 @@ _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _LABELS = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
-"""Extensions of labels and their most bytes; what is longer is none, but perhaps a description."""
+"""Extensions of labels and their most bytes; a longer one is none, but perhaps a description."""
 _BLOCK = 512
 _BUFFER = 4096
 """Network storage asks for blocks of a megabyte, and the images between the headers would come
@@ -119,7 +119,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
             if extension in _LABELS:
                 sample.told[extension] = _told(file, member, extension)
             elif extension not in _IMAGES:
-                continue  # what else is known of a sample: captions, boxes, masks
+                continue  # other parts of a sample: captions, boxes, masks
             elif sample.image is None:
                 sample.image = member
             else:
@@ -134,7 +134,7 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
         left_out={
             "members left out, of no sample with an image": others,
             "images left out, of samples with an earlier one": second,
-            "shards without the mark of their end, which may be cut off": [""] * (not is_ended),
+            "shards without an end mark, perhaps truncated": [""] * (not is_ended),
         },
     )
 
@@ -159,7 +159,7 @@ def _name(member: tarfile.TarInfo) -> str:
 def _told(
     file: IO[bytes], member: tarfile.TarInfo, extension: str
 ) -> tuple[int | None, str | None]:
-    """Return the number and the name of a class, as far as a label says them."""
+    """Return the number and the name of a class, if a label has them."""
     if member.size > _LABELS[extension]:
         return None, None
     file.seek(member.offset_data)
@@ -196,13 +196,13 @@ def _row(sample: _Sample, image: tarfile.TarInfo) -> tuple[str, int, int, int | 
 def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
     """Return whether a tar ends with the mark of an end: a block of zeros.
 
-    Python ends there too where a header is damaged, images are zeros, or a second archive follows.
+    Python ends there too if a header is damaged, images are zeros, or a second archive follows.
     Zeros to the end of a record are part of an archive; its length is not written down. So it is
     taken for the usual one, or for the largest power of two that divides the length of the file:
     no shard of usual records whose second half is zeros passes by that.
 
     Raises:
-        ManifestError: If something else is there.
+        ManifestError: If something else ends it.
     """
     length = file.seek(0, io.SEEK_END)
     file.seek(offset)
@@ -221,7 +221,7 @@ def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
 
 
 def _damaged(path: Path, why: str, remedy: str = _PACK_AGAIN) -> ManifestError:
-    return ManifestError(f"{printable(path)} is not a whole tar file: {why}", remedy=remedy)
+    return ManifestError(f"{printable(path)} is not a complete tar file: {why}", remedy=remedy)
 
 
 _SHORT = 98
@@ -244,7 +244,7 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
         OSError: If it cannot be read.
     """
     changed = ManifestError(
-        f"{container.path} does not hold {member} where the manifest says: it was changed or is"
+        f"{container.path} does not hold {member} where the manifest has it: it was changed or is"
         " damaged there",
         remedy=BUILD_AGAIN,
     )
@@ -264,7 +264,7 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
     except tarfile.HeaderError as error:
         raise ImageError(
             "its header in the tar file is damaged",
-            remedy="Replace the tar file by a whole one and extract again with `--retry-invalid`,"
+            remedy="Get a complete tar file and extract again with `--retry-invalid`,"
             " or leave its row invalid.",
         ) from error
     is_told = member.isascii() and len(member) < _SHORT

@@ -1,7 +1,7 @@
 """The files under a root: listed fast, never outside of it.
 
-`os.scandir` tells files from folders without a system call each; only the size of an image
-costs one. A symbolic link is followed when what it points to lies under the root, and is an
+`os.scandir` separates files from folders without a system call each; only the size of an image
+costs one. A symbolic link is followed if its target is under the root, and is an
 error otherwise, so that a manifest cannot be made to reach files that were not meant.
 """
 
@@ -27,7 +27,7 @@ SCAN_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What one folder holds. All paths are relative to the root, with `/`."""
+    """The contents of one folder. All paths are relative to the root, with `/`."""
 
     paths: list[str] = field(default_factory=list)
     """The image files, in the order of the disk."""
@@ -36,7 +36,7 @@ class Images:
     others: list[str] = field(default_factory=list)
     """Files that are not images."""
     broken: list[str] = field(default_factory=list)
-    """Those of `paths` that are links to nothing."""
+    """The broken links among `paths`."""
     folders: list[str] = field(default_factory=list)
     """Sub-folders that were not entered."""
 
@@ -120,7 +120,7 @@ class Tree:
             return list(pool.map(lambda relative: self.images(relative, deep=True), relatives))
 
     def has_image(self, relative: str) -> bool:
-        """Return whether an image lies directly in the folder `relative`."""
+        """Return whether an image is directly in the folder `relative`."""
         folder = self.root / relative
         with _reading(folder), os.scandir(folder) as entries:
             return any(e.name[0] != "." and _is_image_name(e.name) for e in entries)

@@ -1,17 +1,16 @@
 """Frozen pretrained timm networks as feature extractors.
 
-The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`: what the
-model's own linear classifier reads, if it has one. That this is so is checked on a batch before
-anything is extracted; a model where classifier(feature) is not the model's output is refused.
+The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`: the input
+of the model's own linear classifier, if it has one. This is checked on a batch before
+anything is extracted; a model whose classifier(feature) is not its output is refused.
 Self-supervised networks (DINO, MAE) and SigLIP towers have no classifier. A CLIP tower has a linear
 projection in its place; the projected feature is the output of the whole tower.
 
-Keyword arguments of `timm.create_model` come from command lines and from files of anybody. What
-timm's own functions name is no architecture: files that they unpickle (`checkpoint_path`),
-downloads (`pretrained_cfg`), other models, switches. So these are refused; all other names go to
-the constructor of the model. The values are bounded too, because a small file could ask for a large
-network, and no text among them can be a path with a suffix, or an address; `weights` checks how
-large a network may be beside its weights.
+Keyword arguments of `timm.create_model` come from command lines and from files of anybody. The
+arguments of timm's own functions name no architecture: files that they unpickle
+(`checkpoint_path`), downloads (`pretrained_cfg`), other models, switches. So these are refused; all
+other names go to the constructor of the model. The values are bounded too, because a small file
+could ask for a large network, and no text among them can be a path with a suffix, or an address.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from clinit.extract.cache.head import Head
 from clinit.extract.network.compiled import Forward
 from clinit.extract.network.weights import failure, network_of_file, pretrained_network
 from clinit.machine import choose_device
+from clinit.words import cut_short
 
 MAX_TEXT = 4096
 """Characters of arguments that are written as text."""
@@ -66,13 +66,13 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         if name in _of_timm():
             raise ValueError(
-                f"the model argument {_short(name)} is none of those that describe an architecture,"
-                " such as img_size, pad_type or depths: names of files, downloads and switches of"
-                " timm are never taken"
+                f"the model argument {cut_short(name)} is none of those that describe an"
+                " architecture, such as img_size, pad_type or depths: names of files, downloads and"
+                " switches of timm are never taken"
             )
         problem = _problem(value, MAX_CLASSES if name == "num_classes" else MAX_INTEGER)
         if problem is not None:
-            raise ValueError(f"the model argument {name} = {_short(value)} {problem}")
+            raise ValueError(f"the model argument {name} = {cut_short(value)} {problem}")
 
 
 @cache
@@ -88,7 +88,7 @@ def _of_timm() -> frozenset[str]:
 
 
 def _problem(value: object, largest: int, nesting: int = 0) -> str | None:
-    """Return what is wrong with the value of an argument, or None."""
+    """Return the fault in the value of an argument, or None."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -111,7 +111,7 @@ def read_model_args(text: object) -> dict[str, Any]:
     """Return the arguments that a file holds as a Python literal of a dict or of pairs, checked.
 
     Raises:
-        ValueError: If the text is none, or `check_model_args` refuses what it says.
+        ValueError: If the text is none, or `check_model_args` refuses them.
     """
     if not isinstance(text, str):
         raise ValueError(f"model_args is of type {type(text).__name__}, expected a text")
@@ -121,7 +121,7 @@ def read_model_args(text: object) -> dict[str, Any]:
     except (TypeError, ValueError):
         arguments = {None: None}
     if not all(isinstance(name, str) for name in arguments):
-        raise ValueError(f"model_args is {_short(text)}, expected names with values")
+        raise ValueError(f"model_args is {cut_short(text)}, expected names with values")
     check_model_args(arguments)
     return arguments
 
@@ -139,7 +139,7 @@ def parse_model_args(arguments: Sequence[str]) -> dict[str, Any]:
         name, equals, text = argument.partition("=")
         if not equals or not name.isidentifier():
             raise BackboneError(
-                f"model argument {_short(argument)} is not of the form name=value",
+                f"model argument {cut_short(argument)} is not of the form name=value",
                 remedy="Write for example `--model-arg pad_type=same`.",
             )
         try:
@@ -164,16 +164,7 @@ def read_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{_short(text)} is not a Python literal") from error
-
-
-def _short(value: object) -> str:
-    """Return a value as it is written, cut where it is long."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:60]}…"
+        raise ValueError(f"{cut_short(text)} is not a Python literal") from error
 
 
 _WITHOUT_CLASSIFIER = (
@@ -185,10 +176,10 @@ AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneConfig:
-    """Which network, and how it computes."""
+    """A network and its manner of computing."""
 
     name: str
-    """timm's name, with its tag where it has one: `convnextv2_femto.fcmae_ft_in1k`."""
+    """timm's name, with its tag if it has one: `convnextv2_femto.fcmae_ft_in1k`."""
     weights: Path | None = None
     """A safetensors or PyTorch checkpoint; None downloads timm's pretrained weights."""
     model_args: Mapping[str, Any] = field(default_factory=dict)
@@ -224,7 +215,7 @@ class Backbone:
     """The pretrained classifier; its class names are those stored with the weights, if any. None
     if the network has none, or a projection in its place."""
     projection: Head | None
-    """What maps the pooled to the projected features of a CLIP tower; None for other networks."""
+    """The map from pooled to projected features of a CLIP tower; None for other networks."""
     data_config: Mapping[str, Any]
     """timm's preprocessing of this model."""
     weights_sha256: str
@@ -317,7 +308,7 @@ def projection_widths(name: str) -> frozenset[int]:
 
     Nothing marks them but the registered number of classes. Widths of projections are multiples of
     64 (384 to 1,280); no pretrained classifier has such a number of rows (1,000, 11,821, 21,841),
-    that of a tower that was fine-tuned on ImageNet included.
+    not even one of a tower that was fine-tuned on ImageNet.
 
     Args:
         name: timm's name; without a tag, the weights of all tags count.
@@ -364,7 +355,7 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
         raise BackboneError(
             f"timm {timm.__version__} has no model {name!r}",
-            remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
+            remedy=f"Similar models: {', '.join(near)}." if near else "See `timm.list_models()`.",
         )
     try:
         timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -372,7 +363,7 @@ def _check_name(name: str) -> None:
         tags = timm.list_models(f"{architecture}.*", pretrained=True)
         raise BackboneError(
             f"timm {timm.__version__} has no weights {tag!r} of {architecture}",
-            remedy=f"Those that it has: {', '.join(tags) or 'none'}. Or give a checkpoint with"
+            remedy=f"Available: {', '.join(tags) or 'none'}. Or give a checkpoint with"
             f" `--weights FILE`, and the name {architecture}.",
         ) from error
 
@@ -453,7 +444,7 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
 
 
 def body_sha256(network: nn.Module) -> str:
-    """Return the SHA-256 of a network without its classifier: what pooled features depend on."""
+    """Return the SHA-256 of a network without its classifier: pooled features depend on it."""
     layers = network.get_classifier()  # type: ignore[operator]
     layers = nn.ModuleList(layers if isinstance(layers, tuple) else [layers])
     classifier = {id(each) for each in layers.parameters()}

@@ -2,9 +2,9 @@
 
 torch.compile joins the layers of a frozen network and folds its weights, which makes convolutional
 networks two to four times faster; vision transformers are matrix products already. The features
-differ from those of the plain network by rounding, so a cache is of one way: its plan records
+differ from the plain network's by rounding, so a cache is of one kind: its plan records
 which. A program is for one size of batch: a smaller one is filled up, so that the features of a
-row do not depend on what is left of a split. PyTorch keeps what it has compiled, so that the next
+row do not depend on the size of the last batch. PyTorch keeps compiled programs, so that the next
 process that needs it is ready in a fraction of the time.
 
 On a CPU the program runs in one thread, several of them side by side (`work.pipeline`).
@@ -31,7 +31,7 @@ from clinit.extract.network.transform import Transform
 
 Compile = Literal["auto", "on", "off"]
 Forward = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
-"""From normalised images to what is stored of them."""
+"""From normalised images to stored values."""
 LEAST_S = 60.0
 """Seconds of work below which `auto` does not compile: compiling takes 4 to 20."""
 LEAST_GAIN = 1.05
@@ -40,7 +40,7 @@ LEAST_GAIN = 1.05
 
 @runtime_checkable
 class Network(Protocol):
-    """What can be compiled: a dataclass with a field `program`, which it computes with."""
+    """A network that can be compiled: a dataclass with the field `program`, which computes."""
 
     @property
     def program(self) -> Forward | None:
@@ -71,11 +71,11 @@ def compiled(
     @torch.no_grad()
     def call(batch: Tensor) -> Tensor:
         found = program(_filled(batch, size).contiguous(memory_format=torch.channels_last))
-        # The memory of a CUDA graph is that of its next call too.
+        # The next call reuses the memory of a CUDA graph.
         found = found.clone() if device.type == "cuda" else found
         return found[: len(batch)]
 
-    # It says on a CPU that it finds no CUDA.
+    # On a CPU it logs that it finds no CUDA.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # For this program alone: weights that are trained must not be folded.
     with torch._inductor.config.patch(freezing=True):
@@ -115,13 +115,13 @@ def on_its_way(
     """Return the network as it computes a number of images best: plain, or with a program.
 
     Args:
-        network: The plain one; what has a program for batches of this size keeps it.
-        transform: What its images go through.
+        network: The plain one; one that has a program for batches of this size keeps it.
+        transform: The transform of its images.
         wanted: `auto` compiles if the plain network would take `LEAST_S`, and keeps the program
             if it is `LEAST_GAIN` times faster.
-        device: Where it is.
+        device: Its device.
         batch_size: Images of a batch.
-        images: How many are left, as far as that is known.
+        images: Number of remaining images, if known.
         on_note: Called with the time that compiling took, or why there is no program.
 
     Raises:

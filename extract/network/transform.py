@@ -21,6 +21,7 @@ from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import functional
 
 from clinit.errors import BackboneError
+from clinit.words import cut_short
 
 KINDS = ("timm", "paper")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
@@ -59,16 +60,16 @@ class Transform:
         resize = (self.resize,) * 2 if isinstance(self.resize, int) else self.resize
         for name, sides, most in (("resize", resize, MAX_RESIZE), ("crop", self.crop, MAX_CROP)):
             if len(sides) != 2 or not all(1 <= side <= most for side in sides):
-                raise ValueError(f"{name} must lie in [1, {most}] pixels, got {_cut(sides)}")
+                raise ValueError(f"{name} must lie in [1, {most}] pixels, got {cut_short(sides)}")
         if self.interpolation not in INTERPOLATIONS:
             raise ValueError(
                 f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got"
-                f" {_cut(self.interpolation)}"
+                f" {cut_short(self.interpolation)}"
             )
         for name, values, least in (("mean", self.mean, -math.inf), ("std", self.std, 0.0)):
             if len(values) != 3 or not all(least < value < math.inf for value in values):
                 kind = "positive" if name == "std" else "finite"
-                raise ValueError(f"{name} must be three {kind} numbers, got {_cut(values)}")
+                raise ValueError(f"{name} must be three {kind} numbers, got {cut_short(values)}")
 
     def describe(self) -> str:
         """Return the transform as it stands in a fingerprint."""
@@ -84,11 +85,11 @@ class Transform:
         """Return the transform that `describe` gave as `text`.
 
         Raises:
-            ValueError: If the text has another form, or what it says is beyond reason.
+            ValueError: If the text has another form, or a value is beyond reason.
         """
         match = _DESCRIPTION.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None:
-            raise ValueError(f"not the description of a transform: {_cut(text)}")
+            raise ValueError(f"not the description of a transform: {cut_short(text)}")
         height, width = match["height"], match["width"]
         return cls(
             resize=int(height) if width is None else (int(height), int(width)),
@@ -99,7 +100,7 @@ class Transform:
         )
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after resizing: those of a thin image can be huge."""
+        """Return height and width after resizing; a thin image can become huge."""
         if not isinstance(self.resize, int):
             return self.resize
         shorter = min(height, width)
@@ -138,7 +139,7 @@ def resize(
 ) -> UInt8[Tensor, "3 height width"]:
     """Return an image of another size (height, width), the same bits on any CPU.
 
-    torchvision's function takes another way on a CPU without AVX2: in float32, where a sixth of
+    torchvision's function computes otherwise on a CPU without AVX2: in float32, where a sixth of
     the pixels of a bilinear image come out a grey level apart.
     """
     # The stride of the batch keeps channels last, as decoded: without it, they are moved.
@@ -199,12 +200,6 @@ def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
     return numbers * 3 if len(numbers) == 1 else numbers
 
 
-def _cut(value: object) -> str:
-    """Return a value as it is written, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
-
-
 def _numbers(values: Sequence[float]) -> str:
-    """Return numbers from which `float` makes the same ones; six digits where they suffice."""
+    """Return numbers from which `float` makes the same ones; six digits if they suffice."""
     return "/".join(f"{each:g}" if float(f"{each:g}") == each else repr(each) for each in values)

@@ -1,7 +1,5 @@
-"""A network of timm with its weights: timm's own, or those of a file.
+"""A network of timm with its weights: timm's own, or from a file.
 
-Names and numbers in a file of any size describe a network. So it is built without memory first,
-on PyTorch's meta device, and one that is far larger than its weights is not built.
 The library of the Hub tries each file six times, with pauses, before it looks into its cache; so
 the Hub is asked once before, and if it does not answer only the cache is searched.
 """
@@ -17,23 +15,13 @@ from typing import Any
 
 import timm
 import timm.models
-import torch
 from huggingface_hub import constants, get_session
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 
 from clinit.errors import BackboneError, ClinitError, MachineError
 from clinit.files.paths import check_readable
 from clinit.machine import out_of_memory
 
-MARGIN = 4
-"""How many times larger than its weights a network may be: position embeddings are resampled to
-other sizes, and tables of positions stand in no file."""
-_FREE_TENSORS, _FREE_VALUES = 1_000, 10_000_000
-"""What any network may have."""
 _PAUSES_S = (0.0, 1.0, 1.0)
 """Seconds before each request; a Hub that refuses all of them counts as out of reach."""
 
@@ -45,10 +33,6 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
         BackboneError: If they cannot be had.
         MachineError: If the memory does not suffice.
     """
-    if model_args:
-        with torch.device("meta"):
-            held = _size(dict(timm.create_model(name).named_parameters()))
-        _check_size(name, model_args, held)
     with hub_or_cache() as why:
         try:
             network: nn.Module = timm.create_model(name, pretrained=True, **model_args)
@@ -64,7 +48,7 @@ def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
             raise BackboneError(
                 f"no weights of {name}: {why}, and they are not in its cache,"
                 f" {constants.HF_HUB_CACHE}",
-                remedy=f"Where there is a network, `hf download {source} model.safetensors"
+                remedy=f"On a machine with a network, `hf download {source} model.safetensors"
                 " --local-dir .` gets the file; give it with `--weights model.safetensors`.",
             ) from error
     return network
@@ -83,11 +67,11 @@ def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.
     classifier = state.get(f"{prefix}.weight") if isinstance(prefix, str) else None
     if isinstance(classifier, Tensor):
         arguments.setdefault("num_classes", int(classifier.shape[0]))
-    _check_size(name, arguments, _size(state))
     try:
         network: nn.Module = timm.create_model(name, pretrained=False, **arguments)
     except Exception as error:
-        raise _not_built(error, name, arguments) from error
+        what = f"timm cannot build {name} with {arguments}"
+        raise failure(error, what, "Check `--backbone` and `--model-arg`.") from error
     try:
         timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
     except Exception as error:  # checkpoint filters raise what they meet
@@ -127,63 +111,6 @@ def _read_state(path: Path) -> Mapping[str, Any]:
 
 def _some(names: Mapping[str, Any]) -> str:
     return ", ".join(map(str, islice(names, 2)))
-
-
-def _size(state: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors weights consist of, and how many values."""
-    tensors = [value for value in state.values() if isinstance(value, Tensor)]
-    return len(tensors), sum(tensor.numel() for tensor in tensors)
-
-
-def _check_size(name: str, arguments: Mapping[str, Any], held: tuple[int, int]) -> None:
-    """Check that a network is not far larger than its weights: build it without memory.
-
-    Raises:
-        ClinitError: If it is, or cannot be built.
-    """
-    try:
-        with _counted(name, *held), torch.device("meta"):
-            timm.create_model(name, pretrained=False, **arguments)
-    except ClinitError:
-        raise
-    except Exception as error:  # an index that is none, a division by zero, whatever they lead to
-        raise _not_built(error, name, arguments) from error
-
-
-@contextmanager
-def _counted(name: str, held_tensors: int, held_values: int) -> Iterator[None]:
-    """Stop the construction of modules as soon as they hold too much."""
-    tensors = values = 0
-
-    def count(module: nn.Module, key: str, value: Tensor | None) -> None:
-        nonlocal tensors, values
-        if value is None:
-            return
-        tensors, values = tensors + 1, values + value.numel()
-        if values > MARGIN * held_values + _FREE_VALUES or (
-            tensors > MARGIN * held_tensors + _FREE_TENSORS
-        ):
-            raise BackboneError(
-                f"{name} with these arguments has more than {MARGIN} times what its weights hold,"
-                f" {held_values:,} values in {held_tensors:,} tensors",
-                remedy="Check `--backbone` and `--model-arg` against the model that was saved; a"
-                " file that asks for this by itself is not to be trusted.",
-            )
-
-    handles = [
-        register_module_parameter_registration_hook(count),
-        register_module_buffer_registration_hook(count),
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _not_built(error: Exception, name: str, arguments: Mapping[str, Any]) -> ClinitError:
-    what = f"timm cannot build {name} with {dict(arguments)}"
-    return failure(error, what, "Check `--backbone` and `--model-arg`.")
 
 
 def failure(error: Exception, what: str, remedy: str) -> ClinitError:

@@ -1,4 +1,4 @@
-"""What the options of an extraction say; PyTorch is loaded when it begins, not before."""
+"""Options of an extraction; PyTorch is loaded when it begins, not before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions(Settings):
-    """A network of timm, and how images go through it."""
+    """A network of timm, and the transform of its images."""
 
     backbone: str | None = None
     weights: Path | None = None
@@ -33,7 +33,7 @@ class NetworkOptions(Settings):
     device: str = "auto"
 
     def extraction(self, device: str | None = None) -> ExtractConfig:
-        """Return the configuration of an extraction on `device`; None for that of the option."""
+        """Return the configuration of an extraction on `device`; None for the option's device."""
         from clinit.extract.network.backbone import BackboneConfig, parse_model_args
         from clinit.extract.work.run import ExtractConfig
         from clinit.machine import choose_device
@@ -52,7 +52,7 @@ class NetworkOptions(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractOptions(NetworkOptions):
-    """A data set, a network and a cache: what `clinit extract` is asked for."""
+    """A data set, a network and a cache: the options of `clinit extract`."""
 
     root: Path
     out: Path

@@ -4,7 +4,7 @@ Threads suffice to decode: reading, decoding and resizing release the interprete
 pickled and no process is left behind by a killed run.
 
 On the CPU several batches are computed at a time, each by one thread. Threads that share a batch
-wait for each other at every layer, and longest where decoders or other programs have taken the
+wait for each other at every layer, and longest if decoders or other programs have taken the
 processor of one of them; those with a batch each never wait. Some kernels also round according to
 the number of their threads: with one, the bits are the same on any number of processors.
 
@@ -53,7 +53,7 @@ class Timing(Stopwatch):
     Reading and decoding happen in other threads; the main thread's waiting for them is split
     between the two in proportion to the work of those threads. A CUDA device copies and computes
     on its own; waiting for it is split between transfer and forward in proportion to its seconds
-    for each. What is hidden behind something slower is waited for by nobody and counts little:
+    for each. Work hidden behind something slower delays nobody and counts little:
     the largest share bounds the rate.
     """
 
@@ -66,7 +66,7 @@ class Timing(Stopwatch):
 
         Args:
             waited_s: Seconds of the main thread.
-            work: Work by phase, in any unit; where there was none, the last phase gets the seconds.
+            work: Work by phase, in any unit; without any, the last phase gets the seconds.
         """
         total = sum(work.values())
         shares = [each / total if total > 0 else 0.0 for each in work.values()]
@@ -95,7 +95,7 @@ _NOW = " after resizing"
 
 
 class _Image(NamedTuple):
-    """What became of an image: its problem, its content for the device, its seconds."""
+    """Result of preparing an image: its problem, its content for the device, its seconds."""
 
     reason: str | None
     encoded: bytes | None
@@ -105,7 +105,7 @@ class _Image(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageBatch:
-    """Pixels of some rows; those of an unreadable image are zero."""
+    """Pixels of some rows; an unreadable image has zeros."""
 
     rows: Sequence[int]
     pixels: UInt8[Tensor, "batch 3 height width"]
@@ -133,17 +133,17 @@ def load_batches(
     """Yield the images of `batches` (numbers of rows) in order.
 
     Args:
-        images: Where the content of all images is.
+        images: The content of all images.
         batches: Which of them to load, and in which batches; asked for three ahead.
-        transform: What they go through, where no `view` is given.
+        transform: The transform of the images, if no `view` is given.
         workers: Number of threads.
-        max_pixels: What is larger, decoded or resized, is a bad image.
+        max_pixels: An image that is larger, decoded or resized, is a bad one.
         pin_memory: Whether the batches are for a CUDA device.
         view: Random crops instead.
         for_device: Whether a CUDA device decodes what it can.
 
     Raises:
-        ManifestError: If the folder of an image has vanished, or a file is not that of the
+        ManifestError: If the folder of an image has vanished, or a file is not the one in the
             manifest.
         MachineError: If memory, rights or open files are missing, or the storage fails.
     """
@@ -223,7 +223,7 @@ def load_batches(
 
 @contextmanager
 def _machine_errors(images: Images, row: int) -> Iterator[None]:
-    """Raise what is to be said if the machine cannot prepare an image."""
+    """Raise the error to report if the machine cannot prepare an image."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
@@ -233,7 +233,7 @@ def _machine_errors(images: Images, row: int) -> Iterator[None]:
             raise
         raise MachineError(  # of a decoder; HEIC needs a library of its own
             f"cannot decode {images.place(row)}: {error}",
-            remedy="Install what is missing, then run the same command again: `clinit extract`"
+            remedy="Install the missing library, then run the same command again: `clinit extract`"
             " resumes.",
         ) from error
 
@@ -245,7 +245,7 @@ _BYTES_PER_SAMPLE = 192
 normalised batch, more than wide convolutional networks take (EfficientNet-B7: 36 times)."""
 
 Compute = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
-"""From pixels on the device to what is stored of them, on the device."""
+"""From pixels on the device to stored values, on the device."""
 
 
 def features_of(
@@ -257,7 +257,7 @@ def features_of(
         batches: Batches, none larger than the first; on a CUDA device their pixels are in pinned
             memory.
         compute: Must not wait for the device, or nothing overlaps.
-        device: Where to compute.
+        device: The device that computes.
         timing: Adds up the phases `transfer` and `forward`.
     """
     if device.type == "cuda":
@@ -339,7 +339,7 @@ class _Lanes:
         self._compute, self._device, self._timing = compute, device, timing
         self._copies = torch.cuda.Stream(device)
         self._work = torch.cuda.current_stream(device)
-        # Used in turns, and held until all is settled: what is dropped could be given to another
+        # Used in turns, and held until all is settled: freed memory could be given to another
         # stream while this one reads it.
         self._pixels: list[Tensor] = []
         self._launched = 0
@@ -350,7 +350,7 @@ class _Lanes:
         The flight that had its place before must have landed.
         """
         sent, arrived, begun, computed = (torch.cuda.Event(enable_timing=True) for _ in range(4))
-        # Threads decode meanwhile: sleep, where waiting would otherwise spin on a core.
+        # Threads decode meanwhile: sleep, because waiting would otherwise spin on a core.
         done = torch.cuda.Event(enable_timing=True, blocking=True)
         with self._timing.phase("transfer"):
             pixels = self._place(batch)

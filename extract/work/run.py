@@ -48,7 +48,7 @@ class ExtractConfig(Settings):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """A backbone, what its images go through, and what its features depend on."""
+    """A backbone, its transform of images, and the facts that its features depend on."""
 
     backbone: Backbone
     transform: Transform
@@ -160,7 +160,7 @@ def extract(
         view = View.of(network.transform, seed=config.view_seed, number=number)
         places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
     make_folder(out)
-    with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once are of one way
+    with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once agree
         plans = [_plan(network, config, *place) for place in places]
         folders = [folder for _, folder, _ in places]
         network = _on_its_way(network, plans, folders, config, part, on_note)
@@ -198,7 +198,7 @@ def _on_its_way(
     part: Part,
     on_note: Callable[[str], object],
 ) -> Network:
-    """Return the network as it computes: compiled or not, as the cache was begun or as it pays."""
+    """Return the network, compiled or not: as the cache was begun, or else if that is faster."""
     begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
     wanted = config.compile
     if begun and wanted == "auto":
@@ -267,7 +267,7 @@ def extract_on_ray(
 ) -> Iterator[SplitResult]:
     """Extract on the Ray cluster at `address`: one task per part, a part for each GPU or node.
 
-    Arguments and errors are those of `extract`; all nodes see `root` and `out` at the same place.
+    Arguments and errors as in `extract`; all nodes see `root` and `out` at the same place.
     A device `auto` is CUDA if the cluster has a GPU, and each task takes `config.workers`
     processors, or its share of a node. `on_progress` is called every few seconds.
 
@@ -326,7 +326,7 @@ def _extract_on_node(
     for folder in (root, out):
         if not folder.is_dir():
             raise ClusterError(
-                f"{folder} is not there on {socket.gethostname()}",
+                f"{folder} does not exist on {socket.gethostname()}",
                 remedy="Put images and cache on storage that all nodes mount at the same place.",
             )
     return list(extract(manifests, root, out, config, part))

@@ -11,7 +11,7 @@ from clinit.machine import cpu_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an extraction (`ExtractConfig`) and the options of a command have in common."""
+    """Common settings of an extraction (`ExtractConfig`) and the options of a command."""
 
     transform: str = "timm"
     """`timm` (the model's own preprocessing) or `paper` (256 x 256, centre crop 224)."""
@@ -27,13 +27,13 @@ class Settings:
     """Whether the network computes as one program; `auto`: as the cache was begun, else if that
     pays (`network.compiled`)."""
     decoder: Literal["cpu", "cuda"] = "cpu"
-    """What decodes JPEG files: threads, or the CUDA device; other pixels, see `dataset.decode`."""
+    """Decoder of JPEG files: threads, or the CUDA device; other pixels, see `dataset.decode`."""
     workers: int | None = None
     """Threads that read and decode; None for one on each usable CPU."""
     dtype: str = "float16"
     """How features are stored; float16 keeps three digits and halves the file."""
     shard_rows: int = 4096
-    """Rows per shard: what a killed run loses at most."""
+    """Rows per shard: a killed run loses at most one shard."""
     strict: bool = False
     """Stop at the first unreadable image instead of marking its row invalid."""
     max_pixels: int = MAX_PIXELS
@@ -43,7 +43,7 @@ class Settings:
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
     views: int = 0
-    """Random views of the training images, beside the plain features."""
+    """Random views of the training images, in addition to the plain features."""
     view_seed: int = 0
     """Seed of the views, in [0, 2^32)."""
     command: str | None = None

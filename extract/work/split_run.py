@@ -40,7 +40,7 @@ from clinit.stopwatch import Stopwatch
 
 MANIFEST_FILE = "manifest.parquet"
 _SAMPLE = 200
-"""Images whose places are looked at before a folder is said to be the wrong one."""
+"""Images whose places are checked before a folder is called the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +55,21 @@ class Progress:
 
 @runtime_checkable
 class Extractor(Protocol):
-    """What is run over the images: a backbone, or its first part."""
+    """A network to run over the images: a backbone, or its first part."""
 
     @property
     def config(self) -> BackboneConfig:
-        """Which network, and how it computes."""
+        """The network and its manner of computing."""
         ...
 
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
-        """Return what is stored of normalised images, in float32."""
+        """Return the values to store for normalised images, in float32."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitResult:
-    """What came of one split, or of a part of it."""
+    """Result of extracting one split, or a part of it."""
 
     plan: Plan
     path: Path
@@ -85,7 +85,7 @@ class SplitResult:
     shards_there: int
     """Existing shards of all parts."""
     problem: str = ""
-    """What is wrong with a shard of another part, if all exist."""
+    """The fault in a shard of another part, if all exist."""
     run: RunFacts | None = None
     """How this run has computed its rows; None if it computed none."""
 
@@ -120,18 +120,18 @@ class SplitRun:
     view: View | None = None
     """Random crops instead of what `transform` shows."""
     settings: Settings
-    """Of them, what concerns images and shards."""
+    """Those settings that concern images and shards."""
     part: Part = WHOLE
     """The shards that this worker may compute."""
     head: Head | None
-    """The pretrained head, stored beside the split (not a view) and judged on it."""
+    """The pretrained head, stored with the split (not a view) and judged on it."""
     head_names: HeadNames
-    """Its class names, and where they came from."""
+    """Its class names, and their source."""
     on_progress: Callable[[Progress], None]
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> SplitResult:
-        """Extract what is missing of this part; complete the split if all parts are there.
+        """Extract the missing shards of this part; complete the split if all parts exist.
 
         Raises:
             ClinitError: If another process extracts the same part, the folder belongs to another
@@ -189,7 +189,7 @@ class SplitRun:
             yield
 
     def _begin(self) -> None:
-        """Write plan, head and manifest, which stand beside the shards, unless they exist."""
+        """Write plan, head and manifest, next to the shards, unless they exist."""
         with _alone(self.folder / PLAN_FILE):
             settle_plan(self.plan, self.folder)
         if self.head is not None and self.view is None:
@@ -205,7 +205,7 @@ class SplitRun:
             write_manifest(self.manifest, path)
 
     def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
-        """Return the shards to compute; of those that exist, why they do not count."""
+        """Return the shards to compute, with the reason for each existing one."""
         missing = {}
         for shard in self._shards:
             path = self.folder / shard_name(shard)
@@ -246,9 +246,9 @@ class SplitRun:
         return done
 
     def _withdraw_summary(self) -> None:
-        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
+        """Remove `cache.json`: a kill must not leave digests of shards that no longer exist.
 
-        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
+        Not before a shard is computed: a run that stops earlier leaves the cache unchanged.
         """
         path = self.folder / SUMMARY_FILE
         if path.exists():
@@ -270,7 +270,7 @@ class SplitRun:
     def _judge_again(self, finished: CacheSplit) -> None:
         """Let the summary of a complete split be about this command's images, weights and head.
 
-        The head is judged again if it or the names of its rows differ from what was judged, or
+        The head is judged again if it or the names of its rows have changed since, or
         if this command names them; a summary of an earlier version lacks some of that.
         """
         told = finished.summary
@@ -294,7 +294,7 @@ class SplitRun:
         return None if path is None else str(path.absolute())
 
     def _facts(self, computed: int, started: datetime) -> RunFacts:
-        """Return how the features came about, as far as this process has computed them."""
+        """Return the origin of the features that this process has computed."""
         timing = self.timing
         return RunFacts(
             root=self._root,
@@ -390,10 +390,10 @@ class SplitRun:
                 yield batch
 
     def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
-        """Stop if not one file is in its place: then it is not the files that are wrong."""
+        """Stop if no file is in its place: then the root is wrong, not the files."""
         if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
             return
-        # Whichever shard it is, and whoever computes it: the same is refused.
+        # The same is refused in every shard and by every process.
         paths = self.manifest.table["path"]
         sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
         if not any((self.root / paths[row]).exists() for row in sample):

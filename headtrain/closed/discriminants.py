@@ -20,7 +20,7 @@ KLDA: linear discriminants of random Fourier features, of one map or of several.
     weight = L mu_c,    bias = -1/2 mu_c.(L mu_c)
 
 The authors take the pseudo-inverse of the sum over rows, which leaves out the shrinkage e and makes
-the softmax of an ensemble's members almost flat: their order is that of the added logits. Here S is
+the softmax of an ensemble's members almost flat: it ranks classes by added logits. Here S is
 a mean, so that the softmax is the posterior of the model, and e is relative to the mean variance,
 which is at most 1 / D. By default e follows from S and the number of rows, by oracle approximating
 shrinkage, as in RanDumb: a small e fails if there are about as many rows as random features.
@@ -73,7 +73,7 @@ class Slda(ClosedForm):
         return symmetric(self._lower) / max(1, int(self._counts.sum()))
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Go through the rows in their order; those of the base as a whole."""
+        """Go through the rows in their order; the base as a whole."""
         with arrival.watch.phase("statistics"):
             self._means = grown(self._means, arrival.num_classes)
             self._counts = grown(self._counts, arrival.num_classes)
@@ -161,7 +161,7 @@ class Klda(ClosedForm):
         self.block_values = config.width
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Add the rows; solve unless they are those of the base."""
+        """Add the rows; solve unless they belong to the base."""
         with arrival.watch.phase("statistics"):
             if not self._maps and len(arrival.labels):
                 self._maps = self._drawn(arrival)

@@ -11,7 +11,7 @@ The authors have two programs. If the first features seen are nowhere negative, 
 and otherwise x = u(h), S_c = covariance of x, m_c = mean of x, shrunk once; u(a) = a / |a|, and
 covariances of n_c rows are divided by n_c - 1.
 
-A class of one image, or of equal images, has no covariance: it takes that of all rows about
+A class of one image, or of equal images, has no covariance: it takes the one of all rows about
 their class means, pooled over the classes seen so far that have one, and the identity before
 there is any.
 
@@ -83,7 +83,7 @@ class Fecam(ClosedForm):
         where = f"task {arrival.task}" if arrival.task else "the base"
         note = (
             f"{len(alone):,} classes of {where} have one image, or equal ones, and so no"
-            " covariance: they take the one pooled over all classes seen that have one"
+            " covariance: they take the one pooled over all seen classes that have one"
         )
         return Solution(notes=(note,))
 
@@ -121,7 +121,7 @@ class Fecam(ClosedForm):
         centred = rows - xp.mean(rows, axis=0)
         scatter = add_products(beside(rows, np.zeros((rows.shape[1],) * 2)).T, centred)
         degrees = rows.shape[0] - 1
-        # What rounding leaves of equal rows is no variance.
+        # Rounding errors of equal rows are no variance.
         if degrees == 0 or float(xp.linalg.trace(scatter)) <= 1e-12 * float(xp.sum(rows**2)):
             return False
         self._pooled += scatter
@@ -164,7 +164,7 @@ def shrink(
 ) -> Float[Any, "dim dim"]:
     """Return S + alpha1 v I + alpha2 o (1 - I).
 
-    v is the mean on the diagonal, o the mean of what is not 0 off it, as in the authors' code.
+    v is the mean on the diagonal, o the mean of nonzero entries off it, as in the authors' code.
     """
     xp = namespace(covariance)
     dim = covariance.shape[0]

@@ -1,4 +1,4 @@
-"""What closed forms over the stream offer, and which test rows they label right.
+"""The interface of closed forms over the stream, and their right answers on test rows.
 
 Scores of a linear layer are in the float32 that a head file stores it in; they exist for a block of
 rows at a time.
@@ -34,7 +34,7 @@ class Arrival:
     labels: Int[np.ndarray, " rows"]
     """Head rows, in the order of the stream."""
     num_classes: int
-    """Head rows once the task is learnt, those of classes without data included."""
+    """Head rows once the task is learnt, including classes without data."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Adds up seconds by what they are spent on: statistics, lambda, solve."""
     progress: Progress = lambda what, done, total: None
@@ -51,7 +51,7 @@ class Solution:
     lam: float | None = None
     curve: LambdaCurve | None = None
     notes: tuple[str, ...] = ()
-    """What the user should know."""
+    """Notes for the user."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class ClosedForm:
         self._map = feature_map
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Add the rows of classes that arrive, and solve unless they are those of the base."""
+        """Add the rows of classes that arrive, and solve unless they belong to the base."""
         raise NotImplementedError
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
@@ -109,7 +109,7 @@ def evaluate(
 
     Args:
         form: A method that has learnt all their classes.
-        features: Those of the rows.
+        features: Features of the rows.
         labels: Their classes, ascending.
         ends: Head row after the last class of each task, in order.
         num_classes: Classes learnt so far.
@@ -126,7 +126,7 @@ def evaluate(
             best = scores[here, start:stop].argmax(axis=1) + start
             in_task[block][here] = best == labels[block][here]
     right = predicted == labels
-    number = np.arange(len(labels)) - np.searchsorted(labels, labels)  # among those of its class
+    number = np.arange(len(labels)) - np.searchsorted(labels, labels)  # within its class
     mistakes = np.stack([labels, number, predicted])[:, ~right].astype(np.int32)
     correct, correct_in_task = (
         np.bincount(labels[hits], minlength=num_classes)[None, :] for hits in (right, in_task)

@@ -4,7 +4,7 @@ SimpleCIL: the class whose mean has the largest cosine with the feature.
 
     cos(h, mu_c) = h.u_c / |h|,    u_c = mu_c / |mu_c|,
 
-and |h| is the same for all classes: the order is that of a linear head with rows u_c and no bias.
+and |h| is the same for all classes: a linear head with rows u_c and no bias gives the same order.
 
 Source: D.-W. Zhou, Z.-W. Cai, H.-J. Ye, D.-C. Zhan, Z. Liu, "Revisiting class-incremental learning
 with pre-trained models: generalizability and adaptivity are all you need", IJCV 2025.
@@ -62,7 +62,7 @@ class SimpleCil(ClosedForm):
 
 
 LINEAR = frozenset({"slda", "simplecil"})
-"""Methods whose scores are those of a linear head on the features themselves."""
+"""Methods whose scores come from a linear head on the features themselves."""
 
 
 def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
@@ -86,9 +86,9 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
 
 
 _GRAM_COPIES = 5
-"""A Gram matrix, what is solved with, its factor, and what BLAS turns round: measured."""
+"""A Gram matrix, the solved copy, its factor, and the buffer that BLAS turns round: measured."""
 _PATH_COPIES = 6
-"""Besides, where a task has more rows than random features: another Gram matrix for lambda, its
+"""Besides, if a task has more rows than random features: another Gram matrix for lambda, its
 eigenvectors, and the workspace of the decomposition."""
 
 

@@ -31,7 +31,7 @@ from clinit.headtrain.statistics.moments import MomentSums, symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, how far it is, and how far it goes."""
+"""Called with the name of the work, the finished part of it, and all of it."""
 _DIAGONAL_BLOCK = 512
 
 
@@ -151,7 +151,7 @@ class FeatureMap:
     def __call__(
         self, features: Float[Any, "rows dim"], columns: slice = slice(None)
     ) -> Float[Any, "rows width"]:
-        """Return the random features, or some columns of them, of rows that are where it is."""
+        """Return the random features, or some columns of them, of rows on its device."""
         xp = namespace(features)
         projected = as_type(features, xp.float32) @ self.weight[:, columns]
         if self.phase is None:
@@ -160,7 +160,7 @@ class FeatureMap:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a file says about it: enough to draw it again, and to see that it is the same."""
+        """The facts for a file: enough to draw it again, and to see that it is the same."""
         digest = hashlib.sha256()
         for drawn in (self.weight, *([] if self.phase is None else [self.phase])):
             digest.update(np.ascontiguousarray(to_numpy(drawn), "<f4").tobytes())
@@ -178,7 +178,7 @@ class FeatureMap:
 def median_gamma(features: FeatureRows, seed: int) -> float:
     """Return 1 / median squared distance between rows, over a draw of `MEDIAN_ROWS` of them.
 
-    1 where there are no two different rows.
+    1 if there are no two different rows.
     """
     drawn = generator(seed, Draw.BANDWIDTH).permutation(features.shape[0])[:MEDIAN_ROWS]
     rows = to_numpy(take(features, np.sort(drawn))).astype(np.float64)

@@ -126,7 +126,7 @@ class Ranpac(ClosedForm):
         self.block_values = config.width
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Add the rows; choose lambda and solve, unless they are those of the base."""
+        """Add the rows; choose lambda and solve, unless they belong to the base."""
         self._moments.grow(arrival.num_classes)
         curve = None
         if arrival.task > 0 and self._lam == "auto":
@@ -163,7 +163,7 @@ class Ranpac(ClosedForm):
         by_gram = len(fitted) > self._drawn.width
         with arrival.watch.phase("statistics"):
             part = self._moments
-            if by_gram:  # the statistics of the rows to fit, before those of all others come in
+            if by_gram:  # the statistics of the rows to fit, before all others come in
                 part = ClassMoments.like(self._rows.bias, self._drawn.width)
                 part.grow(arrival.num_classes)
             part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.progress)
@@ -204,8 +204,8 @@ class Ranpac(ClosedForm):
         if LAMBDAS[0] < lam < LAMBDAS[-1] and lam == curve.best:
             return lam, ""
         return lam, (
-            f"task {task}: lambda {lam:g} is at the edge of the grid, or of what is not singular"
-            " in double precision; give one with --ranpac-lambda to look beyond"
+            f"task {task}: lambda {lam:g} is at the edge of the grid, or of the lambdas that"
+            " are not singular in double precision; give one with --ranpac-lambda to look beyond"
         )
 
     def _solved(self, lam: float) -> Rows:

@@ -20,54 +20,66 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
-from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.experiment import grown_head
+from clinit.headtrain.events import Event, Initialised, Observer, ignore
+from clinit.headtrain.experiment import grown_heads
+from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
     Listener,
     image_features,
+    images_to_audit,
     list_images,
     measured,
     old_features,
 )
+from clinit.headtrain.model.measure import Balance, Examined, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
 from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
 from clinit.headtrain.model.predict import find_images
 from clinit.headtrain.model.reading import open_model
-from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
 from clinit.headtrain.probe.fit_head import HeadFit, fit_head
+from clinit.headtrain.start.scale import LeftOut
 from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study.parts import Start, Stream, Training
+from clinit.headtrain.study.parts import NewShare, Start, Stream, Training
 from clinit.headtrain.study.study import Study
-from clinit.headtrain.temperature import temperature_of
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted: of 3 to 50 classes of 1 to 20 images it knows up to
 3 points more than `logistic`, which needs a second image of a class."""
+SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
+"""Weights of new images that are compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addition:
-    """What adding classes led to."""
+    """Result of adding classes."""
 
     model: Model
     """The new model, the addition in its history."""
     replaced: int
     """How many of the classes the model had before."""
     old_before: Top1
-    """Correct on held-out images of old classes with the model as it was."""
+    """Correct on images of old classes, held out or left out, with the model as it was."""
     old: Top1
     """The same with the new model: among all classes."""
     new: Top1
-    """Correct on held-out images of the added classes, among all classes."""
+    """Correct on images of the added classes, held out or left out, among all classes."""
+    left_out: bool
+    """Whether each image of the added classes was left out of the rows that answer it."""
+    balance: tuple[Balance, ...]
+    """The same for several weights of the new images, the one asked for first. If no image of an
+    old class is held out, `old` is of the rows in their place."""
+    audit: Audit | None = None
+    """Oddities of the images; None if there were none to look at."""
     onnx: OnnxCheck | None = None
-    """How the ONNX form of the model compares; None where there is none."""
+    """Comparison with the ONNX form of the model; None if there is none."""
 
 
 def add_classes(
@@ -85,15 +97,15 @@ def add_classes(
 ) -> Addition:
     """Add the classes of a folder of images to a model, and write the new model to `out`.
 
-    The numbers are those of `clinit add`. What is there of the features is kept: a call that was
-    interrupted goes on.
+    The numbers match `clinit add`. Existing features are kept: an interrupted call resumes.
 
     Args:
         model: Folder or file of a model; it is not changed.
         images: A folder of images for each class, or `train` and `val` with such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
-        settings: Those of `clinit.headtrain.model.settings.AddConfig`, by name.
-        old: Features of old classes, or their statistics, in place of what the model remembers.
+        settings: Fields of `clinit.headtrain.model.settings.AddConfig`, by name.
+        old: Features of old classes, in place of what the model remembers; or their statistics,
+            for classes that it does not remember.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.
         overwrite: Whether a model that is at `out` is replaced.
@@ -129,16 +141,18 @@ def add_images(
     old: Source | Path | None = None,
     replacing: bool = False,
     onnx: bool = False,
+    strict: bool = False,
 ) -> Addition:
     """Add the classes of a folder of images to a model, and write the new model.
 
     Args:
         model: The model; it is not changed.
-        job: The images, and where the new model goes.
+        job: The images, and the place of the new model.
         config: How they are added.
         old: Features of old classes, in place of what the model remembers.
         replacing: Whether classes that the model has are replaced.
         onnx: Whether the folder holds the network as ONNX too, compared on some of the images.
+        strict: Whether anything that the audit finds is an error.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used, or there is
@@ -156,20 +170,46 @@ def add_images(
     _replaced_rows(model.facts, names, allowed=replacing)
     if not model.facts.class_names:
         _check_first(model, names, config, old)
-    images, data = image_features(model, job, listing, config.hold_out)
+    images, data = image_features(model, job, listing, 0.0 if config.leaves_out else config.aside)
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description
-        old = measured(old, config.hold_out)
+        old = measured(old, config.aside)
     with listener.training() as observer:
         added = add(
             model, images, config, old=old, replacing=replacing, data=data, observer=observer
+        )
+    with listener.doing("Looking for odd images …"):
+        added = _audited(added, model, old, job)
+    assert added.audit is not None
+    for line in added.audit.lines:
+        listener.warn(line)
+    if strict and (lines := added.audit.lines):
+        raise ModelError(
+            f"the audit of {job.images} warns of {number_of(len(lines), 'thing')}, and no class is"
+            " added",
+            remedy="Mend the images, or leave out `--strict`; `--json` prints all that was found.",
         )
     with listener.doing("Putting backbone and head together …"):
         found = find_images([job.images]) if onnx else []
         some = found[:: max(1, -(-len(found) // MOST_IMAGES))] if onnx else None
         written = write_model(added.model, job.out, compare_on=some, overwrite=job.overwrite)
     return replace(added, onnx=written.onnx)
+
+
+def _audited(added: Addition, model: Model, old: Source | None, job: ImageJob) -> Addition:
+    """Return an addition with an audit of its images, in its history too."""
+    images, every = images_to_audit(job), model.facts.class_names
+    left = model.of_rows([r for r, name in enumerate(every) if name not in images.rows.class_names])
+    names, memory = left.facts.class_names, left.memory
+    real = [] if old is None else [old.train.named(names), old.val.named(names)]
+    real += [] if memory is None else [memory.held_out, memory.kept]
+    rows = FeatureSet.joined([images.rows.nothing(names), *real], names)
+    found = audit(images, left.head, added.model.head, rows)
+    *earlier, change = added.model.facts.history
+    told = replace(change, data={**change.data, "audit": found.content})
+    facts = replace(added.model.facts, history=(*earlier, told))
+    return replace(added, model=replace(added.model, facts=facts), audit=found)
 
 
 def add(
@@ -190,15 +230,15 @@ def add(
         config: How.
         old: Features of old classes, in place of what the model remembers, some held out too.
         replacing: Whether classes that the model has are replaced.
-        data: Where the images are from, for the history.
+        data: Origin of the images, for the history.
         observer: Called with each event of the experiment.
 
     Raises:
         ModelError: If the model has one of the classes already, has none that could be replaced,
-            or lacks what is asked for; or if discriminants of single images would not be trained.
+            or lacks the data asked for; or if discriminants of single images would not be trained.
     """
     if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
-        # Only a second image says how high a discriminant is beside the rows of the old classes.
+        # Only a second image shows the level of a discriminant among rows of the old classes.
         raise ModelError(
             "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
             " they are trained",
@@ -215,20 +255,21 @@ def add(
     if left.memory is not None and not len(tested.labels):
         tested = left.memory.held_out
     if left.facts.class_names:
-        head, kind = _grown_head(left, images, given, tested, config, observer)
+        heads, kind = _grown_heads(left, images, given, tested, config, observer)
     else:
-        head, _ = fit_head(images, FIRST_FIT)
+        first, _ = fit_head(images, FIRST_FIT)
+        heads = {config.new_share: (first, first_left_out(images.train, first))}
         kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
+    head, answers = heads[config.new_share]
     assert head.class_names is not None
-    labels = images.val.labels + left.head.num_classes
-    held = FeatureSet(images.val.features, labels, head.class_names)
-    found = None
-    # Rows of one kind alone say little of the others, where there are others.
-    if (len(tested.labels) or not left.facts.class_names) and len(held.labels):
-        found = temperature_of(head, FeatureSet.joined([tested, held], head.class_names))
+    tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
+    balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
+    is_left_out, found = answers is not None and not len(images.val.labels), None
+    # Rows of one kind alone are a poor guide to the others, if there are others.
+    if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
+        found = own.temperature()
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
-    old_before = accuracy(model.head, tested.named(model.facts.class_names))
     # A number that no task of the model has had, not even one that was removed.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
@@ -238,34 +279,40 @@ def add(
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
-    old_after, new_after = accuracy(head, tested), accuracy(head, held)
+    old_after = balance[0].old if len(tested.labels) else Top1(0, 0)
+    new_after = balance[0].new
     change = Change.now(
         "replace" if places else "add",
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
-        data={**(data or {}), "old_rows": kind},
+        data={**(data or {}), "old_rows": kind, "left_out": is_left_out},
         settings=asdict(config),
         accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
     return Addition(
         model=grown.after(change),
         replaced=len(places),
-        old_before=old_before,
+        old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
+        left_out=is_left_out,
+        balance=balance,
     )
 
 
-def _grown_head(
+def _grown_heads(
     left: Model,
     images: Source,
     given: Source,
     tested: FeatureSet,
     config: AddConfig,
     observer: Observer,
-) -> tuple[Head, str]:
-    """Return the head of an experiment of one task, and what stood for images of old classes."""
+) -> tuple[dict[NewShare, tuple[Head, LeftOut | None]], str]:
+    """Return heads of an experiment of one task, and what stood for images of old classes.
+
+    The first one is as asked for; others weigh the new images differently, if that costs little.
+    """
     rows, kind = old_rows(
         config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
     )
@@ -280,12 +327,31 @@ def _grown_head(
             seed=config.seed,
             class_order=images.class_names,
         ),
-        start=Start(init=config.init),
+        start=Start(init=config.init, new_share=config.new_share),
         training=Training(loss=config.loss, lr=config.lr, device="cuda" if on_gpu else "cpu"),
     )
-    plain = replace(left.head, fingerprint="")
-    old, new = Source(rows, tested), Source(images.train, images.val)
-    return grown_head(plain, old, new, study, observer=observer), kind
+    tasks = left.facts.tasks
+    base = next((row for row, task in enumerate(tasks) if task), len(tasks))
+    is_held_out = len(tested.labels) and len(images.val.labels)
+    compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
+    shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
+    known: list[LeftOut | None] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Initialised):
+            answers = None if is_held_out or config.iterations else event.start.left_out
+            known.append(answers and answers())
+        observer(event)
+
+    heads = grown_heads(
+        replace(left.head, fingerprint=""),
+        Source(rows, tested),
+        Source(images.train, images.val),
+        [study.changed({"new_share": share}) for share in shares],
+        came_with=base or len(tasks),
+        observer=listen,
+    )
+    return dict(zip(shares, zip(heads, known, strict=True), strict=True)), kind
 
 
 def _check_first(
@@ -298,9 +364,9 @@ def _check_first(
     """
     why = None
     if len(names) < 2:
-        why = f"{examples(names)} would be its only class, with no other to tell it from"
+        why = f"{examples(names)} would be its only class, with no other to separate it from"
     elif config.iterations or config.init != AddConfig().init or old is not None:
-        why = "its first head is fitted, and no row is initialised or trained beside old ones"
+        why = "its first head is fitted, and no row is initialised or trained next to old ones"
     if why is not None:
         raise ModelError(
             f"{model.origin} has no classifier: {why}",
@@ -364,15 +430,12 @@ def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
 def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:
     """Return what the new model remembers.
 
-    That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
+    It consists of the old memory, the given rows of classes unknown to it, and the new ones.
     """
     memory, depends_on = left.memory, left.depends_on
-    variances = config.variances or (memory is not None and memory.variances is not None)
 
     def of(rows: Source) -> Memory:
-        return Memory.of(
-            rows.train, depends_on, held_out=rows.val, keep=config.keep, with_variances=variances
-        )
+        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=config.keep)
 
     if memory is None:
         memory = of(given)

@@ -1,4 +1,4 @@
-"""The model card: what the README of a model folder says to people."""
+"""The model card: the README of a model folder, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 
 UNFOLDED = 60
-"""Class names that stand open in the card; longer lists are folded."""
+"""Class names that the card shows unfolded; longer lists are folded."""
 
 
 def card(facts: ModelFacts) -> str:
@@ -77,7 +77,7 @@ def _accuracy(facts: ModelFacts) -> str:
 def _history(facts: ModelFacts) -> str:
     if not facts.history:
         return "Not known: the model was exported by a version of clinit that kept none."
-    heads = ["date", "what", "task", "classes", "training images", "clinit"]
+    heads = ["date", "change", "task", "classes", "training images", "clinit"]
     rows = [
         [
             escaped(each.date),
@@ -90,7 +90,7 @@ def _history(facts: ModelFacts) -> str:
         for each in facts.history
     ]
     details = [
-        _folded(f"{number}: what was {_done(each)}, and how", _details(each))
+        _folded(f"Details of change {number} ({_done(each)})", _details(each))
         for number, each in enumerate(facts.history, start=1)
     ]
     return "\n\n".join(["\n".join(lines_of_table(heads, rows, numbers=4)), *details])

@@ -30,7 +30,7 @@ class Classifier(Predictor):
 
     @property
     def device(self) -> str:
-        """Where the network computes."""
+        """Device of the network."""
         return self.backbone.config.device
 
     def logits(
@@ -65,11 +65,11 @@ def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
 
     Args:
         path: The model file, or the folder that it is in.
-        device: `auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:<index>`.
+        device: `auto` (CUDA if there is one), `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
         ModelError: If there is no model at `path`, it has changed since it was written, or its
-            folder says otherwise than its file.
+            folder contradicts its file.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """

@@ -1,6 +1,6 @@
 """The model of a recorded run: its backbone and head as one network, or its head alone.
 
-The network is put together, compared with what was trained (the features of its backbone times
+The network is put together, compared with the trained one (the features of its backbone times
 the head) and only then written. A head alone names features that are computed elsewhere.
 """
 
@@ -48,7 +48,7 @@ from clinit.words import examples
 HELD_OUT_PER_CLASS = 20
 """Validation features that are remembered of each class, to measure the model on later."""
 _TRAINED_TOO = "training has changed the backbone, so that cached features are not its own"
-_PROJECTED = "it reads pooled features, and those of the run are projected"
+_PROJECTED = "it reads pooled features, and the run's are projected"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +59,9 @@ class TrainedRun:
     head: Head
     """As the run ended with it; its rows are the first classes of the record."""
     changed: Mapping[str, np.ndarray]
-    """Parameters of the backbone that training has changed, by name; none where it was frozen."""
+    """Parameters of the backbone that training has changed, by name; none if it was frozen."""
     base: Path | None = None
-    """The feature cache of the base classes, where it is not where the record says."""
+    """The feature cache of the base classes, if it is not at its recorded place."""
     new: Path | None = None
     """The cache of the classes that arrived, likewise."""
 
@@ -85,7 +85,7 @@ class TrainedRun:
         names = tuple(record.classes["name"])
         last = max(task["task"] for task in record.info["tasks"])
         learnt = int((record.classes["task"] <= last).sum())
-        expected = {names, names[:learnt]}  # where it was stopped, a head may have rows beyond
+        expected = {names, names[:learnt]}  # if the run was stopped, a head may have rows beyond
         if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
             raise RecordError(
                 f"the head in {run} is not of the {len(names):,} classes of the record",
@@ -104,7 +104,7 @@ class TrainedRun:
 
     @property
     def sides(self) -> list[tuple[SideInfo, Path | None, str]]:
-        """What is known of each cache, where it is if elsewhere, and the option that says so.
+        """The facts about each cache, its place if it has moved, and the option that gives it.
 
         The base comes first, if there is one.
         """
@@ -130,8 +130,8 @@ class TrainedRun:
                 none.
 
         Raises:
-            CacheError: If a cache is not there any more, is of another backbone, or holds other
-                rows, as far as the record says which they were.
+            CacheError: If a cache no longer exists, is of another backbone, or holds other rows
+                than the recorded ones.
         """
         num_base = int((self.record.classes["task"] == 0).sum())
         parts = []
@@ -151,7 +151,7 @@ class TrainedRun:
         """Return the statistics of all training rows, and held-out features; or a note why not.
 
         Args:
-            depends_on: What the features depend on.
+            depends_on: The facts that the features depend on.
         """
         why = _PROJECTED if self.is_projected else _TRAINED_TOO
         if not self.changed and not self.is_projected:
@@ -177,16 +177,16 @@ class TrainedRun:
                 if count >= LEAST_ROWS:
                     why = (
                         "no temperature has the least loss on its held-out rows: all are labelled"
-                        " right, or the logits tell nothing of them"
+                        " right, or the logits are no better than chance"
                     )
             except (CacheError, StorageError) as error:
                 why = f"{error}. {error.remedy}"
-        return None, (f"the probabilities are those of the head as it was trained: {why}",)
+        return None, (f"the probabilities come from the head as it was trained: {why}",)
 
     def accuracies(self) -> dict[str, Top1]:
         """Return what the run had right at its end: of all, base and new classes and by task.
 
-        Without a base, there are all and those of each task.
+        Without a base: all, and each task.
         """
         record = self.record
         last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
@@ -236,8 +236,8 @@ class TrainedRun:
     def images(self) -> list[Path]:
         """Return at most `MOST_IMAGES` test images, of old and new classes, evenly spread.
 
-        They are looked for where the caches of the run were extracted from; none where these or
-        their images are gone, and none where they lie in containers.
+        They are searched for in the folders that the run's caches were extracted from; none if
+        these or their images are gone, and none if they are in containers.
         """
         found: list[Path] = []
         for side, _, _ in self.sides:
@@ -253,10 +253,10 @@ class TrainedRun:
 
 
 def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
-    """Return where a cache of a run is: at `place`, or where the record says."""
+    """Return the place of a cache of a run: `place`, or the recorded one."""
     path = Path(told["path"]) if place is None else place
     if place is None and not path.is_dir():
-        raise _other_cache(path, "nothing is there", option)
+        raise _other_cache(path, "nothing exists there", option)
     found = open_split(path / "train").fingerprint.without_rows
     if differing := Fingerprint(told["fingerprint"]).without_rows.differences(found):
         names = ", ".join(each.name for each in differing)
@@ -268,15 +268,15 @@ def _other_cache(path: Path, differing: str, option: str) -> CacheError:
     enough = "; a network without a temperature needs `--weights FILE` alone"
     return CacheError(
         f"the cache of the run is not at {path}: {differing}",
-        remedy=f"Say where that one is with `{option} CACHE`{enough * (option == '--base')}.",
+        remedy=f"Give its place with `{option} CACHE`{enough * (option == '--base')}.",
     )
 
 
 def _are_others(told: SideInfo, split: CacheSplit) -> bool:
-    """Return whether a split holds other rows than that of the run, by the digests of both.
+    """Return whether a split holds other rows than the run's, by the digests of both.
 
     A record of an earlier version has none of imported files, and the trial of a search none of
-    its test rows: what is not known is not compared.
+    its test rows: unknown rows are not compared.
     """
     prefix = "" if split.plan.split == "train" else "val_"
     then = [told.get(f"{prefix}{kind}_digest") for kind in ("manifest", "features")]
@@ -289,18 +289,18 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
-    """What was exported of a run: a network, or its head alone."""
+    """Result of exporting a run: a network, or its head alone."""
 
     path: Path
     run: TrainedRun
     head: Head
-    """As it is in the file: divided by the temperature, where there is one."""
+    """As it is in the file: divided by the temperature, if there is one."""
     temperature: Temperature | None
     notes: tuple[str, ...]
     network: Written | None = None
-    """None where the head was written alone."""
+    """None if the head was written alone."""
     memory: Memory | None = None
-    """What the network remembers of the images of the run."""
+    """The network's memory of the images of the run."""
 
     @property
     def facts(self) -> ModelFacts:
@@ -328,17 +328,17 @@ def export_run(
 
     Args:
         run: The folder of the record.
-        out: The model file to write, .safetensors; any other name is that of a model folder, but
+        out: The model file to write, .safetensors; any other name makes a model folder, but
             for .npz, which is the head alone.
-        base: The feature cache of the base classes, where it is not where the record says.
-        new: That of the classes that arrived.
-        weights: The weights of the backbone, where they are not where the cache says.
+        base: The feature cache of the base classes, if it is not at its recorded place.
+        new: The cache of the classes that arrived, likewise.
+        weights: The weights of the backbone, if they are not at their recorded place.
         onnx: Whether the folder holds the network as ONNX too.
-        remembers: Whether a folder holds what the model remembers of the images of the run, where
-            its backbone was frozen and its caches are still there.
+        remembers: Whether a folder holds the model's memory of the images of the run, if
+            its backbone was frozen and its caches still exist.
         calibrated: Whether the rows of the head are divided by a temperature, which is fitted on
-            rows that the run was evaluated on, where its backbone was frozen and they are enough.
-        overwrite: Whether a model or a head that is there is replaced.
+            rows that the run was evaluated on, if its backbone was frozen and they are enough.
+        overwrite: Whether an existing model or head is replaced.
         head_only: Whether a .safetensors file holds the head alone too.
 
     Raises:
@@ -347,7 +347,7 @@ def export_run(
         RecordError: If there is no record at `run`, it is damaged or holds no head.
         HeadError: If the head is damaged, its training has diverged, it is no linear head on
             features, or it is written alone and training has changed the backbone.
-        CacheError: If the cache is not there or is that of another backbone, its features were
+        CacheError: If the cache does not exist or has another backbone, its features were
             imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
@@ -380,7 +380,7 @@ def export_run(
     if fingerprint.timm not in (None, timm.__version__):
         other = (
             f"the features were extracted with timm {fingerprint.timm}, this is timm"
-            f" {timm.__version__}: compare the accuracy of the model with that of the run"
+            f" {timm.__version__}: compare the accuracy of the model with the run's"
         )
         notes = (other, *notes)
     head = trained.head
@@ -443,7 +443,7 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
             raise RecordError(
                 f"{run} changes {name} of the backbone, {expected}, to {value.shape} values, or to"
                 " values that are not finite",
-                remedy="Run it again; where its training has diverged, with a lower learning rate.",
+                remedy="Run it again; if its training has diverged, with a lower learning rate.",
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
     backbone.network.load_state_dict(changed, strict=False)

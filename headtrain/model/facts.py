@@ -1,4 +1,4 @@
-"""What a model says of itself: what its rows stand for, how they came, what its images go through.
+"""A model's own facts: the classes of its rows, their history, the transform of its images.
 
 The metadata of a model file holds it as JSON under `clinit_model`: `clinit.headtrain.model.reading`
 reads it, `clinit.headtrain.model.writing` writes it.
@@ -42,12 +42,12 @@ class Change:
     images: Mapping[str, Count] = field(default_factory=dict)
     """Training images by class name."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What it was made from: caches, roots, digests of manifests, the run."""
+    """Its origin: caches, roots, digests of manifests, the run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What it was asked to do."""
+    """Its settings."""
     accuracy: Mapping[str, Top1] = field(default_factory=dict)
-    """Test images of `old` classes, there before it, of `new` ones, of `all`, and of those of
-    `task 1`, … where a run had several; what was not measured is absent."""
+    """Test images of `old` classes, there before it, of `new` ones, of `all`, and of `task 1`, …
+    if a run had several; groups that were not measured are absent."""
 
     @classmethod
     def now(
@@ -58,7 +58,7 @@ class Change:
         accuracy: Mapping[str, Top1] | None = None,
         **more: Any,
     ) -> Change:
-        """Return what is done now, by this version of clinit."""
+        """Return a change made now, by this version of clinit."""
         return cls(
             action=action,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,7 +81,7 @@ METADATA = "clinit_model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What a model file says about itself."""
+    """Facts about a model in its own file."""
 
     backbone: str
     """timm's name."""
@@ -103,8 +103,8 @@ class ModelFacts:
     history: tuple[Change, ...] = ()
     """How the classes came, the oldest first; empty in files of earlier versions."""
     temperature: Temperature | None = None
-    """What the rows of the classifier were divided by after the training, and what that did to its
-    probabilities; None where they are as they were trained."""
+    """Divisor of the rows of the classifier after the training, and its effect on the
+    probabilities; None if they are as they were trained."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -122,7 +122,7 @@ class ModelFacts:
 
     @property
     def caution(self) -> str | None:
-        """Why probabilities are not to be taken at their word; None where they are.
+        """Why probabilities are not to be taken at their word; None if they are.
 
         The last change that trained the head counts; a temperature makes probabilities of any
         scores.
@@ -148,7 +148,7 @@ NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
 
 
 def caution(settings: Mapping[str, Any]) -> str | None:
-    """Return why a head of these settings gives no probabilities; None where it does."""
+    """Return why a head of these settings gives no probabilities; None if it does."""
     method = settings.get("method")
     if method in NOT_PROBABILISTIC:
         origin = f"solved ({method})"

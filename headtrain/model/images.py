@@ -1,4 +1,4 @@
-"""Features of images for a model in use, those of them that are kept aside, and what it remembers.
+"""Features of images for a model in use, the ones that are kept aside, and the model's memory.
 
 Existing features are not computed again: work that was interrupted resumes.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import accuracy
+from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.dataset.scan import scan_splits
@@ -25,6 +26,7 @@ from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
+from clinit.headtrain.model.audit import Images, oddity
 from clinit.headtrain.model.facts import Change
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
@@ -48,25 +50,25 @@ _CONTENT = DocumentKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """What is called; by default nothing is told to anybody."""
+    """Functions to call; by default nothing is reported."""
 
     note: Callable[[str], object] = lambda text: None
-    """Given what the user may want to know."""
+    """Given notes for the user."""
     warn: Callable[[str], object] = lambda text: None
-    """Given what is probably not what the user wanted."""
+    """Given warnings of probable mistakes."""
     doing: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Entered with a few words while something goes on that has no progress to show."""
+    """Entered with a few words while work is done that has no progress to show."""
     extracting: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: (
         nullcontext(lambda progress: None)
     )
-    """Entered while features are computed: what it gives is called after every batch."""
+    """Entered while features are computed: its function is called after every batch."""
     training: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(ignore)
-    """Entered while rows are computed and trained: what it gives is called with each event."""
+    """Entered while rows are computed and trained: its function gets each event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageJob:
-    """Images for a model, and where the new model goes."""
+    """Images for a model, and the place of the new model."""
 
     images: Path
     """A folder of images for each class, or `train` and `val` with such folders."""
@@ -77,19 +79,19 @@ class ImageJob:
     features: Path | None = None
     """Folder of the features of the images; None for `out` with `-features`."""
     overwrite: bool = False
-    """Whether a model that is at `out` is replaced."""
+    """Whether an existing model at `out` is replaced."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What the history contains beside where everything is from."""
+    """Further contents of the history, besides the origin of everything."""
     listener: Listener = Listener()
 
     @property
     def folder(self) -> Path:
-        """Where the features are kept."""
+        """Folder of the features."""
         return self.features or self.out.with_name(f"{self.out.name}-features")
 
 
 def check_apart(writes: Path, reads: Path) -> None:
-    """Check that nothing is written into what is only read.
+    """Check that nothing is written into a folder that is only read.
 
     Raises:
         ModelError: If it would be.
@@ -97,7 +99,7 @@ def check_apart(writes: Path, reads: Path) -> None:
     place, other = writes.resolve(), reads.resolve()
     if place == other or other in place.parents:
         raise ModelError(
-            f"{writes} lies in {reads}, which is only read",
+            f"{writes} is in {reads}, which is only read",
             remedy="Choose another place for the new model (`--out`) or for features"
             " (`--features`).",
         )
@@ -134,8 +136,8 @@ def image_features(
 
     Args:
         model: Whose network computes them.
-        job: The images, and where their features are kept.
-        manifests: What `list_images` has found.
+        job: The images, and the place of their features.
+        manifests: Result of `list_images`.
         hold_out: As in `measured`.
 
     Returns:
@@ -182,10 +184,28 @@ def image_features(
     return measured(source, hold_out), data
 
 
+def images_to_audit(job: ImageJob) -> Images:
+    """Return all images of a job whose features are computed, with their oddities."""
+    digests = _CONTENT.load(job.folder / _CONTENT_FILE)["digests"]
+    splits = open_cache(job.folder).splits
+    parts = [split.load() for split in splits.values()]
+    paths = [split.manifest.table["path"].to_numpy()[split.valid] for split in splits.values()]
+    of_split = [name for name, part in zip(splits, parts, strict=True) for _ in part.labels]
+    listed = np.concatenate(paths).tolist()
+    odd = {path: oddity((job.images / path).read_bytes()) for path in listed}
+    return Images(
+        rows=FeatureSet.joined(parts, parts[0].class_names),
+        paths=listed,
+        splits=of_split,
+        digests=[digests[path] for path in listed],
+        odd={path: why for path, why in odd.items() if why is not None},
+    )
+
+
 def _same_content(
     manifests: Mapping[str, Manifest], root: Path, folder: Path
 ) -> dict[str, dict[str, str]]:
-    """Return the digests of all images, those of the features in `folder` included.
+    """Return the digests of all images, including the images of the features in `folder`.
 
     A manifest knows the sizes alone, and images can be exchanged for others of equal size.
 
@@ -220,15 +240,15 @@ def old_features(given: Source | Path, model: Model, listener: Listener) -> Sour
     differing = [found.differences(each.without_rows) for each in (model.facts.fingerprint, own)]
     if all(differing):
         raise ModelError(
-            f"the features in {given.path} are not of the network of {model.origin}: they differ"
-            f" in {', '.join(map(str, differing[0]))}",
+            f"the features in {given.path} do not come from the network of {model.origin}: they"
+            f" differ in {', '.join(map(str, differing[0]))}",
             remedy="Give the cache of this network, or the images: `clinit remember`.",
         )
     return given
 
 
 def measured(source: Source, share: float) -> Source:
-    """Keep images aside: the split `val` where there is one, else a share of each class.
+    """Keep images aside: the split `val` if there is one, else a share of each class.
 
     At least one image of each class of five or more is kept aside, and none of smaller ones. Which
     ones depends on the name of the class and its number of images alone, not on any seed: the same
@@ -265,13 +285,13 @@ def measured(source: Source, share: float) -> Source:
 def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Model:
     """Let a model remember the classes of a folder of images, which it knows by name; write it.
 
-    What it remembers of other classes stays; the shared covariance becomes the average of that of
-    the images given now and that of the other classes, each weighing as many classes as it has.
+    The memory of other classes stays; the shared covariance becomes the average of two: over the
+    images given now and over the other classes, each weighing as many classes as it has.
 
     Args:
         model: The model; it is not changed.
-        job: The images, and where the new model goes.
-        config: What is kept.
+        job: The images, and the place of the new model.
+        config: Kinds of features to keep.
 
     Raises:
         ModelError: If the model has no class of a name.
@@ -285,14 +305,13 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-    source, data = image_features(model, job, listing, config.hold_out)
+    source, data = image_features(model, job, listing, config.aside)
     train, held_out = (each.named(model.facts.class_names) for each in (source.train, source.val))
     memory = Memory.of(
         train,
         model.depends_on,
         held_out=held_out,
         keep=config.keep,
-        with_variances=config.variances,
     )
     if model.memory is not None:
         memory = model.memory.updated(memory)

@@ -1,4 +1,4 @@
-"""What a model remembers of the images of its classes: statistics, held-out and kept features.
+"""A model's memory of the images of its classes: statistics, held-out and kept features.
 
 The statistics of a class c are its number of images n_c and their mean feature mu_c; all classes
 share one covariance, the average over classes of the covariance of each around its own mean:
@@ -26,7 +26,7 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.files.documents import DocumentKind
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
-ARRAYS = ("counts", "means", "covariance", "variances")
+ARRAYS = ("counts", "means", "covariance")
 """Fields that a file holds as tensors."""
 ROWS = ("held_out", "kept")
 """Fields that it holds as features and labels."""
@@ -48,27 +48,25 @@ class Memory:
     class_names: tuple[str, ...]
     """One per row of the classifier."""
     counts: Int[np.ndarray, " classes"]
-    """n_c, the images behind each mean; 0 where nothing is known of a class."""
+    """n_c, the images behind each mean; 0 if nothing is known of a class."""
     means: Float[np.ndarray, "classes dim"]
-    """mu_c; zero where nothing is known."""
+    """mu_c; zero if nothing is known."""
     covariance: Float[np.ndarray, "dim dim"]
     """Sigma."""
     averaged: int
-    """Number of classes by which Sigma weighs when it is averaged with that of others."""
+    """Number of classes by which Sigma weighs when it is averaged with another one."""
     freedom: float
     """The average of 1 - 1 / n_c over these classes: Sigma is expected to be as much smaller than
     the covariance of their populations."""
     exact: bool
-    """Whether Sigma is of the images that the means are of: not, once some were removed."""
+    """Whether Sigma and the means are of the same images: no, once some were removed."""
     held_out: FeatureSet
     """Of images that no row of the head was computed from, in the type they are cached in."""
     kept: FeatureSet
     """Training rows that are kept for rehearsal, in the same type."""
     backbone: Mapping[str, str]
-    """What the features depend on: `body` (SHA-256 of the network without its classifier),
+    """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
-    variances: Float[np.ndarray, "classes dim"] | None = None
-    """Variance of each feature within each class, where it was asked for."""
 
     def __repr__(self) -> str:
         rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
@@ -82,16 +80,14 @@ class Memory:
         *,
         held_out: FeatureSet | None = None,
         keep: int = 0,
-        with_variances: bool = False,
     ) -> Memory:
-        """Return what is remembered of training rows.
+        """Return the memory of training rows.
 
         Args:
             rows: Features of training images, with a name per row of the classifier.
-            backbone: What the features depend on.
+            backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
             keep: Training rows per class to keep; the first ones.
-            with_variances: Whether to remember the variances of each class.
         """
         statistics = ClassStatistics.of(
             rows.features, rows.labels, num_classes=len(rows.class_names)
@@ -100,7 +96,6 @@ class Memory:
             cls.of_statistics(statistics, rows.nothing(), backbone),
             held_out=rows.nothing() if held_out is None else held_out,
             kept=rows.first(keep),
-            variances=_variances(rows) if with_variances else None,
         )
 
     @classmethod
@@ -138,7 +133,7 @@ class Memory:
         return self.counts > 0
 
     def describe(self) -> str:
-        """Return what is remembered, in words."""
+        """Return the contents, in words."""
         kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
         also = "" if self.exact else " (also of images that were removed or replaced)"
         return (
@@ -167,7 +162,7 @@ class Memory:
         return covariance / self.freedom if self.freedom > 0 else covariance
 
     def joined(self, new: Memory) -> Memory:
-        """Return the memory of both: the classes of `new` come after those of this one.
+        """Return the memory of both: the classes of `new` come after the classes of this one.
 
         Raises:
             ModelError: If the two remember features of different backbones.
@@ -182,9 +177,6 @@ class Memory:
         def both(one: FeatureSet, other: FeatureSet) -> FeatureSet:
             return FeatureSet.joined([one, other.renumbered(places, names)], names)
 
-        variances = None
-        if self.variances is not None or new.variances is not None:
-            variances = np.concatenate([_variances_or_shared(each) for each in (self, new)])
         return replace(
             self,
             class_names=names,
@@ -196,7 +188,6 @@ class Memory:
             exact=self.exact and new.exact,
             held_out=both(self.held_out, new.held_out),
             kept=both(self.kept, new.kept),
-            variances=variances,
         )
 
     def of_rows(self, rows: Sequence[int]) -> Memory:
@@ -218,13 +209,12 @@ class Memory:
             exact=not left or (self.exact and left == int(self.known.sum())),
             held_out=self.held_out.renumbered(place, names),
             kept=self.kept.renumbered(place, names),
-            variances=None if self.variances is None else self.variances[picked],
         )
 
     def updated(self, fresh: Memory) -> Memory:
         """Return the memory with what another one of the same classes knows in place of this one's.
 
-        What is known here of other classes stays.
+        The facts here about other classes stay.
         """
         given, others = np.flatnonzero(fresh.known), np.flatnonzero(~fresh.known)
         both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
@@ -245,19 +235,6 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:
         raise DOCUMENT.refusal(
-            "what the model remembers is of another backbone: it differs in"
+            "the memory of the model belongs to another backbone: it differs in"
             f" {', '.join(sorted(differing))}"
         )
-
-
-def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
-    found = np.zeros((len(rows.class_names), rows.dim), dtype=np.float32)
-    for label in np.unique(rows.labels):
-        found[label] = rows.features[rows.labels == label].astype(np.float64).var(axis=0)
-    return found
-
-
-def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
-    if memory.variances is not None:
-        return memory.variances
-    return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)

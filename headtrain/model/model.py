@@ -1,4 +1,4 @@
-"""A model in use: a network, its classes by name, and what it remembers of them.
+"""A model in use: a network, its classes by name, and its memory of them.
 
 Classes are removed, renamed and put in another order without training; the network with other
 classes is compared with features times head before it is written.
@@ -27,7 +27,7 @@ from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
 
 TOLERANCE = 1e-5
-"""Between the network's logits and features times head, relative to what is added up in them."""
+"""Between the network's logits and features times head, relative to the sum of absolute terms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,20 +40,20 @@ class Model:
     head: Head
     """The classifier as it was trained, with the names of its classes.
 
-    Its logits are those of the network times the temperature, so that rows of added classes
+    Its logits are the network's times the temperature, so that rows of added classes
     start at the scale that the training left the old ones at.
     """
     memory: Memory | None
-    """None where it remembers nothing."""
+    """None if it remembers nothing."""
     origin: str
-    """Where it is from, for messages and its history."""
+    """Its origin, for messages and its history."""
 
     def __repr__(self) -> str:
         return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """What the features of the model depend on, as its memory says it."""
+        """The facts that the features of the model depend on, as in its memory."""
         return {
             "body": body_sha256(self.backbone.network),
             "transform": self.facts.transform.describe(),
@@ -131,8 +131,8 @@ class Model:
             is_printed = name.strip() and is_text(name) and visible(name) == name
             if not is_printed or names.count(name) > 1:
                 raise ModelError(
-                    f"{visible(name)!r} cannot be the name of a class: it is blank, holds what"
-                    " cannot be printed, or two classes would have it",
+                    f"{visible(name)!r} cannot be the name of a class: it is blank or not"
+                    " printable, or two classes would have it",
                     remedy="Choose another name; `clinit model show MODEL` lists its classes.",
                 )
         renamed = replace(
@@ -161,15 +161,15 @@ def stock_model(config: ExtractConfig) -> Model:
     """Return a pretrained network of timm as a model that remembers nothing.
 
     Args:
-        config: Backbone and transform; `head_classes` names its rows, where they are not stored
-            with the weights and not those of ImageNet-1K.
+        config: Backbone and transform; `head_classes` names its rows, if the names are not stored
+            with the weights and not the classes of ImageNet-1K.
 
     Returns:
         The model; without a class if the network has no classifier.
 
     Raises:
         BackboneError: If it cannot be had or does not serve.
-        ModelError: If nobody says what its rows stand for.
+        ModelError: If the classes of its rows are unknown.
     """
     network = load_network(config)
     nothing = np.zeros((0, network.backbone.dim), np.float32)
@@ -235,7 +235,7 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
 
 @torch.inference_mode()
 def checked_network(model: Model, head: Head) -> nn.Module:
-    """Return the network of a model with `head`, which on seeded noise it is found to compute.
+    """Return the network of a model with `head`, checked on seeded noise.
 
     Raises:
         BackboneError: If the network cannot hold the head, or computes something else.

@@ -1,10 +1,9 @@
-"""What stands for the images of old classes when classes are added.
+"""Substitutes for the images of old classes when classes are added.
 
 Drawn from what a model remembers, in pairs around the known class means
-(`clinit.headtrain.train.old_classes`). If variances of the classes are known, the deviations
-are scaled to those of the class, as far as the number of its images allows.
+(`clinit.headtrain.train.old_classes`).
 
-Drawn from what a head alone says of its classes. With v_c the row of a class less the mean of all
+Drawn from the rows of a head alone. With v_c the row of a class less the mean of all
 rows, and b_c its bias less the mean of all:
 
     mu_c = m + g v_c
@@ -13,7 +12,7 @@ Rows of a trained head point the way the class means do (NC3: V. Papyan, X. Y. H
 "Prevalence of neural collapse during the terminal phase of deep learning training", PNAS 2020). At
 the centre m of all classes none of them is preferred: m is the point nearest to the mean of the
 new classes at which all logits v_c.m + b_c are equal, by least squares with a ridge. The factor g
-makes the classes as far from m as the new ones are from their centre. The covariance is that of
+makes the classes as far from m as the new ones are from their centre. The covariance comes from
 the new images within their classes, shrunk because they are few (O. Ledoit, M. Wolf, "A
 well-conditioned estimator for large-dimensional covariance matrices", Journal of Multivariate
 Analysis 88(2), 2004), made rounder and wider, because images of classes that nobody shows vary in
@@ -49,18 +48,18 @@ def old_rows(
     """Return rows of the old classes, the best there are unless `choice` asks for others.
 
     `auto` takes, for each class, given rows; or kept rows, if they are at least as many as would be
-    drawn; or rows drawn from its statistics; or rows drawn from what the head says of it.
+    drawn; or rows drawn from its statistics; or rows drawn from the weights of the head.
 
     Args:
         choice: Which rows.
         head: The classifier, with class names.
-        memory: What the model remembers.
-        new: Rows of the new classes, from which the covariance is taken where none is remembered.
+        memory: The model's memory.
+        new: Rows of the new classes, which give the covariance if none is remembered.
         given: Real rows of old classes, from a feature cache.
-        seed: Of what is drawn.
+        seed: Seed of the drawn rows.
 
     Returns:
-        The rows, and in words what they are: `4,000 rows drawn from the statistics of old classes`.
+        The rows, and in words what they are: `4,000 synthetic features from class statistics`.
 
     Raises:
         ModelError: If the model remembers nothing of the kind that is asked for.
@@ -84,7 +83,7 @@ def old_rows(
 
     def draw(known: Memory, what: str) -> None:
         if (known.known & ~has_rows).any():
-            take(pseudo_features(known, _per_class(known), seed), f"rows drawn from {what}")
+            take(pseudo_features(known, _per_class(known), seed), f"synthetic features from {what}")
 
     if choice in ("auto", "kept") and given is not None:
         take(given.named(names), "real rows of the cache")
@@ -93,9 +92,9 @@ def old_rows(
         enough = (memory.kept.counts() >= least)[memory.kept.labels]
         take(memory.kept.part(enough), "real rows that the model keeps")
     if choice in ("auto", "pseudo") and memory is not None:
-        draw(memory, "the statistics of old classes")
+        draw(memory, "class statistics")
     if choice in ("auto", "head") and not has_rows.all():
-        draw(memory_of_head(head, new), "what the head says of old classes")
+        draw(memory_of_head(head, new), "the classifier's weights")
     if not taken:
         lacks = "keeps no training rows" if choice == "kept" else "remembers no images"
         raise ModelError(
@@ -111,10 +110,6 @@ def _per_class(memory: Memory) -> int:
     return drawn_per_class(int(memory.known.sum()), memory.dim)
 
 
-TRUST = 10.0
-"""Degrees of freedom at which the variances of a class count as much as the shared ones."""
-
-
 def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSet:
     """Draw rows of all classes whose means are known.
 
@@ -124,38 +119,25 @@ def pseudo_features(memory: Memory, rows_per_class: int, seed: int) -> FeatureSe
         seed: Equal seeds give equal rows.
     """
     classes = np.flatnonzero(memory.known)
-    spreads = None if memory.variances is None else _spreads(memory, memory.variances)[classes]
     rows = paired_rows(
         memory.means[classes],
         root(memory.population_covariance),
         rows_per_class,
         generator(seed, Draw.PSEUDO_ROWS),
-        spreads,
     )
     labels = np.repeat(classes, rows.shape[1])
     return FeatureSet(rows.reshape(-1, memory.dim), labels, memory.class_names)
-
-
-def _spreads(
-    memory: Memory, variances: Float[np.ndarray, "classes dim"]
-) -> Float[np.ndarray, "classes dim"]:
-    """Return the ratio of the deviation of each feature in each class to the shared one."""
-    shared = np.maximum(np.diag(memory.population_covariance), 1e-30)
-    freedom = (memory.counts - 1)[:, None].clip(min=0)
-    unbiased = variances * (freedom + 1) / np.maximum(freedom, 1)
-    mixed = (freedom * unbiased + TRUST * shared) / (freedom + TRUST)
-    return np.asarray(np.sqrt(mixed / shared))
 
 
 RIDGE = 0.1
 """Ridge in the search for the centre, relative to the mean eigenvalue of the rows."""
 WIDENING, ROUNDING = 8.0, 0.5
 """Factor of the covariance, and share of it that is the same in all directions: chosen on
-photographs with ViT-tiny, where 4 and 0, 4 and 0.5, 8 and 0.1, 16 and 0.1 harm old classes more."""
+photographs with ViT-tiny (4 and 0, 4 and 0.5, 8 and 0.1, 16 and 0.1 harm old classes more)."""
 
 
 def memory_of_head(head: Head, new: FeatureSet) -> Memory:
-    """Return the statistics of the classes of a head as its rows and new images let one guess.
+    """Estimate the statistics of a head's classes from its rows and new images.
 
     Args:
         head: The classifier, with class names.
@@ -203,7 +185,7 @@ def _surroundings(
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"], float]:
     """Return the mean of the class means, the shrunk covariance, and the spread of the means.
 
-    The covariance is that within classes or, where no class has two images, around the mean of
+    The covariance is taken within classes or, if no class has two images, around the mean of
     all; the spread is the mean squared distance of the means from theirs, less what so few images
     per class would have by chance, and at least a tenth of the variance within classes.
     """

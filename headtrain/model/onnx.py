@@ -1,7 +1,7 @@
 """The network of a model as ONNX, for runtimes without PyTorch.
 
 The graph takes normalised images (`images`: batch, 3, height, width; float32) to `logits` (batch,
-classes), for any batch size, and computes in float32. Its metadata holds what the model file says
+classes), for any batch size, and computes in float32. Its metadata holds the model file's facts
 under the same key, and the SHA-256 of the file with 64 zeros in the place of that digest.
 
 A file is kept only if onnxruntime computes from it what PyTorch computes from the network.
@@ -69,7 +69,7 @@ class OnnxCheck:
 
 
 def check_installed() -> None:
-    """Check that what ONNX needs is there.
+    """Check that the packages for ONNX are installed.
 
     Raises:
         ModelError: If it is not.
@@ -92,7 +92,7 @@ def write_onnx(
 
     Args:
         network: On any device; it is not changed.
-        facts: What the model file says of it.
+        facts: The facts of the model file.
         text: The same as its metadata (`clinit.headtrain.model.writing.facts_text`).
         path: The file.
         images: Files to compare with; those that cannot be read are left out. Without any, seeded
@@ -118,7 +118,7 @@ def session_of(content: bytes, *, device: str = "cpu") -> InferenceSession:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = cpu_count()
-    options.log_severity_level = 4  # what is wrong is raised as well
+    options.log_severity_level = 4  # faults are raised as well
     providers = ["CPUExecutionProvider"]
     if device.startswith("cuda"):
         index = device.partition(":")[2] or "0"
@@ -150,7 +150,7 @@ def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
             )
         model = program.model
         for node in model.graph.all_nodes():
-            node.metadata_props.clear()  # where in which file of this machine it was called
+            node.metadata_props.clear()  # the place of the call in a file of this machine
             node.doc_string = None
         model.metadata_props.clear()
         model.metadata_props.update({METADATA: text, _DIGEST: _NO_DIGEST})

@@ -56,7 +56,7 @@ AnsweredBatch = tuple[Sequence[int], Tensor, Mapping[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """When an image is of none of the classes: where its score is below a threshold."""
+    """Condition for an image to be of none of the classes: a score below a threshold."""
 
     rule: str
     """One of `SCORES`."""
@@ -75,8 +75,8 @@ class Rejection:
         Args:
             rule: One of `SCORES`.
             rate: The share, in [0, 1).
-            head: The classifier, as it was trained; None where it is unknown.
-            memory: Of the same classes and features; None where nothing is remembered.
+            head: The classifier, as it was trained; None if it is unknown.
+            memory: Of the same classes and features; None if nothing is remembered.
 
         Raises:
             ModelError: If no image was held out, or the head is unknown.
@@ -85,8 +85,8 @@ class Rejection:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
         if head is None or memory is None or not len(memory.held_out.labels):
             raise ModelError(
-                "the model remembers no image of its classes: nothing says how low the score of an"
-                " unknown one is",
+                "the model remembers no image of its classes: there is no threshold below which an"
+                " image is unknown",
                 remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
                 " give the new folder; or give the lowest score of a known one:"
                 " `--threshold VALUE`.",
@@ -116,7 +116,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of one image, or of one row of features."""
+    """Answer of a model to one image, or to one row of features."""
 
     path: Path
     """The image, or the file of features."""
@@ -125,7 +125,7 @@ class Prediction:
     reason: str | None = None
     """Why the image cannot be read."""
     score: float | None = None
-    """How well the model knows what is in the image; None where nothing is rejected."""
+    """How well the model knows the contents of the image; None if nothing is rejected."""
     unknown: bool = False
     """Whether the score is below the threshold: the image is of none of the classes."""
     row: int | None = None
@@ -134,13 +134,13 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What the columns of logits stand for."""
+    """Meaning of the columns of logits."""
 
     class_names: tuple[str, ...]
     tasks: tuple[int, ...]
     """The task in which each class arrived."""
     temperature: float = 1.0
-    """What the logits were divided by after the training."""
+    """Divisor of the logits after the training."""
 
     def answers(
         self, logits: Float[Tensor, "images classes"], top: int, reject: Rejection | None
@@ -168,11 +168,11 @@ class Predictor(ABC):
 
     __slots__ = ()
     facts: ModelFacts
-    """What the model says of itself."""
+    """The model's own facts."""
 
     @property
     def device(self) -> str:
-        """Where batches go."""
+        """Device of the batches."""
         return "cpu"
 
     @abstractmethod
@@ -220,7 +220,7 @@ class Predictor(ABC):
 
         Args:
             images: Files; or one file, or one folder, which is searched for images.
-            top: Classes per image; all of them where there are fewer.
+            top: Classes per image; all of them if there are fewer.
             batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
             max_pixels: Largest image that is decoded; a larger one is a bad image.
@@ -323,8 +323,8 @@ def find_images(
 ) -> list[Path]:
     """Return the files among `paths`, and the images in the folders among them, sorted.
 
-    A file is taken whatever its name; in a folder and those below it, files whose names end as
-    those of images do and begin with no dot.
+    A file is taken whatever its name; in a folder and those below it, files whose names have the
+    ending of an image and begin with no dot.
 
     Args:
         paths: Files and folders.
@@ -375,7 +375,7 @@ def _exists(path: Path) -> bool:
 
 BLOCK_ROWS = 4096
 NOT_FINITE = "its features are not finite"
-OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
+OVERFLOW = "its logits overflow: the head was trained on features of another size"
 
 
 def is_head_file(path: Path) -> bool:
@@ -390,9 +390,9 @@ def is_head_file(path: Path) -> bool:
 
 
 def caution_of_head(head: Head) -> str | None:
-    """Return why the probabilities of a head are none, as far as its file says how it came about.
+    """Return why the probabilities of a head are none, if its file records its origin.
 
-    None where they are probabilities; see `ModelFacts.caution`.
+    None if they are probabilities; see `ModelFacts.caution`.
     """
     origin = head.origin or {}
     if origin.get("temperature") is not None:
@@ -414,7 +414,7 @@ def predict_features(
         head: With class names, or its file: of `clinit export`, or from elsewhere.
         features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
             .parquet.
-        top: Classes per row; all of them where there are fewer.
+        top: Classes per row; all of them if there are fewer.
         features_name: Which array of a file; default: `features`.
         reject: When a row is of none of the classes; None for never.
 
@@ -461,10 +461,10 @@ def predict_features(
 
 
 def named_head(head: Head) -> Named:
-    """Return what the rows of a head stand for.
+    """Return the classes of the rows of a head.
 
     Raises:
-        HeadError: If nothing says it.
+        HeadError: If they are unknown.
     """
     if head.class_names is None:
         raise HeadError(

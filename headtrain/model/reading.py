@@ -1,6 +1,6 @@
-"""Read a model: what its file says of itself, its network, and what it remembers.
+"""Read a model: the facts in its file, its network, and its memory.
 
-What a safetensors file says of itself is a sealed JSON document under one key of its metadata.
+The facts in a safetensors file are a sealed JSON document under one key of its metadata.
 clinit reads nothing else of a model folder: `config.json` is for timm.
 """
 
@@ -61,7 +61,7 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
 
 
 def read_facts(path: Path) -> ModelFacts:
-    """Read what a model folder or a model file says about itself.
+    """Read the facts in a model folder or a model file.
 
     Raises:
         ModelError: If there is no model at `path`, or it is damaged.
@@ -105,8 +105,8 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
         arguments = read_model_args(told["model_args"])
     except ValueError as error:
         raise ModelError(
-            f"{path} asks for what no model file may ask for: {error}",
-            remedy="Do not use this file. `clinit export` writes none that asks for this.",
+            f"{path} asks for something forbidden: {error}",
+            remedy="Do not use this file. `clinit export` writes no such file.",
         ) from error
     content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}
     return DOCUMENT.convert(content, ModelFacts, origin=origin)
@@ -136,7 +136,7 @@ def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
     if backbone.weights_sha256 != facts.weights:
         found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
         raise ModelError(
-            f"the weights in {file} are not those that were exported: SHA-256 {found} instead of"
+            f"the weights in {file} differ from the exported ones: SHA-256 {found} instead of"
             f" {exported}",
             remedy="Export the run again; this file is damaged.",
         )
@@ -155,14 +155,14 @@ def memory_of(path: Path, facts: ModelFacts) -> Memory | None:
     memory = read_memory(file)
     if memory.class_names != facts.class_names:
         raise remembered.DOCUMENT.refusal(
-            f"{file} remembers {len(memory.class_names):,} classes that are not the"
-            f" {facts.num_classes:,} of the model"
+            f"{file} remembers {len(memory.class_names):,} classes that differ from"
+            f" the {facts.num_classes:,} of the model"
         )
     return memory
 
 
 def read_memory(path: Path) -> Memory:
-    """Read what a model remembers.
+    """Read the memory of a model.
 
     Raises:
         StorageError: If there is no such file, or it may not be read.

@@ -1,16 +1,16 @@
 """Write a model: a safetensors file, alone or in a folder with what timm and people need.
 
-    model.safetensors    the state dict of the network, and what its classes are
+    model.safetensors    the state dict of the network, and its classes
     config.json          what `timm.create_model("local-dir:FOLDER", pretrained=True)` reads
     README.md            the model card: `card.md` next to this file, filled in
-    model.onnx           the same network for other runtimes, where it was asked for
-    memory.safetensors   what later classes need of the earlier ones, where it was asked for
+    model.onnx           the same network for other runtimes, if asked for
+    memory.safetensors   the facts about earlier classes that later ones need, if asked for
 
 timm loads `model.safetensors` without clinit, and clinit needs nothing else. A folder is written
 under a temporary name and renamed: it is whole, or not there. `config.json` has the form of timm's
 models on the Hugging Face Hub (`timm.models.save_for_hf`).
 
-What a safetensors file says of itself is a sealed JSON document under one key of its metadata:
+The facts in a safetensors file are a sealed JSON document under one key of its metadata:
 safetensors writes several keys in a random order, and equal models should be equal files.
 """
 
@@ -50,17 +50,17 @@ _FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
 _TOLERANCE = 1e-5
 """Between the logits of the two networks, relative to the largest."""
 _OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
-"""What of timm's registry describes the network, whatever weights are in it."""
+"""Parts of timm's registry that describe the network, whatever its weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """What was written of a model."""
+    """Result of writing a model."""
 
     facts: ModelFacts
     num_parameters: int
     onnx: OnnxCheck | None
-    """How its ONNX form compares; None where it has none."""
+    """Comparison with its ONNX form; None if it has none."""
 
 
 def write_model(
@@ -75,7 +75,7 @@ def write_model(
         out: The folder or the file; there must be nothing yet, unless it is overwritten.
         compare_on: Write the network as ONNX into the folder too, and compare it on these images,
             or on noise without any; None for no ONNX form.
-        overwrite: Whether a model that is there is replaced.
+        overwrite: Whether an existing model is replaced.
 
     Raises:
         ModelError: If there is something at `out` that may not be replaced, timm cannot have the
@@ -222,7 +222,7 @@ def _crop_fraction(transform: Transform) -> float:
             if fraction > 0 and all(math.floor(c / fraction) == r for c, r in pairs):
                 return fraction
     raise ModelError(
-        f"timm has no words for what the images go through: {transform.describe()}",
+        f"timm has no words for the transform of the images: {transform.describe()}",
         remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
     )
 
@@ -239,7 +239,7 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
 
     Args:
         out: A folder or a file.
-        overwrite: Whether a model or a head that is there may be replaced.
+        overwrite: Whether an existing model or head may be replaced.
 
     Raises:
         ModelError: If there is something that may not be replaced.
@@ -248,7 +248,7 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
 
 
 def _foreign(path: Path) -> str | None:
-    """Return why what is there is no model, or what lies in it beside one; None for a model."""
+    """Return why the existing file is no model, or names other files in it; None for a model."""
     if path.is_dir():
         if others := sorted({each.name for each in path.iterdir()} - _FILES):
             return f"it holds {', '.join(others[:3])}, which is not of a model folder"

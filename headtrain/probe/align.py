@@ -4,7 +4,7 @@ A head that was trained with cross entropy has logits of a scale that differs fr
 squared error; the paper therefore starts its MSE runs from a head fine-tuned on the base classes,
 with AdamW, a cosine schedule (here stepped per update, down to zero) and augmented images. Epoch e
 trains on view e mod K, of K random views of the training images that a cache may hold; without
-views it trains on the features of the plain images. `views` is K in what is reported.
+views it trains on the features of the plain images. `views` is K in the facts of the head.
 
 Source: M. Y. Harun, C. Kanan, "A good start matters: enhancing continual learning with
 data-driven weight initialization", 2025, "Loss Alignment".
@@ -52,8 +52,8 @@ def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
     if number is not None and len(cache.views) < number:
         raise CacheError(
             f"{cache.path} holds {len(cache.views)} of the {number} views that were asked for",
-            remedy=f"Add `--views {number}` to its `clinit extract` command: it keeps what is there"
-            " and computes the views that are missing.",
+            remedy=f"Add `--views {number}` to its `clinit extract` command: it keeps existing"
+            " views and computes the missing ones.",
         )
     return cache.views[:number]
 

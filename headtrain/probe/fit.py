@@ -7,7 +7,7 @@ logistic regression on rows of any number,
 
 which is scikit-learn's objective divided by C n; the bias has no penalty. Rows pass block by block,
 widened to float64 one block at a time: next to the features as stored it takes a block of logits
-and some twenty copies of the head, where scikit-learn takes all features and all logits in float64.
+and some twenty copies of the head, while scikit-learn takes all features and logits in float64.
 
 Source: D. C. Liu, J. Nocedal, "On the limited memory BFGS method for large scale optimization",
 Mathematical Programming 45, 1989; here SciPy's L-BFGS-B without bounds.
@@ -151,8 +151,8 @@ class LogisticRegression:
 
         Args:
             c: Inverse strength of the penalty; it counts against the sum over rows.
-            start: Where to begin; the minimum of a smaller `c` saves iterations.
-            most: Iterations after which the search ends wherever it is.
+            start: First point; the minimum of a smaller `c` saves iterations.
+            most: Iterations after which the search ends anyway.
         """
         penalised = self.size - self.num_classes
         strength = 1 / (c * len(self.rows))
@@ -196,7 +196,7 @@ def fit(
         points: Points of one grid, in its order: a search of L-BFGS begins where the last one,
             more penalised, ended.
         config: How to train; resolved.
-        progress: Called with what is done of it.
+        progress: Called with the finished share of it.
     """
     standard = Standard.of(train, standardise=config.standardise)
     if config.by == "adamw":
@@ -221,7 +221,7 @@ def _by_adamw(
     standard: Standard,
     progress: Progress,
 ) -> list[Fitted]:
-    """Train a bank from zeros, where the loss is convex and every direction open."""
+    """Train a bank from zeros, because the loss is convex and every direction open."""
     assert config.epochs is not None
     assert config.batch_size is not None
     epochs = config.epochs

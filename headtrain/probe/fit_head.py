@@ -5,7 +5,7 @@
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
     lda        linear discriminants with shrinkage (`clinit.headtrain.start.new_rows`)
 
-New rows start next to the logits of such a head, and training goes on with cross entropy, so that
+New rows start next to the logits of such a head, and training continues with cross entropy, so that
 their scale counts. The penalty of a logistic regression sets it: many penalties label the held-out
 rows equally well, and of these the strongest leaves probabilities that are nearly equal. Least
 squares and discriminants are scores on a scale of their own: they are divided by the temperature of
@@ -44,7 +44,7 @@ C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse penalties that `logistic` tries, on standardised features: whatever their unit, the best
 one is among them or near. Larger ones take most of the time."""
 Progress = Callable[[str, int, int], None]
-"""Called with the stage, what is done of it, and all there is."""
+"""Called with the stage, the finished units of it, and the number of all."""
 
 
 def fit_head(
@@ -77,7 +77,7 @@ def fit_head(
     if temperature is None:
         note = (
             f"{held.sum():,} held-out rows give no temperature to divide the head by: its"
-            " probabilities mean little"
+            " probabilities are unreliable"
         )
         return _named(head, source, by, facts), (note,)
     count = int(held.sum())
@@ -91,8 +91,7 @@ def _logistic(source: Source, progress: Progress) -> tuple[Head, tuple[str, ...]
         raise CacheError(
             "every class has a single training row: nothing can be held out to choose the"
             " penalty of a logistic regression by",
-            remedy="Fit it with `ridge` or `lda`: `--method` of `clinit head fit`, `--fit-head` of"
-            " `clinit cache import`.",
+            remedy="Fit it by `--method ridge` or `--method lda`.",
         )
     config = ProbeConfig(by="lbfgs", c=C, standardise=True, held_out=HELD_OUT)
     found = probe(source, config, choose_by="loss", progress=progress)
@@ -140,11 +139,10 @@ def _solved(
             found = discriminants(statistics)
         except np.linalg.LinAlgError as error:
             raise CacheError(
-                f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is lost beside features of"
-                f" this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,} numbers"
-                " is singular",
-                remedy="Fit it with `logistic` or `ridge`: `--method` of `clinit head fit`,"
-                " `--fit-head` of `clinit cache import`.",
+                f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is too small for features"
+                f" of this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,}"
+                " numbers is singular",
+                remedy="Fit it by `--method logistic` or `--method ridge`.",
             ) from error
         return found.as_head(rows.class_names), {"shrinkage": SHRINKAGE}
     if lam is None:

@@ -6,7 +6,7 @@ all training rows, and measured once on the validation rows, which nothing is ch
 points the first one of the grid wins: the smallest learning rate with the largest weight decay, or
 the smallest C.
 
-What the field does: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
+Practice of the field: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
 DINOv2, `eval/log_regression.py`); SGD with a cosine over a grid of learning rates, without weight
 decay, on augmented images, and chosen on the validation rows (DINO, DINOv2 `eval/linear.py`);
 AdamW with a cosine on cached, L2-normalised features (CLIP_benchmark). Only CLIP_benchmark
@@ -48,7 +48,7 @@ from clinit.words import examples
 
 TOP = 5
 Choice = Literal["top1", "loss"]
-"""What the best point of a grid has on the held-out rows: the largest top-1, or the least loss."""
+"""Criterion of the best point of a grid on held-out rows: the largest top-1, or the least loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Probe:
     val: Accuracy | None
     """On the validation rows; None if there is none."""
     notes: tuple[str, ...]
-    """What the user should know about the data, the grid and the result."""
+    """Remarks for the user about the data, the grid and the result."""
     seconds: Mapping[str, float]
     """Seconds of the grid, of the last training, and of all."""
     facts: Mapping[str, Any]
@@ -169,18 +169,18 @@ def probe(
     choose_by: Choice = "top1",
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Probe:
-    """Measure how well a linear head tells the classes of `source` apart.
+    """Measure how well a linear head separates the classes of `source`.
 
     Args:
-        source: Features with their classes; without validation rows the number is that of the
-            held-out rows.
-        config: How heads are trained and what is tried.
+        source: Features with their classes; without validation rows the accuracy on the
+            held-out rows is reported.
+        config: Training of the heads, and the values to try.
         choose_by: By what on the held-out rows the best point is chosen.
-        progress: Called with the stage, `grid` or `refit`, the units of work that are done of it,
+        progress: Called with the stage, `grid` or `refit`, the finished units of it,
             and all there are.
 
     Raises:
-        CacheError: If there is no class to tell from another, or nothing can be held out.
+        CacheError: If there are not two classes, or nothing can be held out.
         HeadError: If the loss of every head stops being a number.
         DeviceError: If there is no such device.
     """
@@ -234,7 +234,7 @@ def present_classes(
     if len(present) < 2:
         raise CacheError(
             f"{source.path or 'the data'}: {len(present)} of its classes have training rows, and a"
-            " head tells at least two apart",
+            " head needs at least two",
             remedy="Look at it with `clinit cache show`.",
         )
     row_of_class = np.full(len(source.class_names), -1, dtype=np.int64)
@@ -249,7 +249,7 @@ def _tried(
     config: ProbeConfig,
     progress: Progress,
 ) -> tuple[GridPoint, ...]:
-    """Train a head per point on what is not held out, and measure it on what is."""
+    """Train a head per point on the rows that are not held out; measure it on those that are."""
     if not held.any():
         raise CacheError(
             "every class has a single training row: nothing can be held out to choose settings by",
@@ -348,8 +348,8 @@ def _notes(
         tried = sorted({point.settings[name] for point in grid})
         if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
             yield (
-                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of those that were"
-                " tried: one beyond may be better still"
+                f"the best --{name.replace('_', '-')}, {value:g}, is at the end of its grid: a"
+                " value beyond may be better"
             )
     if not fitted.converged or not all(point.converged for point in grid):
         yield "searches ended before the minimum: give more --max-iterations"

@@ -12,7 +12,7 @@ from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Devi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig(Part):
-    """A linear probe: how its heads are trained, and what is tried."""
+    """A linear probe: the training of its heads, and the values to try."""
 
     panel: ClassVar[str] = "Probe"
     by: Literal["adamw", "lbfgs"] = setting(
@@ -34,8 +34,8 @@ class ProbeConfig(Part):
     )
     batch_size: int | None = setting(
         None,
-        "adamw: rows per batch; more than there are means all. Rows that do not fill a batch"
-        " are left out of the epoch.",
+        "adamw: rows per batch; at most all. Rows that do not fill a batch are left out of the"
+        " epoch.",
         least=1,
         most=100_000_000,
         otherwise="256",
@@ -106,7 +106,7 @@ PROBE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "lbfgs": {"c": tuple(10.0**power for power in range(-6, 5)), "max_iterations": 1000},
 }
-"""What a probe takes where nothing is said, by its training."""
+"""Defaults of a probe, by its training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,8 +118,7 @@ class AlignConfig(Part):
     epochs: int = setting(50, "Passes over the training rows.", least=1)
     batch_size: int = setting(
         512,
-        "Rows per batch; more than there are means all. Rows that do not fill a batch are left"
-        " out of the epoch.",
+        "Rows per batch; at most all. Rows that do not fill a batch are left out of the epoch.",
         least=1,
         most=100_000_000,
     )

@@ -1,1 +1,1 @@
-"""What is written down about a run, and read again."""
+"""Records of runs, written and read."""

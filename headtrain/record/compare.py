@@ -11,9 +11,9 @@ import polars as pl
 from clinit.headtrain.record.format import RunRecord
 
 TIMES = ("elapsed_s",)
-"""Columns that say how long something took."""
+"""Columns of durations."""
 LATER = ("correct_in_task",)
-"""Columns that records of earlier versions lack; where they are read, nulls stand for them."""
+"""Columns that records of earlier versions lack; read from those, they are null."""
 
 
 def differences(one: RunRecord, other: RunRecord) -> list[str]:
@@ -87,7 +87,7 @@ def circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
     """Yield what else differs between two runs, then and now, and may explain other bits.
 
     Args:
-        one: What run.json says of the run; the CPU is not in those of earlier versions.
+        one: The contents of run.json; earlier versions do not name the CPU.
         other: The same of its repetition.
     """
     for name in ("device", "bank_size"):

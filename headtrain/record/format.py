@@ -10,10 +10,10 @@
     mistakes.parquet     task, row, image, predicted: at the end of the task (absent in older
                          records)
     head.safetensors     the head after the last task (absent in older records)
-    top.safetensors      the backbone's changed parameters, where they were trained
+    top.safetensors      the backbone's changed parameters, if any were trained
 
-The folder is written under a temporary name and renamed: a record is complete, or not there.
-Files are compared with their digests where they are read: what is hashed is what is parsed.
+The folder is written under a temporary name and renamed: a record is complete or absent.
+Files are compared with their digests as they are read: the hashed bytes are the parsed ones.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RunRecord:
     """One head's run over the stream."""
 
     path: Path | None
-    """Where it is stored; None for a record that has not been written."""
+    """Its folder; None for a record that has not been written."""
     info: RunInfo
     """The content of run.json, without its format and its digests."""
     classes: pl.DataFrame
@@ -76,12 +76,12 @@ class RunRecord:
     """The head after the last task, to be written; `final_head` reads it again."""
     top: Mapping[str, np.ndarray] | None = None
     """The backbone's parameters that training has changed, by their names in its state dict;
-    to be written, None where the backbone was frozen. `changed_parameters` reads them again."""
+    to be written, None if the backbone was frozen. `changed_parameters` reads them again."""
     study: Study | None = None
-    """What the run was asked to do, to be written for people and for `--config`; run.json has it
+    """The settings of the run, to be written for people and for `--config`; run.json has them
     for programs."""
     digests: Mapping[str, str] | None = None
-    """SHA-256 of the files by name; None where it is not stored, or by an earlier version."""
+    """SHA-256 of the files by name; None if it is not stored, or by an earlier version."""
 
     def __repr__(self) -> str:
         tasks = len(self.info["tasks"])
@@ -96,7 +96,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
 
     Args:
         folders: One for each record.
-        overwrite: Whether records that are there may be replaced; None where no one can ask for it.
+        overwrite: Whether existing records may be replaced; None if no one can ask for it.
 
     Raises:
         RecordError: If one of them exists and may not be replaced, or cannot be created.
@@ -111,7 +111,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return why what is there is no run record, or what lies in it beside one; else None."""
+    """Return why the existing folder is no run record, or lists other files in it; else None."""
     if not (folder / INFO).is_file():
         return "it is no run record"
     try:
@@ -119,7 +119,7 @@ def _foreign(folder: Path) -> str | None:
     except RecordError as error:
         return str(error)
     others = [*strangers, *sorted(name for name in _names(folder) if name.startswith("."))]
-    return f"it holds {', '.join(others)} beside the record" if others else None
+    return f"it holds {', '.join(others)} next to the record" if others else None
 
 
 def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = None) -> None:
@@ -128,10 +128,10 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
     Args:
         record: The record.
         folder: It must not exist, unless it is overwritten.
-        overwrite: Whether a record that is there is replaced, in the moment when this is whole.
+        overwrite: Whether an existing record is replaced, at the moment when this one is complete.
 
     Raises:
-        RecordError: If `folder` is taken or cannot be written; what was there is there then.
+        RecordError: If `folder` is taken or cannot be written; an existing record is kept then.
     """
     check_free([folder], overwrite=overwrite)
     draft = draft_of(folder)
@@ -241,7 +241,7 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     if not path.is_file():
         raise RecordError(
             f"no run record at {folder}: it has no {INFO}",
-            remedy="Give a folder written by `clinit train-head --out`, or one that holds such.",
+            remedy="Give a folder written by `clinit train-head --out`, or one that contains some.",
         )
     info = DOCUMENT.load(path)
     check_info(info, str(path))
@@ -262,7 +262,7 @@ def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ..
         raise damaged(folder, f"it lacks {', '.join(missing)}")
     strangers = sorted(found - own)
     if foreign := [name for name in strangers if name in named]:
-        raise damaged(folder, f"{', '.join(foreign)} came into it later")
+        raise damaged(folder, f"files were added later: {', '.join(foreign)}")
     return tuple(strangers)
 
 
@@ -273,7 +273,7 @@ def _reading(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RecordError(
             f"cannot read {path}: {error.strerror or error}",
-            remedy="Look at its rights and at the disk, then run the same command again.",
+            remedy="Check its permissions and the disk, then run the same command again.",
         ) from error
 
 
@@ -327,7 +327,7 @@ def holds_head(record: RunRecord) -> bool:
 
 
 def headless(config: Mapping[str, Any]) -> str | None:
-    """Return why runs of these settings end without a head; None where they end with one."""
+    """Return why runs of these settings end without a head; None if they end with one."""
     method = config.get("method")
     if method == "fecam":
         return "the distances of fecam are quadratic in the features, no linear layer gives them"
@@ -337,7 +337,7 @@ def headless(config: Mapping[str, Any]) -> str | None:
 
 
 def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
-    """Read the backbone's parameters that a stored run has changed; empty where it was frozen.
+    """Read the backbone's parameters that a stored run has changed; empty if it was frozen.
 
     Raises:
         RecordError: If they cannot be read, or have changed since.
@@ -362,7 +362,7 @@ def read_records(paths: Sequence[Path]) -> list[RunRecord]:
     for path in paths:
         folders = find_records(path) if path.exists() else []
         if not folders:
-            looked = f"looked for folders that hold {INFO}" if path.exists() else "nothing is there"
+            looked = f"looked for folders that hold {INFO}" if path.exists() else "no such path"
             raise RecordError(
                 f"no run record at or below {path}: {looked}",
                 remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
@@ -379,7 +379,7 @@ def find_records(path: Path) -> list[Path]:
         RecordError: If a folder has the tables of a record, but no run.json.
     """
     found = []
-    # Not rglob: it fails where a running sweep renames the draft that it is looking into.
+    # Not rglob: it fails if a running sweep renames the draft that it is looking into.
     for folder, below, files in os.walk(path):
         below[:] = [name for name in below if not name.startswith(".")]
         if INFO in files:
@@ -393,7 +393,7 @@ STUDY = "study.toml"
 
 
 def study_toml(study: Study) -> str:
-    """Return a resolved study as a file for `--config`; what means nothing to it is left out.
+    """Return a resolved study as a file for `--config`, without settings that mean nothing to it.
 
     >>> print(study_toml(Study.of({"method": "ridge", "seed": 3}).resolved()))
     # The settings of this run. `clinit rerun` with the folder of the run repeats it;

@@ -1,6 +1,6 @@
-"""What run.json says about a run, and the types that its readers rely on.
+"""Types of the contents of run.json, for its readers.
 
-Fields beyond these are kept as they are: a record says more than the code reads.
+Fields beyond these are kept as they are: a record contains more than the code reads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DOCUMENT = DocumentKind(
 
 
 Settings = dict[str, Any]
-"""What a run was asked to do; one of `init` and `method` is there."""
+"""The settings of a run; one of `init` and `method` is among them."""
 
 
 class SideInfo(TypedDict, total=False):
@@ -66,7 +66,7 @@ class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
     init: str
-    """In the first task of a stream without base classes alone: what the head begins with, for
+    """In the first task of a stream without base classes alone: the first rows of the head, for
     every `init` of the settings."""
     factor: Number | None
     shift: Number | None
@@ -94,9 +94,9 @@ class TaskInfo(TypedDict, total=False):
     """Strength of what held the head, the numbers that it keeps, the losses it was chosen by."""
     initialisation: StartInfo | None
     lambda_curve: dict[str, Any] | None
-    """What each lambda that was tried was judged by."""
+    """The measure of each lambda that was tried."""
     correction: dict[str, Any]
-    """What was done to the rows of new classes after their training."""
+    """Correction of the rows of new classes after their training."""
     diagnosis: dict[str, Any] | None
     """Neural collapse and the distance from least squares at the end of the task."""
     forward_transfer: dict[str, Any]
@@ -114,14 +114,14 @@ class RunInfo(TypedDict, total=False):
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
     notes: list[str]
-    """What the data lacked, and what happened on the way."""
+    """Gaps of the data, and remarkable events."""
     seconds: Seconds | None
     """Seconds of this run alone: its initialisations, and an equal share of what a bank shares."""
     timings_s: dict[str, Any]
     """Seconds of each phase, of the whole bank."""
     bank_size: Count
     bank: list[dict[str, Any]]
-    """What tells the heads of a bank apart, in their order: last bits may depend on all of them.
+    """The names of the heads of a bank, in their order: last bits may depend on all of them.
     Absent of a head alone, and of a bank of more than `MOST_IN_BANK`."""
     loss_sample_rows: Count | None
     optimizer: dict[str, Any]
@@ -132,13 +132,13 @@ class RunInfo(TypedDict, total=False):
     device: str
     started: str
     command: list[str]
-    """What the user typed."""
+    """The command line of the user."""
     top: dict[str, Any]
-    """Blocks and counts of parameters, where blocks of the backbone learn."""
+    """Blocks and counts of parameters, if blocks of the backbone learn."""
     feature_map: dict[str, Any]
-    """The random features that the rows of the head read, where it is no linear head."""
+    """The random features that the rows of the head read, if it is no linear head."""
     activations: list[dict[str, Any]]
-    """What became of the stored activations, and what they cost."""
+    """The stored activations, and their cost."""
     ray_node: str
     files: dict[str, Digest]
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
@@ -160,7 +160,7 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(info["config"])
     every = all_settings(top="top_blocks" in settings)
     later = {
-        **{name: each.default for name, each in every.items() if name in LATER},
+        **{name: each for name, each in LATER.items() if name in every},
         "precision": "float32",
         "weighting": "class",
         "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",
@@ -219,7 +219,7 @@ def _cpu() -> dict[str, Any]:
     }
 
 
-@cache  # a sweep writes thousands of records, and what is installed is read from disk
+@cache  # a sweep writes thousands of records, and the installed versions are read from disk
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
@@ -258,7 +258,7 @@ def held_out_manifest(share: float, seed: int) -> str:
 
 
 def is_held_out(manifest: str) -> bool:
-    """Return whether what a record says of its test images is such a stand-in, and no digest."""
+    """Return whether a record's entry for its test images is such a stand-in, and no digest."""
     return _HELD_OUT.fullmatch(manifest) is not None
 
 

@@ -1,4 +1,4 @@
-"""What is written down while a bank is trained: one entry a task, one column a head."""
+"""Log of the training of a bank: one entry a task, one column a head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Point:
     iteration: int
     correct: Int[np.ndarray, "heads classes"]
     correct_in_task: Int[np.ndarray, "heads classes"]
-    """Where only the classes that arrived together are asked about."""
+    """Counted among the classes that arrived together alone."""
     loss_new: Float[np.ndarray, " heads"]
     elapsed_s: Float[np.ndarray, " heads"]
 
@@ -36,7 +36,7 @@ class TaskEntry:
 
     task: int
     facts: dict[str, Any]
-    """What run.json says about the task, the initialisation left out."""
+    """Fields of run.json about the task, the initialisation left out."""
     new_share: Float[np.ndarray, " iterations"]
     """Share of new rows in each batch."""
     starts: list[Initialisation] = field(default_factory=list)
@@ -47,13 +47,13 @@ class TaskEntry:
     """One per head, at the end of the task; None unless asked for."""
     points: list[Point] = field(default_factory=list)
     corrections: list[dict[str, Any]] = field(default_factory=list)
-    """What was done to each head after the last update; empty where they stay as trained."""
+    """Correction of each head after the last update; empty if they stay as trained."""
     uncorrected: Int[np.ndarray, "heads origins"] | None = None
     """Test images that each head labels right before that, of the base and of each task so far."""
     anchors: list[dict[str, Any] | None] = field(default_factory=list)
-    """What held each head during training, None if nothing did; empty if no head was held."""
+    """The anchor of each head during training, None for a free head; empty if no head was held."""
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
-    """Mean losses of the new and the old rows of each batch; NaN where there is none."""
+    """Mean losses of the new and the old rows of each batch; NaN if there is none."""
     mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
     """Class, number in its class and predicted class of each test image that is labelled wrong at
     the end of the task; one array per head, none before that end."""
@@ -77,7 +77,7 @@ class TaskEntry:
         )
 
     def description(self, head: int) -> TaskInfo:
-        """Return what run.json says about the task in the run of one head."""
+        """Return the fields of run.json about the task in the run of one head."""
         start, seconds = self.starts[head], self.start_seconds[head]
         description: dict[str, Any] = {
             "task": self.task,

@@ -5,34 +5,35 @@ the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s
 
     F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
 
-over buffer and new task with all other rows fixed: two numbers, and convex, because each
-loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
+over buffer and new task with all other rows fixed (`new_share` multiplies the weights of classes
+that came with the head by one factor and all other weights by another): two numbers, and convex,
+because each loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
 diag(d) - p p^T the Hessian of a loss in the new logits,
 
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
                                                [ symmetric,       d.1 - (p.1)^2   ]].
 
-The g may be those of the raw rows or leave-one-out logits (`left_out`). Where these separate the
-classes, F falls for ever as s grows, and the rows would outgrow all that come after them. A prior
+The g may be logits of the raw rows or leave-one-out logits (`left_out`). If these separate the
+classes, F falls for ever as s grows, and the rows would outgrow all later ones. A prior
 ends that: F is minimised together with
 
     (PRIOR / 2) (s / s_0)^2,
 
-where with s_0 the logits of the new rows vary over the data as much as those of the old ones
+where s_0 makes the logits of the new rows vary over the data as much as the old ones
 (class-balanced variances, averaged over rows). Norms of rows would not do in place of logits:
 a small lambda gives long rows along directions in which the features hardly vary.
 
 Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex Optimization", 2004,
-Algorithm 9.5). Where the softmax is saturated d2F vanishes but dF does not: d2F is therefore
+Algorithm 9.5). If the softmax is saturated, d2F vanishes but dF does not: d2F is therefore
 raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be felt elsewhere.
 The fixed logits enter through two numbers per row, computed once.
 
-Logits are products of arrays, where these are; what follows are tensors in the same memory. Of a
+Logits are products of arrays, on their device; later steps use tensors in the same memory. Of a
 Newton step seven numbers come back to the host.
 
 Scales of new rows relative to the rows that the head has.
 
-Fitted rows: the new rows of the least training loss, held by a ridge towards where they start.
+Fitted rows: the new rows of the least training loss, held by a ridge towards their start.
 
 With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries of x are of about
 the same size, W = (r V, b) the new rows and W_0 those that the search starts from, the rows
@@ -99,7 +100,7 @@ MAX_STEPS = 100
 DAMPING = 1e-9
 PRIOR = 1e-3
 """Logits that vary three times as much as the old ones cost as much as 0.0045 nats: not felt
-where the data themselves bound the factor."""
+if the data themselves bound the factor."""
 TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
 
@@ -109,7 +110,7 @@ Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
 
 
 class Calibration(NamedTuple):
-    """What calibration found; the losses are without the prior."""
+    """Result of calibration; the losses are without the prior."""
 
     factor: float
     shift: float
@@ -130,9 +131,9 @@ def calibrate(
 
     Args:
         sample: The data, and all logits that stay fixed.
-        logits: g, the logits of the raw new rows for these data. Those of leave-one-out tell what
-            to expect of other data.
-        guess: Another factor that the search may start from, beside 1.
+        logits: g, the logits of the raw new rows for these data. Leave-one-out logits predict
+            the logits of other data.
+        guess: Another factor that the search may start from, besides 1.
         kept_bias: Biases that stay as they are; then the shift is 0 and `logits` are without
             any bias.
     """
@@ -158,7 +159,7 @@ class Objective:
     shifts: bool
     """Whether t is free; else it stays 0."""
     prior: float
-    """Weight of s^2 / 2; 0 where there is nothing to compare: no old row, or new rows of zeros."""
+    """Weight of s^2 / 2; 0 if there is nothing to compare: no old row, or new rows of zeros."""
 
     @classmethod
     def of(
@@ -206,7 +207,7 @@ class Objective:
         for rows in slices(len(self.logits)):
             g = self.logits[rows]
             local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
-            # Sums over new rows of what the loss says times 1, g and g^2.
+            # Sums over new rows of the derivatives of the loss times 1, g and g^2.
             plain = torch.stack([local.gradient, local.diagonal, local.outer])
             times_g = plain * g
             sums = torch.stack([plain.sum(2), times_g.sum(2)])
@@ -268,7 +269,7 @@ FIT_STEPS = 30
 
 
 class Fit(NamedTuple):
-    """What fitting found; the losses are without the ridge."""
+    """Result of fitting; the losses are without the ridge."""
 
     rows: Rows
     loss_before: float
@@ -302,7 +303,10 @@ def fit(
     start = torch.cat([size * as_tensor(begin.weight), as_tensor(begin.bias)[:, None]], dim=1)
     rows = start.clone().requires_grad_()
     rows_per_class = float(data.counts[data.start :].mean())
-    strength = ridge / (len(np.unique(sample.labels)) * rows_per_class)
+    classes = float(len(np.unique(sample.labels)))
+    if sample.new_share is not None:  # as many as would give a new one its weight
+        classes = (data.stop - data.came_with) / sample.new_share
+    strength = ridge / (classes * rows_per_class)
     values: list[float] = []
 
     def evaluate() -> Tensor:

@@ -1,4 +1,4 @@
-"""What stays fixed while new rows are chosen by the loss: the data, and all other logits.
+"""Fixed part of choosing new rows by the loss: the data, and all other logits.
 
 Of the other logits a loss needs two numbers per row of data, which are computed once, block by
 block. Choosing new rows then costs no more than the new logits do.
@@ -20,21 +20,24 @@ from clinit.headtrain.groups import draw_per_class, water_level
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_weights
 from clinit.headtrain.statistics.leave_one_out import Unit, blocks_of
+from clinit.headtrain.study.parts import NewShare
 from clinit.headtrain.train.losses import FixedPart, LocalTerms, Loss
 
 Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
 """The logits of new rows for features in float64 and the numbers of these rows of the data."""
 
 SPREAD = 1.0
-"""Variance that stands for that of old logits where no class is old. Only leave-one-out logits that
+"""Variance in place of old logits if no class is old. Only leave-one-out logits that
 separate all classes feel it: the right class then leads by about 10."""
+NEW_SHARE = 0.1
+"""Least weight of all new rows together by default."""
 MAX_ROWS = 32_768
 """Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibrationSet:
-    """Drawn rows of the data, with what the loss needs to know beside the new logits."""
+    """Drawn rows of the data, with everything that the loss needs besides the new logits."""
 
     data: NewClasses
     loss: Loss
@@ -43,16 +46,19 @@ class CalibrationSet:
     target: Int[Tensor, " rows"]
     """Column of the label among the new rows, or -1 if it is another row."""
     weight: Float[Tensor, " rows"]
-    """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one."""
+    """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one; with a
+    share, old and new rows are then multiplied by a factor each."""
     fixed: FixedPart
     spread: float
     """Variance of the logits of old rows, averaged over these, or `SPREAD`."""
+    new_share: float | None = None
+    """Weight of all new rows together, in (0, 1); None: the sum over their classes."""
 
     @classmethod
-    def of(cls, data: NewClasses, loss: Loss) -> CalibrationSet:
+    def of(cls, data: NewClasses, loss: Loss, new_share: NewShare = "classes") -> CalibrationSet:
         """Compute the fixed logits of at most `MAX_ROWS` rows, drawn class by class."""
-        drawn = balanced_draw(data.labels, MAX_ROWS)
-        labels, weights, dtype = data.labels[drawn], _weights(data, drawn), wide_enough(data)
+        drawn, share = balanced_draw(data.labels, MAX_ROWS), share_of(data, new_share)
+        labels, weights, dtype = data.labels[drawn], _weights(data, drawn, share), wide_enough(data)
         xp, classes = namespace(data.head.weight), data.head.weight.shape[0]
         before, after = data.head.between(0, data.start), data.head.between(data.stop, classes)
         weight = xp.astype(xp.concat([before.weight, after.weight]), dtype)
@@ -77,6 +83,7 @@ class CalibrationSet:
             weight=torch.from_numpy(weights).to(device),
             fixed=parts,
             spread=mean_variance(sum(moments)) if data.start else SPREAD,
+            new_share=share,
         )
 
     @property
@@ -98,7 +105,9 @@ class CalibrationSet:
             self,
             drawn=drawn,
             target=self.target[rows],
-            weight=torch.from_numpy(_weights(self.data, drawn)).to(self.target.device),
+            weight=torch.from_numpy(_weights(self.data, drawn, self.new_share)).to(
+                self.target.device
+            ),
             fixed=FixedPart(*(each[rows] for each in self.fixed)),
         )
 
@@ -180,11 +189,27 @@ def mean_variance(moments: Float[Any, "2 columns"]) -> float:
     return float(xp.mean(xp.where(spread > 0, spread, 0.0)))
 
 
-def _weights(data: NewClasses, drawn: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+def share_of(data: NewClasses, new_share: NewShare) -> float | None:
+    """Return the weight of all new rows together; None if it is the sum over their classes."""
+    present = data.counts > 0
+    of_classes = float(present[data.came_with :].sum() / present.sum())
+    if new_share == "classes" or of_classes in (0, 1):
+        return None
+    found = max(NEW_SHARE, of_classes) if new_share == "auto" else new_share
+    return None if found == of_classes else found
+
+
+def _weights(
+    data: NewClasses, drawn: Int[np.ndarray, " rows"], new_share: float | None
+) -> Float[np.ndarray, " rows"]:
     labels = data.labels[drawn]
     weights: np.ndarray = row_weights(np.bincount(labels, minlength=data.stop), "class")[labels]
-    if data.shares is None:
-        return weights
-    shares = data.shares[drawn]
-    means = np.bincount(labels, shares) / np.maximum(1, np.bincount(labels))
-    return np.asarray(weights * shares / means[labels])
+    if data.shares is not None:
+        shares = data.shares[drawn]
+        means = np.bincount(labels, shares) / np.maximum(1, np.bincount(labels))
+        weights = np.asarray(weights * shares / means[labels])
+    is_new = labels >= data.came_with
+    if new_share is not None and 0 < np.count_nonzero(is_new) < len(is_new):
+        for side, share in ((is_new, new_share), (~is_new, 1 - new_share)):
+            weights[side] *= share / weights[side].sum()
+    return weights

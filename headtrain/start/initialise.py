@@ -3,8 +3,8 @@
 The ridge of least-square rows is chosen by the loss that they will be trained with. For each lambda
 of a grid: the leave-one-out logits of the new rows over buffer and new task, factor (at least 0)
 and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as they
-are. One eigendecomposition serves all lambdas, and each search starts where the last one ended. The
-grid has half decades around the eigenvalues, and more where its lower edge is best.
+are. One eigendecomposition serves all lambdas, and each search starts at the end of the last one.
+The grid has half decades around the eigenvalues, and more if its lower edge is best.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.array import as_type, library, namespace, take
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import Objective, fit, minimise
 from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw, joined
+from clinit.headtrain.start.left_out import computed_again
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
-from clinit.headtrain.start.scale import Initialisation, scaled
+from clinit.headtrain.start.scale import Initialisation, LeftOut, scaled
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.losses import LOSSES
 from clinit.stopwatch import Stopwatch
 
 MAX_ROWS = 8192
@@ -33,6 +35,8 @@ MAX_ROWS = 8192
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW = 20
+PARTS = 10
+"""Fits for the answers of fitted rows to images that are left out."""
 
 
 def initialise(
@@ -50,10 +54,11 @@ def initialise(
     Args:
         start: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
-        loss: What calibration, the choice of lambda and the fit minimise: that of the training.
+        loss: Loss for calibration, the choice of lambda and the fit: the loss of the training,
+            or cross entropy instead of a function of the user, whose Hessian is not known.
         travel: As of `scaled`.
-        statistics: `data.statistics()`, if they are there already.
-        path: The least-square heads of these statistics for all lambdas, if they are there already.
+        statistics: `data.statistics()`, if they exist already.
+        path: The least-square heads of these statistics for all lambdas, if they exist already.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
 
     Raises:
@@ -71,7 +76,8 @@ def initialise(
     sample = None
     if start.looks_around:
         with watch.phase("calibrate"):
-            sample = CalibrationSet.of(data, loss_named(loss))
+            judge = LOSSES.get(loss, LOSSES["ce"])
+            sample = CalibrationSet.of(data, judge, start.new_share)
     lam, curve = None, None
     if start.chooses_lambda:
         assert sample is not None
@@ -90,7 +96,16 @@ def initialise(
     assert sample is not None
     with watch.phase("fit"):
         end = fit(sample, found.rows, start.fit_ridge, fits_bias=start.bias == "write")
-        return replace(found, **end._asdict())
+    judged = sample.judgeable
+
+    def again(fewer: NewClasses) -> Rows:
+        chosen = start if lam is None else replace(start, lam=lam)
+        return initialise(chosen, fewer, loss=loss, travel=travel).rows
+
+    def left_out() -> LeftOut:
+        return LeftOut(judged, computed_again(judged, again, PARTS))
+
+    return replace(found, left_out=left_out, **end._asdict())
 
 
 def choose_lambda(
@@ -104,7 +119,7 @@ def choose_lambda(
     Args:
         start: How rows start; its `lam` is `auto` or `held-out`.
         sample: The data, and all logits that stay fixed.
-        statistics: Those of the data.
+        statistics: Statistics of the data.
         path: As of `initialise`.
     """
     data = sample.data
@@ -126,7 +141,7 @@ def loss_curve(
 ) -> LambdaCurve | None:
     """Return the leave-one-out loss of calibrated rows at each lambda.
 
-    None if it is nowhere below that of rows of zeros: then no lambda is better than another.
+    None if it is nowhere below the loss of zero rows: then no lambda is better than another.
     """
     if len(sample) > MAX_ROWS:
         drawn = np.zeros(len(sample), dtype=bool)
@@ -177,7 +192,7 @@ class _Search:
             for block in blocks
         ]
         self._end = np.array([1.0, 0.0])
-        """Factor, for logits of variance 1, and shift where the last search ended."""
+        """Factor, for logits of variance 1, and shift at the end of the last search."""
         zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
         _, self.without = self._calibrated(zeros)
         """The loss of rows of zeros."""

@@ -1,8 +1,8 @@
-"""Logits that new rows give to data: those of the rows as they are, or leave-one-out logits.
+"""Logits that new rows give to data: from the rows as they are, or leave-one-out logits.
 
 Rows that were computed from an image recognise that very image: with few images per class the
-logits of the training data are no guide to those of others. The leave-one-out logit of an image is
-what rows computed without it would give to it. For each initialisation it has a closed form:
+logits of the training data are no guide to other data. The leave-one-out logit of an image
+comes from rows computed without it. For each initialisation it has a closed form:
 
     class mean     the mean of the other n - 1 features of the class
     imprint        the same, normalised
@@ -26,6 +26,7 @@ with e the deviation of the mean of the group.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -72,13 +73,18 @@ def leave_one_out(
         start: How the rows were computed; not `zero`, nor random.
         rows: The rows, with their own biases; if `start` keeps biases as they are, the logits
             are without any.
-        sample: What they were computed from, and the rows to look at.
-        statistics: Those of the data, if `start.reads_statistics`.
+        sample: The data that they were computed from, and the rows to look at.
+        statistics: Statistics of the data, if `start.reads_statistics`.
         lam: Ridge of least-square rows.
     """
     data, with_bias = sample.data, start.bias == "write"
     if start.own is not None:
-        return _refitted(start, sample)
+
+        def own(fewer: NewClasses) -> Rows:
+            found = own_rows(start, fewer)
+            return found if with_bias else Rows(found.weight, 0 * found.bias)
+
+        return computed_again(sample, own, MOST_PARTS)
     if start.init == "imprint" or statistics is None:
         means = unit_class_mean_rows(data).weight
         return sample.logits(partial(_unit_means, means, data, start.init == "imprint"))
@@ -92,27 +98,34 @@ def leave_one_out(
     return _least_square_logits(rows, sample, statistics, lam, with_bias)
 
 
-def _refitted(start: Start, sample: CalibrationSet) -> Float[Tensor, "rows new"]:
-    """Return what the rows of a user's function answer to images that they were computed without.
+def computed_again(
+    sample: CalibrationSet, rows_of: Callable[[NewClasses], Rows], most: int
+) -> Float[Tensor, "rows new"]:
+    """Return what new rows answer to images if they are computed again without these.
 
-    Rows that repeat each other are left out together, class by class in turn one for each of
-    `MOST_PARTS` parts: with more groups than parts several are left out at once.
+    Rows that repeat each other are left out together, class by class in turn one for each of `most`
+    parts: with more groups than parts several are left out at once.
+
+    Args:
+        sample: Rows to look at, of the data that the rows were computed from.
+        rows_of: Computes the rows, bias included.
+        most: Most calls of it.
     """
-    data, features = sample.data, to_numpy(take(sample.data.features, slice(None)))
+    data = sample.data
     groups = np.arange(len(data.labels)) if data.groups is None else data.groups
     pairs = np.stack([data.labels, groups], axis=1)
     kinds, number = np.unique(pairs, axis=0, return_inverse=True)
-    parts = number.reshape(-1) % min(len(kinds), MOST_PARTS)
+    parts = number.reshape(-1) % min(len(kinds), most)
     # The only one of a new class stays: nobody asks for its logits.
     parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
     logits = np.zeros((len(sample), data.stop - data.start))
     for part in np.unique(parts[sample.drawn]):
-        kept, judged = parts != part, parts[sample.drawn] == part
+        kept, judged = np.flatnonzero(parts != part), parts[sample.drawn] == part
         groups_kept = None if data.groups is None else data.groups[kept]
-        fewer = replace(data, features=features[kept], labels=data.labels[kept], groups=groups_kept)
-        rows = own_rows(start, fewer).on_host()
-        bias = rows.bias if start.bias == "write" else 0.0
-        logits[judged] = features[sample.drawn[judged]] @ rows.weight.T + bias
+        features = take(data.features, kept)
+        fewer = replace(data, features=features, labels=data.labels[kept], groups=groups_kept)
+        rows, asked = rows_of(fewer).on_host(), take(data.features, sample.drawn[judged])
+        logits[judged] = to_numpy(asked) @ rows.weight.T + rows.bias
     return as_tensor(beside(data.head.weight, logits))
 
 
@@ -145,7 +158,7 @@ def _least_square_logits(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Own:
-    """Which logits of a block belong to the class of the row, and how many rows that has."""
+    """The logits of a block that belong to the class of the row, and the rows of that class."""
 
     truth: Float[Any, "rows new"]
     """1 at the label of the row."""
@@ -266,7 +279,7 @@ def _discriminants(
 def _discriminants_without_groups(
     sample: CalibrationSet, statistics: ClassStatistics, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
-    """Return what discriminants answer without the group of each row.
+    """Return the answers of discriminants without the group of each row.
 
     In coordinates in which P is the identity, the covariance loses V^T diag(r) V, with V the
     deviations of the rows of the group and of their mean: x.P_- y = x.y + (V x).C (V y) with

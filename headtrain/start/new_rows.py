@@ -1,4 +1,4 @@
-"""What an initialisation may look at.
+"""The input of an initialisation.
 
 Rows of linear discriminant analysis with shrinkage, as in Deep SLDA.
 
@@ -12,15 +12,15 @@ The rows that initialisations compute, before any scale.
 
     random         U(-1/sqrt(d), 1/sqrt(d)) for weight and bias: the default of `torch.nn.Linear`
     class-mean     the mean of the extended feature z = (h, 1), weight mu_c and bias 1: the paper's;
-                   or the mean of h / |h| with bias 0: that of the authors' earlier code
+                   or the mean of h / |h| with bias 0: as in the authors' earlier code
     least-square   the rows of the new classes in W_LS, solved over old and new rows together for
                    all classes that have a row in the data
     imprint        weight m_c / |m_c| with m_c = mean of h / |h| over the class; bias 0
-    zero           weight and bias 0; `calibrated` makes the bias that of the class prior
+    zero           weight and bias 0; `calibrated` sets the bias to match the class prior
 
 Source of imprinting: H. Qi, M. Brown, D. G. Lowe, "Low-shot learning with imprinted weights",
 CVPR 2018. Theirs is a cosine classifier: it normalises features too, has no bias, and multiplies
-the cosine by a learnt scale. Here the head is linear in h, and the scale is that of `scale`.
+the cosine by a learnt scale. Here the head is linear in h, and `scale` sets the scale.
 """
 
 from __future__ import annotations
@@ -81,14 +81,18 @@ class NewClasses:
 
     @property
     def shares(self) -> Float[np.ndarray, " rows"] | None:
-        """What each row counts, None if all count as one."""
+        """Weight of each row, None if all count as one."""
         return shares_of(self.groups)
+
+    @property
+    def came_with(self) -> int:
+        """How many rows came with the head."""
+        return self.start if self.base is None else min(self.base, self.start)
 
     @property
     def pretrained(self) -> Rows:
         """The rows that came with the head."""
-        base = self.start if self.base is None else self.base
-        return self.head.between(0, min(base, self.start))
+        return self.head.between(0, self.came_with)
 
     @property
     def stale(self) -> Rows:
@@ -104,7 +108,7 @@ class NewClasses:
     def is_comparable(self) -> bool:
         """Whether something holds new logits in place: rows of earlier classes, or no such class.
 
-        Where every class is new, they are compared with each other alone.
+        If every class is new, they are compared with each other alone.
         """
         return not self.start or self.has_old_rows
 

@@ -1,4 +1,4 @@
-"""The scale of new rows, and how they came about.
+"""The scale of new rows.
 
     rows = factor * raw rows + (0, shift)
 
@@ -12,15 +12,16 @@ The scale of rows of single images, learnt from old classes that play new ones:
 
 A single image leaves nothing behind when it is left out, so that nothing about a new class shows
 how far its row may be trusted. Old classes do. In an episode some of them lose their row of the
-head and all images but one; rows are computed from these as those of the new classes were, and the
+head and all images but one; rows are computed from these as for the new classes, and the
 images that were put aside judge them, next to images of classes that keep their rows:
 
     F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i),    w: alike for each class; those
                                                                   that play weigh n / (n + C)
 
-is minimised in one factor, with n new classes and C old ones that have rows. The factor is carried
-over by norms: new rows become as long as those of the episodes. The loss is cross entropy whatever
-that of the training is, so that a nat is a nat.
+is minimised in one factor, with n new classes and C old ones that have rows; the part of
+`new_share` that new classes have takes the place of n / (n + C). The factor is carried over by
+norms: new rows become as long as in the episodes. The loss is cross entropy whatever the loss of
+the training, so that a nat is a nat.
 
 Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
 update, however little there is to learn from single images: old and new rows of d weights may end
@@ -33,7 +34,7 @@ Images of a class that came later and has one image do not judge: its row was co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -61,37 +62,47 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_we
 from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Start
-from clinit.headtrain.train.losses import FixedPart, loss_named
+from clinit.headtrain.train.losses import LOSSES, FixedPart
+
+
+class LeftOut(NamedTuple):
+    """Answers of new rows to data without which they were computed: all but factor and shift."""
+
+    sample: CalibrationSet
+    """The rows of the data."""
+    logits: Float[Tensor, "rows new"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Initialisation:
-    """New rows, and how they came to their scale."""
+    """New rows, and the facts about their scale."""
 
     rows: Rows
     factor: float = 1.0
-    """What the raw rows were multiplied by; their mean for `row-norm`."""
+    """Factor of the raw rows; its mean for `row-norm`."""
     shift: float = 0.0
-    """What was added to the biases."""
+    """Shift of the biases."""
     loss_before: float | None = None
     """Class-balanced loss before the last search: of the raw rows, on the logits that calibration
-    looks at, or of the rows that the fit starts from. None where there was no search."""
+    looks at, or of the rows that the fit starts from. None if there was no search."""
     loss_after: float | None = None
     steps: int | None = None
     """Steps of that search."""
     lam: float | None = None
     """Ridge of the least squares; None for the others."""
     curve: LambdaCurve | None = None
-    """What lambdas were judged by; None unless one was chosen from the data."""
+    """Measure of the lambdas; None unless one was chosen from the data."""
     library: str | None = None
-    """What computed them: `numpy` or `cupy`; None for random rows, which are not computed."""
+    """Library that computed them: `numpy` or `cupy`; None for random rows, which are drawn."""
     init: str | None = None
-    """What the rows of a first task without base classes are; None for all others, which are what
-    the settings name."""
+    """Kind of the rows of a first task without base classes; None for all others, whose kind is
+    in the settings."""
+    left_out: Callable[[], LeftOut] | None = None
+    """Returns answers to left-out data; None if there is no way but to compute all anew."""
 
     def facts(self) -> Initialisation:
-        """Return all but the rows, which would hold memory of the device."""
-        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)))
+        """Return all but the rows and answers, which would hold memory of the device."""
+        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None)
 
 
 CASTS, TURNS = 8, 4
@@ -99,19 +110,19 @@ CASTS, TURNS = 8, 4
 MAX_ROWS = 2048
 """Old rows that episodes are made of; more only if these were not two per class."""
 LONGEST = 1.5
-"""Norm of least-square rows at most, beside that of the rows that came with the head; of others 1:
-these hold the mean of all classes too. A backbone that was trained on the old classes tells them
-apart better than new ones, so that episodes may ask for too much."""
+"""Largest norm of least-square rows, relative to the rows that came with the head; of others 1:
+these hold the mean of all classes too. A backbone trained on the old classes separates them
+better than new ones, so that episodes may ask for too much."""
 LONGEST_TRAINED = 2.0
 """The same for least-square rows that will be trained."""
 TOLERANCE = 0.5
 """Nats that these may lose in episodes by being longer; 0.3 cost a point after a logistic head."""
-LOSS = loss_named("ce")
+LOSS = LOSSES["ce"]
 Ints = Int[np.ndarray, " _"]
 
 
 class Episode(NamedTuple):
-    """Rows computed from one image per class, and what judges them."""
+    """Rows computed from one image per class, and their judges."""
 
     weight: Float[Tensor, "playing dim"]
     logits: Float[Tensor, "judges playing"]
@@ -140,7 +151,11 @@ def learnt_scale(
     """
     old = to_numpy(sample.data.pretrained.weight)
     try:
-        episodes = list(_Stage(sample.data, start, raw.lam).episodes()) if old.any() else []
+        stage = _Stage(sample.data, start, raw.lam)
+        playing, data = sample.new_share, sample.data
+        if playing is not None:
+            playing *= (data.stop - data.start) / (data.stop - data.came_with)
+        episodes = list(stage.episodes(playing)) if old.any() else []
     except StatisticsError:
         return None
     if not episodes:
@@ -179,8 +194,8 @@ class _Stage:
         self.head, self.features = data.head.on_host(), features[order]
         self.labels = data.labels[drawn][order]
 
-    def episodes(self) -> Iterator[Episode]:
-        """Yield all episodes; none if no two classes have two rows."""
+    def episodes(self, weight: float | None) -> Iterator[Episode]:
+        """Yield all episodes, with `weight` for the playing classes; none if too few can play."""
         counts = np.bincount(self.labels)
         present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
         new = self.data.stop - self.data.start
@@ -191,7 +206,7 @@ class _Stage:
         for _ in range(CASTS if playing else 0):
             cast = np.sort(rng.choice(several, playing, replace=False))
             for rows, judges, target in self._played(cast, rng):
-                yield self._judged(rows, judges, target, cast, share, logits)
+                yield self._judged(rows, judges, target, cast, weight or share, logits)
 
     def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
         """Yield the rows of the episodes of a cast, and the numbers and targets of their judges.
@@ -261,7 +276,7 @@ def _longer(objective: Objective, factor: float, longest: float) -> float:
 
 
 OF_SINGLE_ROWS = 2.0
-"""Norm of least-square rows of single images that will be trained, beside that of the rows that
+"""Norm of least-square rows of single images that will be trained, relative to the rows that
 came with the head, if there are no old classes to learn it from. It was chosen on photographs."""
 
 
@@ -280,7 +295,7 @@ def scaled(
         raw: The rows as computed.
         start: How they were computed, and their scale.
         data: The data and the head.
-        sample: What `calibrated` rows are chosen by, if `start.looks_around`.
+        sample: Data that `calibrated` rows are chosen by, if `start.looks_around`.
         statistics: Those that the rows were computed from, if any.
         travel: How far training can move a weight: its learning rate times its updates; 0 if the
             rows are used as they are.
@@ -289,17 +304,17 @@ def scaled(
     kept = data.stale.bias if start.bias == "keep" else None
     if start.is_calibrated and data.is_comparable:
         assert sample is not None
-        found = None
-        # Without a row of an earlier class nothing holds the shift back: the least loss is where
+        found, left_out = None, None
+        # Without a row of an earlier class nothing holds the shift back: the loss is least when
         # every image is of a new class. Without a new class of two rows nothing can be left out.
         if data.has_pairs or not _leaves_out(start):
-            found = _calibrated(raw, start, sample, statistics, kept)
+            found, left_out = _calibrated(raw, start, sample, statistics, kept)
         elif start.reads_lambda or not (travel or start.own):
             found = learnt_scale(raw, start, sample, travel)
         if found is not None:
             factors = np.full(rows.bias.shape[0], found.factor)
             rows = _affine(rows, factors, found.shift, kept)
-            return replace(raw, rows=rows, **found._asdict())
+            return replace(raw, rows=rows, left_out=left_out, **found._asdict())
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
         # Unlike `norm_factor` this does not grow from task to task with the rows that it made.
@@ -323,10 +338,10 @@ def _calibrated(
     sample: CalibrationSet,
     statistics: ClassStatistics | None,
     kept: Any | None,
-) -> Calibration | None:
+) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
     """Return the factor and the shift of the least loss; None if the factor is not positive."""
-    rows = raw.rows
-    if _leaves_out(start):
+    rows, leaves_out = raw.rows, _leaves_out(start)
+    if leaves_out:
         sample = sample.judgeable
         logits = leave_one_out(start, rows, sample, statistics, raw.lam)
     else:
@@ -334,7 +349,10 @@ def _calibrated(
         logits = sample.logits(in_sample(Rows(rows.weight, bias)))
     guess, bias = norm_factor(rows, sample.data), None if kept is None else as_tensor(kept)
     found = calibrate(sample, logits, guess=guess, kept_bias=bias)
-    return found if found.factor > 0 else None
+    if found.factor <= 0:
+        return None, None
+    scaled = found.factor * logits + found.shift + (0.0 if bias is None else bias)
+    return found, partial(LeftOut, sample, scaled) if leaves_out else None
 
 
 def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:

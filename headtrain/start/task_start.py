@@ -52,7 +52,7 @@ def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
 
 
 def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:
-    """Return (mu_c, -1/2 |mu_c|^2) for each class: that whose mean is nearest to the feature wins.
+    """Return (mu_c, -1/2 |mu_c|^2) for each class: the class with the nearest mean wins.
 
         -1/2 |h - mu_c|^2 = mu_c.h - 1/2 |mu_c|^2 - 1/2 |h|^2,
 
@@ -79,7 +79,7 @@ compared from the second task on."""
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Shared = TypeVar("Shared")
 Spent = dict[str, float]
-"""Seconds by what they were spent on: those of `PHASES` that there were."""
+"""Seconds by phase, for the `PHASES` that took place."""
 
 
 def warm_up(device: torch.device) -> None:
@@ -96,14 +96,14 @@ def warm_up(device: torch.device) -> None:
 
 @dataclass(eq=False)
 class TaskStart:
-    """What the heads share at the start of a task.
+    """Shared work of the heads at the start of a task.
 
     Features, statistics and the curve of lambda are computed once, at their first use, but count
     in the time of each head that needs them: alone it would have had to compute them too.
     """
 
     task: Task
-    """Whose classes arrive."""
+    """The task whose classes arrive."""
     num_base: int
     """Rows that came with the head, or that a stream from nothing begins with."""
     seen: TaskRows
@@ -115,7 +115,7 @@ class TaskStart:
     solve: Solve | None
     """How the head is solved; None if rows are initialised."""
     device: torch.device
-    """Where the work that is timed is done."""
+    """Device of the timed work."""
     chosen: Callable[[LambdaCurve], None]
     """Called with the curve by which lambda is chosen, if it is."""
     summed: RunningStatistics = field(default_factory=RunningStatistics)

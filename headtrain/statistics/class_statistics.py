@@ -5,12 +5,12 @@ metrics and D_LS are functions of
 
     n_c,    S_c = sum_{i in c} (h_i - a),    G = sum_i w_{y_i} (h_i - a)(h_i - a)^T
 
-for any fixed shift a. The weights w_c of a row say what "Ave" means: 1 / (C n_c) for
+for any fixed shift a. The weights w_c of a row define "Ave": 1 / (C n_c) for
 averages over classes of averages over rows (`class`), 1 / N for averages over rows
 (`sample`). They need the labels only, so they are fixed before the first feature is read,
 and statistics of equal weights add up over blocks, shards and hosts.
 
-The shift is there for accuracy: E[h h^T] - E[h] E[h]^T cancels when the mean is large, and
+The shift is for accuracy: E[h h^T] - E[h] E[h]^T cancels when the mean is large, and
 a shift anywhere near the mean removes that (T. F. Chan, G. H. Golub, R. J. LeVeque,
 "Algorithms for computing the sample variance: analysis and recommendations", The American
 Statistician 37(3), 1983). Statistics of different shifts add exactly:
@@ -78,8 +78,8 @@ class ClassStatistics:
             features: Rows of shape (rows, dim), in float16, float32 or float64; widened to float64
                 block by block.
             labels: In [0, num_classes).
-            num_classes: Default: that of `totals`, or the largest label + 1.
-            weighting: What an average is: over classes of averages, or over rows.
+            num_classes: Default: the number in `totals`, or the largest label + 1.
+            weighting: Kind of average: over classes of averages, or over rows.
             totals: Rows of each class in the whole set, when this is a part of it.
             shift: Default: the mean of at most 4,096 of the rows, evenly spaced.
             groups: As of `find_groups`: rows of a group count together as one row, here and in
@@ -111,11 +111,11 @@ class ClassStatistics:
         """Return the statistics of rows that come in blocks, as from a feature cache.
 
         Args:
-            blocks: Features, labels and, if rows repeat each other, what each row counts; only one
+            blocks: Features, labels and, if rows repeat each other, the weights of rows; only one
                 is held at a time. There may be none.
             totals: Rows of each class in the whole set, from the labels.
             dim: Width of the features.
-            weighting: What an average is: over classes of averages, or over rows.
+            weighting: Kind of average: over classes of averages, or over rows.
             shift: Default: the mean of the first block.
 
         Raises:
@@ -163,8 +163,8 @@ class ClassStatistics:
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
         """Return the statistics of the same rows, as a part of a set that has more classes.
 
-        Their classes have no more rows there, so all weights change by one factor: that of the
-        number of classes, or of rows.
+        Their classes have no more rows there, so all weights change by one factor: the ratio of the
+        numbers of classes, or of rows.
 
         Args:
             totals: Rows of each class in the larger set: of these classes as many as here, and of

@@ -26,11 +26,11 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     it into `sklearn.calibration.CalibratedClassifierCV`.
 
     Args:
-        lam: Ridge, >= 0, beside an average: scikit-learn's `alpha` divided by the number of rows.
+        lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of rows.
             `auto` takes the half decade of the least leave-one-out error of the rows (those that
             repeat each other are left out together); after `partial_fit`, which keeps no rows,
-            that of the least generalised cross-validation.
-        weighting: What Ave is: `sample`, the mean over rows, or `class`, the mean over classes of
+            the half decade of the least generalised cross-validation.
+        weighting: Kind of Ave: `sample`, the mean over rows, or `class`, the mean over classes of
             the means over their rows, as in the paper and `clinit.least_squares`. `partial_fit`
             takes `sample` alone.
 
@@ -54,7 +54,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.weighting = weighting
 
     def fit(self, X: Any, y: Any) -> LeastSquaresClassifier:  # noqa: N803
-        """Solve for the head of labelled rows; what was learnt before is forgotten.
+        """Solve for the head of labelled rows; anything learnt before is forgotten.
 
         Args:
             X: Features (rows, dim).

@@ -12,17 +12,17 @@ cross-validation would need no held-out rows, but it has no class-balanced form.
 
 Choose the ridge of a whole least-square head by leaving rows out: exactly, or on average.
 
-Where the rows are there, by the error of what the head answers for each row without it, in closed
+If the rows are available, by the error of the head's answer to each row without it, in closed
 form (`leave_one_out`):
 
     1/2 sum_i w_i |W_-i z_i - y_i|^2.
 
-Where only sums over rows were kept, by generalised cross-validation, which puts the mean of all
+If only sums over rows were kept, by generalised cross-validation, which puts the mean of all
 leverages in place of each, for averages over rows:
 
     1/2 Ave |W z - y|^2 / (1 - df / N)^2,    df = tr[(Ave z z^T + lam I)^-1 Ave z z^T].
 
-Both factors vanish with lam where there are no more rows than features, and as differences of
+Both factors vanish with lam if there are no more rows than features, and as differences of
 traces they would be rounding alone. With Sigma_T = U diag(e) U^T of rank r, m = U^T mu,
 b_j = Ave[(y - p) (h - mu)^T] u_j, a_j = m_j / (e_j + lam), rho = lam / (1 + lam) and the answer at
 the mean off by t = p - V mu = (p - sum_j b_j a_j) / (1 + rho m.a), as in `solve`, they are sums of
@@ -32,7 +32,7 @@ terms that are not negative:
     N - df = N - 1 - r + sum_j lam / (e_j + lam) + rho (1 + sum_j e_j a_j^2) / (1 + rho m.a),
 
 with sums over the r directions in which rows differ (m.a over all). u = Ave |y - p|^2 -
-sum_j |b_j|^2 / e_j is what no head on these features explains: nothing where r = N - 1.
+sum_j |b_j|^2 / e_j is the part that no head on these features explains: nothing if r = N - 1.
 
 Source: G. H. Golub, M. Heath, G. Wahba, "Generalized cross-validation as a method for choosing a
 good ridge parameter", Technometrics 21(2), 1979.
@@ -71,13 +71,13 @@ ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class LambdaCurve:
-    """What each lambda is judged by, ascending in lambda."""
+    """Measure of each lambda, ascending in lambda."""
 
     lams: tuple[float, ...]
     errors: tuple[float, ...]
     measure: Measure = "held-out error"
     accuracies: tuple[float, ...] | None = None
-    """Share of held-out rows that each labels right, where that was counted."""
+    """Share of held-out rows that each labels right, if it was counted."""
 
     @property
     def best(self) -> float:
@@ -105,11 +105,11 @@ def lambda_curve(
     """Return the held-out error of W_LS over the head rows `classes`.
 
     Args:
-        features: Those of buffer and new task together, of shape (rows, dim).
+        features: Features of buffer and new task together, of shape (rows, dim).
         labels: In [0, num_classes).
         num_classes: Classes of W_LS, those without rows included.
         classes: The head rows that will be written, and so are judged.
-        weighting: What an average is, in the solution and in the error.
+        weighting: Kind of average, in the solution and in the error.
         groups: Of rows that repeat each other: each is held out as a whole, and counts as one row.
 
     Raises:
@@ -183,7 +183,7 @@ def leave_one_out_curve(
     Args:
         features: Of shape (rows, dim).
         labels: Their classes.
-        statistics: Those of these rows.
+        statistics: Statistics of these rows.
         lams: Ascending; default: half decades around the mean eigenvalue of the total covariance.
         groups: Of rows that repeat each other, which are left out together; the others of their
             class then keep their weights. None: no row does.

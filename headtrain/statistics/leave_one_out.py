@@ -1,4 +1,4 @@
-"""What the least-square head would answer for a row if it had been solved without that row.
+"""Answers of the least-square head to a row, solved without that row.
 
 With z = (h, 1), w_i the weight of row i in an average, A = Ave[z z^T] + lam I and
 r_i = y_i - W z_i, leaving row i out of both averages of Eq. 3 of the paper changes the head by a
@@ -7,7 +7,7 @@ matrix of rank one,
     W_-i = W - w_i r_i (A^-1 z_i)^T / (1 - l_i),    l_i = w_i z_i^T A^-1 z_i  (the leverage),
 
 so that the answers W_-i z_i = (W z_i - l_i y_i) / (1 - l_i) need no second solve (R. D. Cook,
-S. Weisberg, "Residuals and influence in regression", 1982, Section 2.2). They are exact where the
+S. Weisberg, "Residuals and influence in regression", 1982, Section 2.2). They are exact if the
 other rows keep their weights, as in averages over rows.
 
 In an average over classes the other n - 1 rows of a class count n / (n - 1) times as much when
@@ -34,7 +34,7 @@ t = c.a:
 
     z_i^T A^-1 z_j = c_i^T A_0^-1 c_j + 1 - rho (1 - t_i) (1 - t_j) / (1 + rho mu.a),
 
-and the last entry of A^-1 z, which tells what the bias has of it, is
+and the last entry of A^-1 z, the part of the bias, is
 
     (1 - rho) (1 - t) / (1 + rho mu.a).
 """
@@ -119,7 +119,7 @@ def blocks_of(
 def _units(
     keys: Int[np.ndarray, " all"], chosen: Int[np.ndarray, " _"]
 ) -> Iterator[Int[np.ndarray, "_ _"]]:
-    """Yield the rows of the chosen keys, those of one key together, equal numbers in a block."""
+    """Yield the rows of the chosen keys, rows of one key together, equal numbers in a block."""
     chosen = np.unique(chosen)
     rows = np.flatnonzero(np.isin(keys, chosen))
     rows = rows[np.argsort(keys[rows], kind="stable")]
@@ -135,12 +135,12 @@ def _cut(units: Int[np.ndarray, "units n"]) -> Iterator[Int[np.ndarray, "_ _"]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What the head answers for rows, and what it takes to leave them out."""
+    """The head's answers to rows, and the terms needed to leave rows out."""
 
     scores: Float[Any, "rows classes"]
     """W z of each row, for some of the classes."""
     target: Int[np.ndarray, " rows"]
-    """Column of the label of each row; -1 where it is not one of these classes."""
+    """Column of the label of each row; -1 if it is not one of these classes."""
     weights: Float[np.ndarray, " rows"]
     """w_i, of a row that counts as a part of one that part."""
     white: Float[Any, "rows dim"]

@@ -3,9 +3,9 @@
 On the CPU, BLAS `syrk` does half the work of a product for the Gram matrix, which is symmetric,
 and the class sums are products with a sparse matrix of ones, one per row: dense one-hot targets
 would cost 2 C / d times as much as the Gram matrix itself. (`np.add.reduceat` over label-sorted
-rows was 10 to 20 times slower than the sparse product.) On a GPU both are dense products; that of
-the ones is taken over 2,048 rows at a time, and over the classes between the first and the last of
-them: few, where rows come sorted by class.
+rows was 10 to 20 times slower than the sparse product.) On a GPU both are dense products; the one
+with the ones takes 2,048 rows at a time, and the classes between the first and the last of
+them: few, if rows come sorted by class.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from scipy.sparse import csr_matrix
 from clinit.headtrain.array import FeatureRows, beside, float64_of, namespace, slices, take
 
 Block = tuple[Any, ...]
-"""Features (rows, dim), their labels (rows,) and, unless all count as one, what each row counts;
+"""Features (rows, dim), their labels (rows,) and, unless all count as one, the weights of rows;
 labels and counts are NumPy arrays."""
 CPU_BLOCK_BYTES = 2**21
 """Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
 """On a GPU: products of 20,000 rows keep it busy, and the block is a small part of its memory."""
 ONES_ROWS = 2048
-"""Rows of a dense product with ones: 22 MB of them where the rows are of 1,365 classes."""
+"""Rows of a dense product with ones: 22 MB of them if the rows are of 1,365 classes."""
 
 
 Sums = TypeVar("Sums", bound="MomentSums")
@@ -131,8 +131,8 @@ def cut(
     order: np.ndarray | None = None,
     shares: Float[np.ndarray, " _"] | None = None,
 ) -> Iterator[Block]:
-    """Cut rows, or those of `order` in that order, into blocks that suit `MomentSums.add`."""
-    # By where a block is computed on, so that rows on disk give the same sums as rows in memory.
+    """Cut rows, or the rows `order` in that order, into blocks that suit `MomentSums.add`."""
+    # By the device that computes a block, so that rows on disk give the same sums as in memory.
     size = CPU_BLOCK_BYTES if isinstance(take(features, slice(0)), np.ndarray) else GPU_BLOCK_BYTES
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
     for rows in slices(len(labels if order is None else order), block_rows):

@@ -12,13 +12,13 @@ class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the m
     V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
     T = Ave[y (h - mu)^T],    p = Ave[y],    rho = lam / (1 + lam).
 
-The term rho mu mu^T does not enter the system that is solved: it would drown Sigma_T where the
+The term rho mu mu^T does not enter the system that is solved: it would drown Sigma_T if the
 mean is large. By the formula of Sherman and Morrison, with A = Sigma_T + lam I,
 
     b = (p - V_0 mu) / (1 + lam + lam mu.a),    V = V_0 + lam b a^T,    V_0 = T A^-1,
     a = A^-1 mu.
 
-There p - V mu, which loses all its digits where the mean is large, has been left out.
+There p - V mu, which loses all its digits if the mean is large, has been left out.
 
 The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
 """
@@ -54,7 +54,7 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
 
     Args:
         statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
-        lam: Ridge of Eq. 1, beside averages: the usual ridge of sums is N lam.
+        lam: Ridge of Eq. 1, added to averages: the usual ridge of sums is N lam.
 
     Raises:
         StatisticsError: If Sigma_T + lam I is singular to working precision.
@@ -139,7 +139,7 @@ class LambdaPath:
             lam: Ridge.
             unit: Which of the rows are looked at together.
             classes: The head rows that answer.
-            shares: What each of all rows counts; None: they all count as one.
+            shares: Weights of all rows; None: they all count as one.
             with_bias: Whether their biases count.
         """
         within, mean = self._within(lam, classes), self._mean
@@ -189,7 +189,7 @@ def _check(lam: Any, statistics: ClassStatistics) -> None:
     cause = f" ({rows:,} rows span at most {rows - 1:,} directions)" if rows <= len(basis) else ""
     raise StatisticsError(
         f"the least squares are singular at lam = {value:g}: the features do not vary along"
-        f" {null.shape[1]:,} of {len(basis):,} directions{cause}, mostly those of {named}",
+        f" {null.shape[1]:,} of {len(basis):,} directions{cause}, mostly along {named}",
         remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out these features.",
     )
 
@@ -206,7 +206,7 @@ def least_squares(
 
     It minimises 1/2 Ave |weight h + bias - onehot(y)|^2 + lam/2 (|weight|^2 + |bias|^2) in
     one pass over the features, in float64, without one-hot targets: O(rows dim^2) time and
-    O(dim^2 + classes dim) memory beside the features.
+    O(dim^2 + classes dim) memory in addition to the features.
 
     Its outputs estimate class probabilities. Rows of it that are to join a head trained with
     cross entropy need a scale: see `clinit.headtrain.start.initialise.initialise`.
@@ -217,9 +217,9 @@ def least_squares(
         labels: Integers in [0, num_classes), of any of these libraries.
         num_classes: Rows of the head; default: the largest label + 1. A class without a sample
             gets a row of zeros and does not count.
-        lam: Ridge, >= 0, beside an average: scikit-learn's `alpha` divided by the number of
+        lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of
             rows. The paper has 0.05 (ConvNeXt) and 1e-4 (ResNet).
-        weighting: What Ave is: `class`, the mean over classes of the means over their rows, or
+        weighting: Kind of Ave: `class`, the mean over classes of the means over their rows, or
             `sample`, the mean over rows.
 
     Returns:

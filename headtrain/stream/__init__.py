@@ -1,1 +1,1 @@
-"""What a learner sees: data sets, tasks, rows of each task, batches."""
+"""The stream that a learner sees: data sets, tasks, rows of each task, batches."""

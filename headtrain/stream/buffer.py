@@ -1,6 +1,6 @@
 """All rows of an experiment as one table, and the rehearsal buffer: a choice of them.
 
-How many rows of each class it holds is said by its split:
+Its split sets the number of rows of each class:
 
     balanced    all classes seen share one space equally
     sgm         base and later classes have a space each, shared equally within; as balanced if
@@ -8,11 +8,11 @@ How many rows of each class it holds is said by its split:
     per class   every class has the same space, so that the buffer grows
 
 Each class orders its rows once, by seed, and always gives the first ones; its share only falls
-when classes are added, or stays as it is. So the buffer of a later task is a part of what was
+when classes are added, or stays as it is. So the buffer of a later task is a part of the rows
 stored before and of the task in between: a learner that sees every row once could keep it.
 
 For bias correction a tenth of each class is held out for good: every tenth row of its order, from
-a place on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
+a row on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
 few rows it holds of each class. A row is held out in all tasks, so that no head has ever been
 trained on it, with all rows that repeat it: they count as one. A new class of a single row is
 trained on: it has to be learnt from something.
@@ -95,11 +95,11 @@ class Pool:
         return self.dim * self._dtype.itemsize
 
     def holds(self, rows: int) -> bool:
-        """Return whether so many rows are copied into memory to work with them."""
+        """Return whether so many rows may be copied into memory."""
         return self.room is None or rows * self.row_bytes <= self.room
 
     def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
-        """Return the features of `rows`: copied, or read on demand where they take too much."""
+        """Return the features of `rows`: copied, or read on demand if they take too much."""
         return self.take(rows) if self.holds(len(rows)) else self.stored(rows)
 
     def stored(self, rows: Int[np.ndarray, " rows"]) -> StoredRows:
@@ -113,7 +113,7 @@ class Pool:
         for index, features in enumerate(self._features):
             here = np.flatnonzero(part == index)
             first = self._ends[index] - len(features)
-            # At once, what is read here would be a second copy of all of them.
+            # All at once, the rows read here would be a second copy.
             for start in range(0, len(here), TAKEN_AT_ONCE):
                 block = here[start : start + TAKEN_AT_ONCE]
                 taken[block] = features[rows[block] - first]
@@ -137,7 +137,7 @@ class TaskRows:
     num_base: int
     """Rows of base classes."""
     num_old: int
-    """Rows of all earlier classes, those of the base included."""
+    """Rows of all earlier classes, including the base."""
 
     @property
     def num_new(self) -> int:
@@ -168,7 +168,7 @@ SGM_LARGE = 192_000
 Counts = Int[np.ndarray, " seen"]
 Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
 """Takes the rows that there are of head rows 0, 1, ..., and a rank of each; returns how many are
-kept. Of classes that are equal, those of the lowest ranks get the rows that are left over."""
+kept. Of equal classes, the ones of the lowest ranks get the remaining rows."""
 
 
 def balanced(size: int) -> Quotas:
@@ -180,7 +180,7 @@ def sgm(size: int, num_base: int) -> Quotas:
     """Share a space for base classes and one for later ones, as in the authors' related work.
 
     24K are 18,600 + 5,400 rows (77.5 % + 22.5 %), 192K are 153,600 + 38,400 (80 % + 20 %). Other
-    sizes: 22.5 % for later classes below 192,000 rows, 20 % above. What one part cannot fill
+    sizes: 22.5 % for later classes below 192,000 rows, 20 % above. Space that one part cannot fill
     stays empty.
 
     Source: M. Y. Harun, C. Kanan, "Overcoming the stability gap in continual learning", TMLR 2024.
@@ -204,7 +204,7 @@ def level(
 ) -> Int[np.ndarray, " classes"]:
     """Share `size` rows among classes that have `counts` rows.
 
-    Each class gives as many rows as the water level allows. What is left, less than one row for
+    Each class gives as many rows as the water level allows. The remainder, less than one row for
     each class with more to give, goes to the classes of the lowest `ranks`.
     """
     water = water_level(counts, size)
@@ -227,7 +227,7 @@ MOST_DRAWN = 60_000
 
 
 def drawn_per_class(classes: int, dim: int) -> int:
-    """Return how many rows to draw from statistics where none is stored.
+    """Return how many rows to draw from statistics if none is stored.
 
     Enough for the covariance, and a few of each class.
     """
@@ -236,7 +236,7 @@ def drawn_per_class(classes: int, dim: int) -> int:
 
 
 class Buffer:
-    """Chooses rows of the classes seen so far, as many of each as its quotas say."""
+    """Chooses rows of the classes seen so far, as many of each as its quotas allow."""
 
     def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
         self._quotas = quotas
@@ -280,7 +280,7 @@ def correction_rows(
         seed: Seed of the stream.
     """
     groups, base = train.groups.copy(), train.rows_between(0, num_base)
-    if train.groups_of(base) is None:  # of the base those alone are known that are given
+    if train.groups_of(base) is None:  # base rows have given groups only
         groups[base] = base[find_groups(train.stored(base), train.labels[base])]
 
     def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:

@@ -1,4 +1,4 @@
-"""What the data and the machine lack for an experiment, if the user can do something about it."""
+"""Notes on missing data or hardware of an experiment, if the user can do something about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def data_notes(
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
         studies: Of one stream, resolved.
-        head_facts: What is known about the pretrained head.
+        head_facts: Facts about the pretrained head.
 
     Raises:
         MachineError: If the host lacks memory for the rows of a few batches.
@@ -55,8 +55,8 @@ def data_notes(
         notes.append(f"the base head is aligned with {aligned}, not with {others}")
     elif not aligned and "mse" in losses and scenario.num_base:
         notes.append(
-            "squared error aims at logits of 30: a base head that was trained with cross entropy"
-            " has to come to that scale first (`clinit align`)"
+            "squared error aims at logits of 30: align a base head that was trained with cross"
+            " entropy first (`clinit align`)"
         )
     notes += _start_gaps(scenario, studies)
     if choose_device(studies[0].training.device).type == "cuda" and (problem := cupy_problem()):
@@ -120,7 +120,7 @@ def _start_gaps(scenario: Scenario, studies: Sequence[Study]) -> Iterator[str]:
     if len(of_groups) < len(new):
         yield (
             f"of {len(new):,} training images of new classes, {len(new) - len(of_groups):,} repeat"
-            " others (copies, crops or frames): they count as one where new head rows start"
+            " others (copies, crops or frames): each set counts as one when new rows are computed"
         )
     judged = any(
         (start.is_calibrated and start.calibration == "leave-one-out")

@@ -183,7 +183,7 @@ def check_head(head: Head, base: Source, new: Source) -> None:
     """
     if new.train.dim != base.train.dim:
         raise CacheError(
-            f"the new features are {new.train.dim} wide, those of the base {base.train.dim}",
+            f"the new features are {new.train.dim} wide, the base features {base.train.dim}",
             remedy="Extract both with the same backbone.",
         )
     of_head, of_base = f"width {head.dim}", f"width {base.train.dim}"
@@ -192,7 +192,7 @@ def check_head(head: Head, base: Source, new: Source) -> None:
             return
         of_head, of_base = contrast_digests(head.fingerprint, base.fingerprint.backbone_identifier)
     raise HeadError(
-        f"the head is for features of {of_head}, the base cache has those of {of_base}",
+        f"the head is for features of {of_head}, the base cache holds features of {of_base}",
         remedy="Use the head that `clinit extract` stored in the base cache.",
     )
 
@@ -202,7 +202,7 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
 
     Raises:
         ExperimentError: If the head has no class names, or lacks a class that has data.
-        HeadError: If the names do not tell its rows apart.
+        HeadError: If two of its rows have the same name.
     """
     names = head.class_names
     remedy = (
@@ -265,7 +265,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
         train_rows[~drawn_shots(new.train.labels, stream.shots, stream.seed)] = -1
 
     def groups() -> Int[np.ndarray, " rows"]:
-        """Return those of all rows; rows of the base repeat each other only if that is given."""
+        """Return the group of each row; base rows repeat each other only if the base has groups."""
         of_base = np.arange(len(base.train.labels))
         if base.train.groups is not None:
             of_base = groups_of(base.train)

@@ -1,6 +1,6 @@
-"""The one place that says which random number comes from where.
+"""The origin of every random number, in one place.
 
-Every draw has its own generator, seeded by (seed, what is drawn, index). So a draw depends on
+Every draw has its own generator, seeded by (seed, kind of draw, index). So a draw depends on
 nothing drawn before it: more heads, another batch size or another number of iterations leave
 the class order, the buffer and the random rows as they were.
 
@@ -15,7 +15,7 @@ the class order, the buffer and the random rows as they were.
     FISHER        index = task       training rows of EWC's Fisher information; 0 the base
     PROBE         index = task       head and batches of the linear probe after a task
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
-    SHOTS         index = new class  training rows kept of a class, where not all are used
+    SHOTS         index = new class  training rows kept of a class, if not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
     CORRECTION    index = head row   training rows of a class that bias correction looks at
     FEATURE_MAP   index = member     random features of a closed form, and their phases
@@ -25,7 +25,7 @@ the class order, the buffer and the random rows as they were.
     ASIDE         index = name       new images kept aside to measure an added class
     EPISODES      index 0            old classes that play new ones, and the order of their rows
     OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches;
-                                     for the start of new rows those of PSEUDO_ROWS, same index
+                                     for the start of new rows, PSEUDO_ROWS, same index
     ANCHOR        index = task       training rows by which the strength of an anchor is chosen
 """
 
@@ -33,12 +33,9 @@ import enum
 
 import numpy as np
 
-MAX_SEED = 2**32 - 1
-"""Larger seeds would take two words and could meet the draws of another seed."""
-
 
 class Draw(enum.IntEnum):
-    """What is drawn at random; the numbers are part of every stored result."""
+    """Kinds of random draws; the numbers are part of every stored result."""
 
     CLASS_ORDER = 0
     BUFFER = 1

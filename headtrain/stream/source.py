@@ -1,7 +1,7 @@
 """One side of an experiment: train and val features, their origin, and the head of the base.
 
 A side may be several caches of one backbone: two halves of a class list, or more images of some
-classes. Classes are those of the same name; the rows of a class come cache after cache.
+classes. Classes are matched by name; the rows of a class come cache after cache.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Source:
     others: tuple[str, ...] = ()
     """The folders of all further caches."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
-    """What the features depend on; its fields about rows are about the training rows."""
+    """The facts that the features depend on; its fields about rows are about the training rows."""
     val_manifest: str | None = None
     """Digest of the manifest of the validation rows."""
     val_features: str | None = None
     """Digest of the file that the validation rows were imported from."""
     head: Head | None = None
-    """The pretrained head stored beside the features."""
+    """The pretrained head stored with the features."""
     notes: tuple[str, ...] = ()
     summed: Summed | None = None
     """What stands for the training rows, of which there is none then; of the same classes."""
     memory: HostMemory | None = None
-    """Where features of an experiment are on disk: what it may copy of them; None: as it likes."""
+    """If features of an experiment are on disk: the memory for copies of them; None: unlimited."""
     load_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,8 +66,6 @@ class Source:
                 f"{self.path or 'the data'}: train and val do not have the same list of classes",
                 remedy="Extract both splits by one `clinit extract` command.",
             )
-        if self.train.dim != self.val.dim:
-            raise ValueError(f"train is {self.train.dim} wide, val {self.val.dim}")
 
     def __repr__(self) -> str:
         return f"<Source {self.path}: train {self.train}, val {self.val}, head {self.head}>"
@@ -84,7 +82,7 @@ class Source:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a run record says about this side; nothing about `no_base`."""
+        """The facts about this side for a run record; nothing about `no_base`."""
         if not self.class_names:
             return {}
         imported = {
@@ -121,14 +119,14 @@ def read_source(path: Path) -> Source:
 
 
 def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tuple[Source, ...]:
-    """Open feature caches: in memory as far as they fit, the largest splits on disk.
+    """Open feature caches: in memory if they fit, otherwise the largest splits on disk.
 
-    Results do not depend on where features are. A file of statistics stands for all training rows
-    of its side; caches next to it give the head and the rows of val.
+    Results do not depend on the place of the features. A file of statistics stands for all training
+    rows of its side; caches next to it give the head and the rows of val.
 
     Args:
         sides: The cache or file of each side, or several of one backbone.
-        memory: Bytes that features and copies of their rows may take; default: what is free.
+        memory: Bytes that features and copies of their rows may take; default: the free memory.
 
     Raises:
         CacheError: As in `read_source`, or if the caches of a side do not fit together.
@@ -279,7 +277,7 @@ _FACTS = DocumentKind(
 
 
 class AlignmentFacts(TypedDict, total=False):
-    """What is read again of how a head was aligned."""
+    """Facts about the alignment of a head that are read again."""
 
     loss: Required[str]
     views: Count
@@ -342,7 +340,7 @@ def starting_head(
     *,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> tuple[Head, dict[str, Any]]:
-    """Return the head that runs start from, and what a run record says about it.
+    """Return the head that runs start from, and the facts about it for a run record.
 
     Args:
         base: The base classes, whose cache holds a head of its own.

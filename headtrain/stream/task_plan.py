@@ -1,4 +1,4 @@
-"""What each task of a stream looks at: its rows and its batches, drawn once for all heads.
+"""The rows and batches of each task of a stream, drawn once for all heads.
 
 It follows from the scenario and the study alone, whatever is trained: heads on stored
 features, or a network on images. So their runs can be compared sample by sample.
@@ -53,7 +53,7 @@ OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A range of rows, and how many of them are in each batch."""
+    """A range of rows, and the number of them in each batch."""
 
     start: int
     stop: int
@@ -184,7 +184,7 @@ class TaskPlan:
         )
 
     def past(self, tasks: int) -> TaskRows:
-        """Return all rows of the base and of so many tasks, those of the last one as new."""
+        """Return all rows of the base and of so many tasks, the last task's as new."""
         scenario = self._scenario
         base = Task(0, np.arange(scenario.num_base), 0)
         last = scenario.tasks[tasks - 1] if tasks else base
@@ -241,9 +241,9 @@ class TaskPlan:
         return correction_rows(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
-        """Choose the rows that the initialisation may look at; `rows` where it is these.
+        """Choose the rows that the initialisation may look at; `rows` if it is these.
 
-        Old rows among them may be rows that training does not see: those of the buffer, with a
+        Old rows among them may be rows that training does not see: the rows of the buffer, with a
         method that trains on new rows alone. Of a large group of rows that repeat each other some
         are enough.
         """

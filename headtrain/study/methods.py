@@ -29,8 +29,8 @@ class FecamConfig(Part):
     alpha1: float = setting(1.0, "FeCAM: shrinkage by the mean variance on the diagonal.", above=0)
     alpha2: float | Literal["auto"] = setting(
         "auto",
-        "FeCAM: shrinkage by the mean covariance off the diagonal; auto: 1 where features are"
-        " nowhere negative, otherwise 0.",
+        "FeCAM: shrinkage by the mean covariance off the diagonal; auto: 1 if no feature is"
+        " negative, otherwise 0.",
         least=0,
     )
 
@@ -67,7 +67,7 @@ class RanpacConfig(Part):
     width: int = setting(10_000, "RanPAC: number of random ReLU features.", least=1, most=100_000)
     lam: float | Literal["auto"] = setting(
         "auto",
-        "RanPAC: ridge beside sums over rows; auto: by the squared error on a fifth of the task"
+        "RanPAC: ridge added to sums over rows; auto: by the squared error on a fifth of the task"
         " at hand, from 1e-8 to 1e8.",
         above=0,
         alias="ranpac-lambda",
@@ -76,7 +76,7 @@ class RanpacConfig(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(Part):
-    """Closed forms over the stream; the defaults are those of their papers or their code."""
+    """Closed forms over the stream; the defaults come from their papers or their code."""
 
     slda: SldaConfig = field(default_factory=SldaConfig)
     fecam: FecamConfig = field(default_factory=FecamConfig)
@@ -96,19 +96,13 @@ class EwcConfig(Part):
         alias="ewc-lambda",
     )
     samples: int = setting(
-        2048,
-        "EWC: most rows that the Fisher information is measured on.",
-        least=1,
+        2048, "EWC: most rows that the Fisher information is measured on.", least=1
     )
     mode: Literal["task", "online"] = setting(
-        "task",
-        "EWC: one anchor per task, or a single one that moves on.",
+        "task", "EWC: one anchor per task, or a single one that is updated."
     )
     gamma: float = setting(
-        1.0,
-        "EWC online: share of the older Fisher information that is kept.",
-        above=0,
-        most=1,
+        1.0, "EWC online: share of the older Fisher information that is kept.", above=0, most=1
     )
 
 
@@ -123,9 +117,7 @@ class DerppConfig(Part):
         least=0,
     )
     beta: float = setting(
-        0.9,
-        "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.",
-        least=0,
+        0.9, "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.", least=0
     )
     teacher: Literal["snapshot", "stored"] = setting(
         "snapshot",
@@ -168,7 +160,7 @@ class Top(Part):
         "Distribution of A at the start: normal, or uniform as in loralib; B starts at zero.",
     )
     layer_decay: float = setting(
-        0.9, "Ratio of a layer's learning rate to that of the layer above it.", above=0, most=1
+        0.9, "Ratio of a layer's learning rate to the rate of the layer above it.", above=0, most=1
     )
     compile: bool = setting(False, "Run the top through torch.compile; needs a C++ compiler.")
     probe: bool = setting(

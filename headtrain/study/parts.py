@@ -16,10 +16,12 @@ Method = Literal[HeadMethod, "ewc", "derpp"]
 Init = Literal["random", "class-mean", "least-square", "fitted", "zero", "imprint", "lda"]
 Scale = Literal["none", "norm", "row-norm", "calibrated"]
 Weighting = Literal["class", "sample"]
+NewShare = float | Literal["auto", "classes"]
 Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
 Correct = Literal["none", "wa", "bic"]
+RateSchedule = Literal["constant", "linear", "one-cycle"]
 AnchorKind = Literal["none", "l2", "moments"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
@@ -32,23 +34,28 @@ INITS: tuple[str, ...] = get_args(Init)
 SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 MAX_SEED = 2**32 - 1
+"""Larger seeds would take two words and could meet the draws of another seed."""
 
 LOSS = "Training loss: cross entropy, squared error or squentropy."
-DEVICE = "Device to compute on; auto takes CUDA where there is one."
+NEW_SHARE = (
+    "Weight of the images of all classes after the base together when scale, lambda and fitted"
+    " rows are chosen by the loss; classes: each class weighs the same; auto: 0.1, or as with"
+    " classes if that is more."
+)
+DEVICE = "Device to compute on; auto takes CUDA if there is one."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
     " float32."
 )
-TOP_PRECISION = "Arithmetic of an update: float32 or bf16. Weights are always float32."
 AUTO_EVERY = 50
 """Updates between two evaluations by default, as in the paper."""
 EARLY_POINTS = (1, 2, 5, 10, 20)
-"""Where the default evaluates too: the gain of a good start shows there or nowhere."""
+"""More evaluations by default: the gain of a good start shows there or nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stream(Part):
-    """Which classes arrive when, what is kept of earlier ones, and how long each task is learnt."""
+    """Which classes arrive when, which rows of earlier ones are kept, how long a task takes."""
 
     panel: ClassVar[str] = "Stream"
     method: Method = setting(
@@ -108,7 +115,7 @@ class Stream(Part):
     )
     eval_every: int | Literal["auto"] = setting(
         "auto",
-        "Updates between two evaluations; auto: 50, and at 1, 2, 5, 10 and 20 too, where new"
+        "Updates between two evaluations; auto: 50, and at 1, 2, 5, 10 and 20 too, when new"
         " rows change most. Averages are over every 50.",
         least=1,
         panel="Evaluation",
@@ -159,6 +166,7 @@ class Start(Part):
     init: Init | Imported | Callable[..., Any] = setting(
         "least-square",
         "Initialisation of the rows of new classes, or a function that returns them.",
+        group="clinit.starts",
     )
     # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
     # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
@@ -178,9 +186,10 @@ class Start(Part):
     )
     calibration: Literal["leave-one-out", "in-sample"] = setting(
         "leave-one-out",
-        "Logits that `calibrated` looks at: those that an image gets from rows computed without"
-        " it, or those of the rows themselves.",
+        "Logits that `calibrated` looks at: of each image, from rows computed without it, or of"
+        " the rows themselves.",
     )
+    new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99)
     # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
     # per class; before the first one, weaker ones do better with many rows.
     fit_ridge: float = setting(
@@ -211,8 +220,8 @@ class Start(Part):
     )
     head_width: Literal["grow", "full"] = setting(
         "grow",
-        "Add rows when their classes arrive, or have all from the start, where those of later"
-        " classes are negatives.",
+        "Add rows when their classes arrive, or have all from the start, with rows of later"
+        " classes as negatives.",
     )
 
     @property
@@ -260,17 +269,27 @@ class Start(Part):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training(Part):
-    """Loss, optimizer, arithmetic, and what is corrected afterwards."""
+    """Loss, optimizer, arithmetic, and the correction afterwards."""
 
     panel: ClassVar[str] = "Training"
-    loss: Loss = setting("ce", LOSS)
+    loss: Loss | Imported = setting(
+        "ce",
+        f"{LOSS[:-1]}; or a function of logits and labels that returns the loss of each row.",
+        group="clinit.losses",
+    )
     lr: float | None = setting(
         None,
-        "Learning rate of AdamW; it is constant.",
+        "Learning rate of AdamW, the largest of its schedule.",
         above=0,
         otherwise="1e-3",
         top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
         top_otherwise="1.5e-3; ewc: 8e-4",
+    )
+    schedule: RateSchedule = setting(
+        "constant",
+        "Learning rate over the updates of a task: constant, falling to 0 (linear), or rising over"
+        " the first 30 % and falling to 0 by cosines (one-cycle).",
+        of_heads=True,
     )
     weight_decay: float = setting(
         0.05,
@@ -288,11 +307,11 @@ class Training(Part):
     )
     anchor: AnchorKind = setting(
         "none",
-        "What holds a head near its start while it learns a task: nothing; l2: the squared change"
-        " of its weights (L2-SP); moments: the mean squared change of all logits on features of"
-        " earlier classes, whose second moment is kept.",
-        top_help="What holds blocks and head near their start while they learn a task: nothing, or"
-        " the squared change of all that is trained (l2: L2-SP).",
+        "Penalty that holds a head near its start while it learns a task: none; l2: the squared"
+        " change of its weights (L2-SP); moments: the mean squared change of all logits on features"
+        " of earlier classes, whose second moment is kept.",
+        top_help="Penalty that holds blocks and head near their start while they learn a task:"
+        " none, or the squared change of all trained parameters (l2: L2-SP).",
     )
     anchor_strength: float | Literal["auto"] = setting(
         "auto",
@@ -336,8 +355,13 @@ class Parts:
         return self.stream.method in CLOSED_METHODS
 
     @property
+    def reads_share(self) -> bool:
+        """Whether anything is chosen by a loss in which new images have a weight."""
+        return self.start.looks_around and not self.is_solved
+
+    @property
     def rehearses(self) -> bool:
-        """Whether batches hold rows of earlier classes, as many as `mix` says."""
+        """Whether batches hold rows of earlier classes, as many as `mix` sets."""
         return self.stream.method in ("rehearsal", "derpp")
 
     @property
@@ -361,5 +385,5 @@ class Parts:
 
 
 def default_init_rows(method: str) -> str:
-    """Return the default of `init_rows`: what initialisation sees beside new rows."""
+    """Return the default of `init_rows`: the rows that initialisation sees."""
     return "new" if method == "naive" else "buffer"

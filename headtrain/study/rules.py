@@ -29,15 +29,22 @@ PARTS: Mapping[str, type] = {
     if isinstance(kind, type) and is_dataclass(kind)
 }
 PER_HEAD = (
-    *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
+    *("init", "scale", "calibration", "new_share", "lam", "fit_ridge", "weighting"),
+    *("class_mean", "bias"),
     *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
 """Settings in which the heads of one bank may differ; they share all others."""
-LATER = ("old_rows", "anchor", "anchor_strength")
-"""Settings that records and identities name if they are not at their default: earlier versions had
-none of them."""
+LATER = {
+    "old_rows": "stored",
+    "anchor": "none",
+    "anchor_strength": "auto",
+    "schedule": "constant",
+    "new_share": "classes",
+}
+"""Settings that earlier versions had not, and what they are if records and identities do not name
+them."""
 PLACES = ("device",)
-"""Settings that say where a run is computed; they are no part of its identity."""
+"""Settings about the place of computation; they are no part of a run's identity."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 """Settings that exclude each other: the one that wins leaves the other unset."""
 DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")
@@ -51,7 +58,7 @@ CLOSED = tuple(fields_of(Closed))
 
 @cache
 def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
-    """Return the settings of a study by name, those of top blocks included where asked for.
+    """Return the settings of a study by name, with the settings of top blocks if asked for.
 
     Their paths start with the part: `("stream", "seed")`.
     """
@@ -65,13 +72,14 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 
 
 _OF_TRAINED_HEADS = (
-    *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
+    *("init", "scale", "calibration", "new_share", "fit_ridge", "class_mean", "bias"),
+    *("init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
-    *("anchor", "anchor_strength"),
+    *("anchor", "anchor_strength", "schedule"),
 )
 
 By = Literal["method", "start"]
-"""What makes settings mean nothing: the method, or the start of new rows."""
+"""Cause that makes settings mean nothing: the method, or the start of new rows."""
 Rules = Iterator[tuple[tuple[str, ...], str]]
 
 
@@ -136,6 +144,8 @@ def _idle_by_start(study: Parts) -> Rules:
         yield ("calibration",), "--init: random rows and zeros were computed from no image"
     if not start.is_calibrated:
         yield ("calibration",), "--scale: only calibrated rows look at logits"
+    if init == "random" or not start.looks_around:
+        yield ("new_share",), "--init, --scale and --lambda: the loss chooses nothing"
     if init != "fitted":
         yield ("fit_ridge",), "--init: only fitted rows are held by a ridge"
     if not study.is_solved and not start.reads_lambda:
@@ -145,7 +155,7 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class means are means of features"
     if study.stream.iterations == 0:
-        trained = ("lr", "weight_decay", "precision", "anchor", "anchor_strength")
+        trained = ("lr", "schedule", "weight_decay", "precision", "anchor", "anchor_strength")
         yield trained, "--iterations 0: nothing is trained"
 
 
@@ -153,7 +163,7 @@ def idle(study: Parts, *by: By) -> dict[str, str]:
     """Return the settings that change nothing in the run, each with the reason why.
 
     Args:
-        study: What the run is asked to do.
+        study: The settings of the run.
         by: Only settings that the method makes idle, or the start of new rows; default: both.
     """
     every = settings_of(top=study.top is not None)
@@ -217,8 +227,6 @@ def check(study: Parts) -> None:
         if stream.buffer_split != "balanced":
             split = f"buffer_split {stream.buffer_split!r}"
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
-    if study.top is not None and training.correct != "none":
-        raise ValueError(f"correct must be none for top blocks, got {training.correct!r}")
     is_auto = (training.anchor, training.anchor_strength) == ("l2", "auto")
     if study.top is not None and (is_auto or training.anchor == "moments"):
         raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")

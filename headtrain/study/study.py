@@ -10,9 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from clinit.headtrain.study.methods import Top
-from clinit.headtrain.study.parts import (
-    Parts,
-)
+from clinit.headtrain.study.parts import Parts
 from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
@@ -105,7 +103,8 @@ class Study(Parts):
             settled["scale"] = "calibrated"
         if study.top is not None and study.stream.method == "ewc":
             settled["full_rank"] = True
-        return study.changed(settled)
+        study = study.changed(settled)
+        return study if study.reads_share else study.changed({"new_share": LATER["new_share"]})
 
     def reduced(self) -> Study:
         """Return the resolved study with every setting without an effect at its default.
@@ -141,16 +140,15 @@ class Study(Parts):
         """
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
-            absent -= {*EWC}  # gamma is told beside the mode that does not read it
+            absent -= {*EWC}  # gamma is reported next to the mode that does not read it
         left_out = absent | {"probe"} | self.unsaid
         return {name: value for name, value in self.values().items() if name not in left_out}
 
     @property
     def unsaid(self) -> set[str]:
-        """The settings that earlier versions had not, and that are at their default."""
-        every = settings_of(top=self.top is not None)
-        named = every.keys() & {*LATER}
-        return {name for name in named if self.value(name) == every[name].default}
+        """Settings unknown to earlier versions, if they have the value of those versions."""
+        named = settings_of(top=self.top is not None).keys() & {*LATER}
+        return {name for name in named if self.value(name) == LATER[name]}
 
     @property
     def identity(self) -> str:
@@ -185,39 +183,43 @@ def identity_text(values: Mapping[str, Any]) -> str:
 
 
 def names_of(studies: Sequence[Study]) -> list[str]:
-    """Name resolved studies by initialisation and scale, and by what else tells them apart.
+    """Name resolved studies by initialisation and scale, and by the other settings that differ.
 
-    The method comes first where it is not rehearsal; a solved head has no initialisation.
+    The method comes first unless it is rehearsal; a solved head has no initialisation.
 
     Raises:
-        ValueError: If there is no study, or two are the same.
+        ValueError: If two are the same.
     """
-    if not studies:
-        raise ValueError("a bank needs at least one head")
     every = [study.settings() for study in studies]
     if twice := [each for each in every if every.count(each) > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+    shares = {study.start.new_share for study in studies if study.reads_share}
+    unnamed = ("method", "init", "scale", *(() if len(shares) > 1 else ("new_share",)))
     varied = [
         name
         for name in dict.fromkeys(name for each in every for name in each)
-        if name not in ("method", "init", "scale")
-        and len({str(each.get(name)) for each in every}) > 1
+        if name not in unnamed and len({str(each.get(name)) for each in every}) > 1
     ]
     return [run_name(each, varied) for each in every]
 
 
 def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
-    """Name a run by its method, where it is not rehearsal, its start, and settings `varied`."""
+    """Name a run by its method, unless it is rehearsal, its start, and settings `varied`."""
     words = [] if settings["method"] == "rehearsal" else [settings["method"]]
     if "init" in settings:
-        words.append(settings["init"].partition("@")[0].replace(":", "."))  # of functions: a path
+        words.append(_word(settings["init"]))
         words += [] if settings["init"] == "random" else [settings["scale"]]
-    named = [f"{name.replace('_', '-')}={settings[name]}" for name in varied if name in settings]
-    return "-".join([*words, *named])
+    known = [name for name in varied if name in settings]
+    return "-".join([*words, *(f"{k.replace('_', '-')}={_word(settings[k])}" for k in known)])
+
+
+def _word(value: Any) -> str:
+    """Return a value as names of runs have it: a function as its path, without the digest."""
+    return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded settings; what is missing has its default."""
+    """Return the identity of a run by its recorded settings; a missing one has its default."""
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
     try:
         return Study.of(as_of_today(settings), top="top_blocks" in settings).identity
@@ -226,12 +228,14 @@ def identity_of(recorded: Mapping[str, Any]) -> str:
 
 
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings, those of earlier versions with what they meant there.
+    """Return recorded settings; settings of earlier versions get their meaning there.
 
     Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
-    lambda by held-out error.
+    lambda by held-out error. Before there was `new_share`, all classes counted the same.
     """
     found = dict(recorded)
+    if "init" in found:
+        found.setdefault("new_share", LATER["new_share"])
     if "init" in found and "calibration" not in found:
         found["calibration"] = "in-sample"
         if found.get("lam") == "auto":
@@ -247,7 +251,7 @@ def by_stream(runs: Iterable[Study], heads: Mapping[str, str] = _ONE_HEAD) -> li
 
     Args:
         runs: Resolved studies.
-        heads: By loss, which pretrained head its runs start from, where there are several: the
+        heads: By loss, the pretrained head that its runs start from, if there are several: the
             runs of a group start from one.
     """
     groups: dict[tuple[Study, str], list[Study]] = {}

@@ -2,8 +2,8 @@
 
     grid        values of fields, from words of the command line or a TOML file
     plan        runs under unique names, in banks that fit into memory, and their training
-    folder      what a sweep's folder holds: recorded runs, and the data they were made with
+    folder      contents of a sweep's folder: recorded runs, and the data they were made with
     on_ray      trains the banks on a Ray cluster
 
-What is recorded is not trained again: a sweep that was killed continues where it was.
+Recorded runs are not trained again: a killed sweep resumes.
 """

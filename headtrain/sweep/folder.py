@@ -4,9 +4,9 @@
                    are trained together; sealed
     <run>/         one record per run
 
-A sweep reads its folder before it trains: what is recorded is not trained again, and records
+A sweep reads its folder before it trains: recorded runs are not trained again, and records
 of other data are refused. The last bits of a run depend on the bank that it is trained in, and
-the size of a bank on the memory that is free; so a sweep that goes on finds its banks here.
+the size of a bank on the free memory; so a sweep that resumes finds its banks here.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DOCUMENT = DocumentKind(
     format="clinit-sweep/2",
     older=("clinit-sweep/1",),
     error=RecordError,
-    remedy="Remove this file, not the records beside it; it is written anew.",
+    remedy="Remove this file and keep the records next to it; it is written anew.",
 )
 _KEPT = (
-    "What is recorded there is kept as it is. Give the caches and heads that it was made with, or"
+    "Existing records there are kept. Give the caches and heads that they were made with, or"
     " another --out."
 )
 
@@ -77,7 +77,7 @@ class SweepFolder:
         """
         told = [[run_digest(run) for run in bank] for bank in banks]
         named = {name for bank in told for name in bank}
-        # Those of other grids, which may go on later, and those that are trained already.
+        # Banks of other grids, which may resume later, and banks that are trained already.
         kept = [bank for bank in self.banks if bank in told or named.isdisjoint(bank)]
         all_banks = kept + [bank for bank in told if bank not in kept]
         if all_banks != self.banks:
@@ -85,11 +85,11 @@ class SweepFolder:
             _DOCUMENT.write(self.path / SWEEP, self.info)
 
     def record_of(self, run: Study) -> Path | None:
-        """Return where `run` is recorded; None where it is not."""
+        """Return the record of `run`; None if there is none."""
         return self.recorded.get(run.identity)
 
     def records_of(self, runs: Iterable[Study]) -> list[Path]:
-        """Return where those of the runs are recorded that are."""
+        """Return the records of the runs that have one."""
         return [path for run in runs if (path := self.record_of(run)) is not None]
 
     def add(self, run: Study, folder: Path) -> None:
@@ -108,7 +108,7 @@ def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
 
     Args:
         path: The folder.
-        data: What the sweep's runs read.
+        data: The data of the sweep's runs.
         losses: Losses of its runs, each of which has its pretrained head.
 
     Raises:

@@ -4,7 +4,6 @@
     seed=0:5                      0, 1, 2, 3, 4
     lr=1e-4..1e-2:log5            five values, evenly on a log scale, both ends included
     weight_decay=0..0.1:lin3      three values, evenly
-    lr=1e-4..1e-2:log             any value between: for a search only
     buffer,iterations=24000,600;192000,1200    fields that vary together: two pairs, not four
 
 Parts of a list may be ranges: seed=0:3,7.
@@ -53,7 +52,7 @@ class Together:
 
 Choice = tuple[Value, ...] | Together
 Grid = Mapping[str, Choice]
-"""What each field takes, by its name, or by the names of several with commas between; fields that
+"""Values of each field, by its name, or by the names of several with commas between; fields that
 are not named keep their default."""
 
 
@@ -227,7 +226,7 @@ def names_in(grid: Grid) -> list[str]:
 
 
 def values_in(grid: Grid, name: str) -> tuple[Value, ...] | None:
-    """Return the values that a field takes; None where the grid does not list them."""
+    """Return the values that a field takes; None if the grid does not list them."""
     for key, choice in grid.items():
         if isinstance(choice, Together) and name in choice.names:
             place = choice.names.index(name)
@@ -324,7 +323,7 @@ def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = Fals
     """Check that some run of some grid reads each of the fields.
 
     Args:
-        grids: With the fields that decide what is read.
+        grids: Grids, with the fields that decide which others are read.
         asked: Names of the fields to check.
         top: Whether the runs are of top blocks.
 

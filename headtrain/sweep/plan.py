@@ -11,7 +11,7 @@ import torch
 from clinit.headtrain.events import BankStarted, Event
 from clinit.headtrain.record.format import RunRecord, check_free, write_records
 from clinit.headtrain.runs import RunData, train_bank
-from clinit.headtrain.study.rules import PLACES
+from clinit.headtrain.study.rules import LATER, PLACES
 from clinit.headtrain.study.study import Study, by_stream, run_name
 from clinit.headtrain.sweep.folder import SweepFolder, run_digest
 from clinit.headtrain.train.heads import check_precision
@@ -20,7 +20,7 @@ from clinit.machine import choose_device, free_memory
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
 CPU_BANK_SIZE = 12
-"""Most runs per bank on a CPU, where a larger one is hardly faster and a kill loses more."""
+"""Most runs per bank on a CPU, because a larger one is hardly faster and a kill loses more."""
 _PARAMETER_COPIES = 4
 """Copies of weight and bias: themselves, their gradient, the two moments of AdamW."""
 _LOGIT_COPIES = 5
@@ -33,7 +33,7 @@ class BankPlan:
 
     runs: tuple[Study, ...]
     recorded: int = 0
-    """How many of them are recorded already. They are trained once more beside the others, which
+    """How many of them are already recorded. They are trained once more with the others, which
     so get the same numbers as without the interruption."""
 
     @property
@@ -49,7 +49,7 @@ def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
 
 
 def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
-    """Return how many runs a bank may hold: what fits into memory, and at most `asked`."""
+    """Return how many runs a bank may hold: as many as fit into memory, and at most `asked`."""
     each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
     device = choose_device(study.training.device)
     fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
@@ -96,10 +96,10 @@ def banks_again(
     its runs start from several heads by now.
 
     Args:
-        told: Runs of each bank as sweep.json tells them, by their names in `runs`.
+        told: Runs of each bank as listed in sweep.json, by their names in `runs`.
         runs: All runs that are wanted, by name.
         left: Names of the runs that are not recorded.
-        data: What the runs read.
+        data: The data of the runs.
         asked: Most runs of a bank.
     """
     banks, taken = [], set[str]()
@@ -114,15 +114,18 @@ def banks_again(
 
 
 def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """Name each run by its initialisation and scale, and by what varies.
+    """Name each run by its initialisation and scale, and by its varied settings.
 
-    What varies among `recorded`, the settings of runs that are in the folder already, counts
+    Settings that vary among `recorded`, the settings of existing runs in the folder, count
     too: a name never means two things there.
     """
-    configs = [run.values() for run in runs]
-    # Heads alone have no plastic block: beside runs of top blocks that tells them apart.
-    known = [{**configs[0], "top_blocks": 0, **config} for config in recorded] if configs else []
-    known += configs
+    share = next((run.start.new_share for run in runs if run.reads_share), None)
+    configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]
+    # Heads alone have no plastic block, which distinguishes them from runs of top blocks.
+    known = [*configs]
+    for config in recorded if configs else ():
+        before = {} if config.get("init", "random") == "random" else LATER
+        known.append({**configs[0], **before, "top_blocks": 0, **config})
     varied = [
         name
         for name in (configs[0] if configs else {})
@@ -176,7 +179,7 @@ class SweepPlan:
 def plan_sweep(
     runs: Sequence[Study], folder: SweepFolder, data: RunData, *, bank_size: int | None = None
 ) -> SweepPlan:
-    """Compile what the folder does not hold into banks; those of an earlier call stay."""
+    """Group the runs that the folder lacks into banks; the banks of an earlier call stay."""
     by_digest = {run_digest(run): run for run in runs}
     left = {name: run for name, run in by_digest.items() if folder.record_of(run) is None}
     banks = banks_again(folder.banks, by_digest, left, data, asked=bank_size)

@@ -1,19 +1,18 @@
 """Activations in front of the first plastic block, by row: stored, or computed from the images.
 
 Both kinds round to float16 in the same way, see `Trunk.of_pixels`. They are the same numbers up to
-the last bits: some kernels sum in another order in a small batch, or where threads share one.
+the last bits: some kernels sum in another order in a small batch, or if threads share one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import h5py
 import numpy as np
 import polars as pl
 import torch
@@ -21,8 +20,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError
-from clinit.extract.cache.plan import shard_name
-from clinit.extract.cache.read import CacheSplit
+from clinit.extract.cache.read import CacheSplit, stored_features
 from clinit.extract.dataset.images import images_of
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.compiled import Forward
@@ -37,7 +35,7 @@ FLOAT16 = torch.finfo(torch.float16)
 
 @dataclass(frozen=True, eq=False)
 class Trunk:
-    """What turns images into activations in front of the first plastic block."""
+    """The frozen part: computes from images the activations in front of the first plastic block."""
 
     config: BackboneConfig
     cut: Cut
@@ -61,7 +59,7 @@ class Trunk:
     ) -> Float[Tensor, "batch ..."]:
         """Return the activations of decoded images as a cache would give them back.
 
-        They are rounded to float16, or left alone where that would overflow or round an image to
+        They are rounded to float16, or left alone if that would overflow or round an image to
         zeros (`fits_float16`), so that whether they were stored in between changes last bits only.
         """
         there = pixels.to(self.config.device, non_blocking=True)
@@ -83,8 +81,6 @@ def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
 
 
 Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
-ReadInto = Callable[[Index, np.ndarray], None]
-"""Writes the activations of rows into an array."""
 
 
 @runtime_checkable
@@ -109,7 +105,7 @@ class StoredRows:
         """Read or verify all shards.
 
         Args:
-            split: What is stored.
+            split: The stored activations.
             position: The row of `split` for each row of the feature cache, -1 for no row.
             in_memory: Whether to hold the activations in memory.
             pin_memory: Whether batches are for a CUDA device, see `sent`.
@@ -117,10 +113,10 @@ class StoredRows:
         Raises:
             CacheError: If a shard is missing or damaged, or belongs to another plan.
         """
-        self._split = split
+        self._shape = split.plan.shape or (split.dim,)
         self._position = position
         self._pin = pin_memory
-        self._read = _in_memory(split) if in_memory else _from_files(split)
+        self._rows = (split.load() if in_memory else stored_features(split)).features
 
     def __len__(self) -> int:
         return len(self._position)
@@ -128,45 +124,9 @@ class StoredRows:
     def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows, as stored."""
         for rows in batches:
-            shape = (len(rows), *_shape(self._split))
-            dtype = torch.float16 if self._split.dtype == "float16" else torch.float32
-            block = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
-            self._read(self._position[rows], block.numpy())
-            yield block
-
-
-def _shape(split: CacheSplit) -> tuple[int, ...]:
-    return split.plan.shape or (split.dim,)
-
-
-def _in_memory(split: CacheSplit) -> ReadInto:
-    values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
-    for index, shard in enumerate(split.shards()):
-        rows = split.plan.rows(index)
-        values[rows.start : rows.stop] = shard.features
-
-    def read(rows: np.ndarray, out: np.ndarray) -> None:
-        np.take(values, rows, axis=0, out=out, mode="clip")  # `raise` would copy them twice
-
-    return read
-
-
-def _from_files(split: CacheSplit) -> ReadInto:
-    for _ in split.shards():  # a damaged row would go unnoticed
-        pass
-
-    @cache
-    def shard(index: int) -> h5py.Dataset:
-        # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
-        path = split.path / shard_name(index)
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)["features"]
-
-    def read(rows: np.ndarray, out: np.ndarray) -> None:
-        for place, row in enumerate(rows.tolist()):
-            index, offset = divmod(row, split.plan.shard_rows)
-            out[place] = shard(index)[offset]
-
-    return read
+            values = self._rows[self._position[rows]].reshape(len(rows), *self._shape)
+            block = torch.from_numpy(values)
+            yield block.pin_memory() if self._pin else block
 
 
 @contextmanager
@@ -178,8 +138,8 @@ def whole_images() -> Iterator[None]:
         raise ImageError(
             str(error),
             remedy="Its features were extracted from a whole image: put it back, give the"
-            " --max-pixels of the extraction, or say where the images are with --base-root and"
-            " --new-root.",
+            " --max-pixels of the extraction, or give the folders of the images with --base-root"
+            " and --new-root.",
         ) from error
 
 
@@ -200,7 +160,7 @@ class ImageRows:
 
         Raises:
             ImageError: If an image cannot be read any more.
-            ManifestError: If a file is not that of the manifest.
+            ManifestError: If a file is not the one in the manifest.
         """
         wanted = self._table[[row for rows in batches for row in rows.tolist()]]
         images = images_of(wanted, self._root)
@@ -314,7 +274,7 @@ class TaskReader:
     """Rows of `new` that the buffer may hold in later tasks."""
 
     def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
+        """Yield `rows` in their order, `size` at a time, the rest in a smaller last batch.
 
         `num_new` of these batches has no meaning.
         """

@@ -1,7 +1,7 @@
 """The top blocks of a network and its classifier, as a method of `clinit.headtrain.learner`.
 
 A run with a checkpoint resumes from it: the entries, notes and seconds so far are taken over, the
-finished tasks are skipped, and the task under way goes on at its last stored update.
+finished tasks are skipped, and the task under way resumes at its last stored update.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class TopBlocks(Method):
 
         Args:
             inputs: Stream, activations and network.
-            study: What is trained, resolved.
-            method: The loss that is minimised, and what is remembered.
+            study: The study to train, resolved.
+            method: The loss to minimise, and the memory of earlier tasks.
             checkpoint: The file that the run resumes from, and keeps up to date; None keeps none.
             checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
         """
@@ -99,7 +99,7 @@ class TopBlocks(Method):
     def head(self, index: int, names: Sequence[str]) -> Head:
         """Copy the classifier.
 
-        It reads the features of a backbone that no cache has: the fingerprint is that of the
+        It reads the features of a backbone that no cache has: the fingerprint contains the
         changed parameters, so that the head is refused for features of the original backbone.
         """
         fingerprint = self._inputs.initial_head.fingerprint
@@ -129,7 +129,7 @@ class TopBlocks(Method):
         finished = found.task if found.iteration == FINISHED else found.task - 1
         inside = f" and {found.iteration:,} updates" if finished < found.task else ""
         learner.observe(
-            Noted(f"{learner.ids[0]} goes on from its checkpoint, after {finished} tasks{inside}")
+            Noted(f"{learner.ids[0]} resumes from its checkpoint, after {finished} tasks{inside}")
         )
         learner.observe(Stepped(finished * self._study.stream.iterations))
         if self._study.start.head_width == "grow":
@@ -246,7 +246,7 @@ class TopBlocks(Method):
     def _batches(
         self, run: TaskRun, reader: TaskReader, first: int
     ) -> Generator[tuple[Batch, Batch | None]]:
-        """Yield the batches from number `first` on, with second draws where they are wanted."""
+        """Yield the batches from number `first` on, with second draws if they are wanted."""
         rows, schedule = run.rows, run.schedule
         with ExitStack() as stack:
             drawn = [rows.rows[batch] for batch in schedule.batches[first:]]
@@ -312,4 +312,4 @@ class TopBlocks(Method):
             self.model.restore(found.model)
             self._method.restore(found.method)
         except (RuntimeError, AssertionError, KeyError) as error:  # of another version of timm
-            raise misfit(self._path, "its tensors are not those of this run") from error
+            raise misfit(self._path, "its tensors belong to another run") from error

@@ -1,9 +1,9 @@
-"""Checkpoints of a top-block run: one safetensors file, replaced as the run goes on.
+"""Checkpoints of a top-block run: one safetensors file, replaced during the run.
 
-It holds what training has changed and what has been recorded so far; everything else follows from
-the seed. A run that is killed and started again goes on from it and ends with the same bits.
+It holds the changed parameters and the entries so far; everything else follows from
+the seed. A run that is killed and started again resumes from it and ends with the same bits.
 The metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is found
-before anything goes on from it.
+before anything resumes from it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _remedy(path: Path) -> str:
 
 
 def misfit(path: Path, why: object) -> CheckpointError:
-    """Return the error of a checkpoint that a run cannot go on from."""
+    """Return the error of a checkpoint that a run cannot resume from."""
     return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
 
 

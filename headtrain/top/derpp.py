@@ -9,13 +9,13 @@ with d the squared difference between the logits of a row and those that its tea
     stored     the logits of the row at the end of the task in which its class was learnt, for base
                classes before the first step; one draw of old rows for alpha, another one for beta.
                Eq. 6 of Buzzega et al., except that they store logits during the task, not at its
-               end: here the rows of a buffer are those of a quota per class, not of a reservoir.
+               end: here a buffer has a quota of rows per class, and is not a reservoir.
 
 d runs over the classes that the teacher had seen: those before the task (snapshot), those up to
 the end of the task of the row (stored). Later columns of a head that has grown have no partner,
 and none is made up for them.
 
-    distance mean   (1 / C') sum over the C' classes: what the authors' code of both forms computes
+    distance mean   (1 / C') sum over the C' classes: as in the authors' code of both forms
     distance sum    sum over the C' classes: the squared norm that Eq. 6 prints. With a thousand
                     classes, alpha = 0.1 then weighs like alpha = 100 does with `mean`.
 
@@ -106,7 +106,7 @@ READ_ROWS = 256
 class SnapshotTeacher(Derpp):
     """The network as it was when the task began, over the classes before the task.
 
-    Only what is trained is copied: everything else is the same until the task is over.
+    Only trained parameters are copied: everything else is the same until the task is over.
     """
 
     def __init__(self, config: DerppConfig, loss_name: str) -> None:
@@ -114,7 +114,7 @@ class SnapshotTeacher(Derpp):
         self._parameters: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Copy what is trained; of the classifier, only the rows of earlier classes."""
+        """Copy the trained parameters; of the classifier, only the rows of earlier classes."""
         self._parameters = {}
         if len(rows.old):
             for name, values in model.trainable().items():
@@ -146,7 +146,7 @@ class SnapshotTeacher(Derpp):
 class StoredTeacher(Derpp):
     """The logits of each row at the end of the task in which its class was learnt.
 
-    Those of base rows are computed before the first step. In float32, 24,000 rows and 1,365
+    Logits of base rows are computed before the first step. In float32, 24,000 rows and 1,365
     classes take 131 MB on the device of the model.
     """
 

@@ -34,7 +34,7 @@ from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.step import Updates
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
-"""Rows per forward pass where no gradient is needed, by device.
+"""Rows per forward pass if no gradient is needed, by device.
 
 For larger activations a CPU gets its memory anew at each layer, page by page: with a ViT-tiny,
 batches of 256 rows are a sixth slower than batches of 32.
@@ -62,7 +62,7 @@ def measure(
     *,
     list_mistakes: bool,
 ) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
-    """Return what is right of the test rows seen, and the new-task loss.
+    """Return the correct answers among the test rows seen, and the new-task loss.
 
     Both come from the code that measures a bank of heads, here of one head, in float32.
     """

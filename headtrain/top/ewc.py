@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: what mattered for earlier classes is held by springs.
+"""Elastic weight consolidation: springs hold the parameters that mattered for earlier classes.
 
     loss = mean of l over the batch + (lambda / 2) sum_k F_k (theta_k - theta*_k)^2
 
@@ -7,15 +7,15 @@ Fisher information there (true labels, the training loss,
 mean over samples of squared gradients of single samples).
 
 There are no old rows in a batch. The Fisher information of a task is measured at its end, on
-`samples` of its training rows, drawn by the seed without replacement; that of the base before the
-first step, on `samples` rows of base classes, with the logits of base classes only. Where the
+`samples` of its training rows, drawn by the seed without replacement; the base is measured before
+the first step, on `samples` rows of base classes, with the logits of base classes only. If the
 base has no training row, it has no anchor, and nothing holds it.
 
     task      every task has its anchor, and the penalties add up (Kirkpatrick et al., 2017)
     online    one anchor, the latest; F <- gamma F + F_task (Schwarz et al., 2018)
 
-Rows of the classifier whose classes had not been seen at an anchor are free of it, also where
-`head_width` is `full` and they were there: a spring would hold them at random numbers.
+Rows of the classifier whose classes had not been seen at an anchor are free of it, even if
+`head_width` is `full` and the rows existed: a spring would hold them at random numbers.
 
 Fisher information
 
@@ -32,7 +32,7 @@ the biases. For the blocks the gradients are formed one sample at a time, or, on
 several at a time by `vmap`: on a CPU the batched kernels are slower (measured: 1.2 to 2.4
 times the time of the loop for blocks of ViT, ConvNeXt and ResNet).
 
-All of it is in float32, also where the training mixes precisions: the gradients of single samples
+All of it is in float32, even if the training mixes precisions: the gradients of single samples
 are small, and `vmap` does not follow all kernels of mixed precision.
 
 Springs add up to one quadratic
@@ -42,7 +42,7 @@ Springs add up to one quadratic
 
 for each parameter, so any number of tasks takes the space and the time of one. Kirkpatrick et al.
 (2017) note that the sum of two such penalties is again such a penalty. The running centre is
-updated by its difference to the new anchor, which loses no precision where the F differ greatly.
+updated by its difference to the new anchor, which loses no precision if the F differ greatly.
 
 Source: J. Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS
 114(13), 2017, Eq. 3; J. Schwarz et al., "Progress & compress: a scalable framework for continual
@@ -81,7 +81,7 @@ from clinit.headtrain.train.losses import loss_named
 
 
 class Ewc(Rehearsal):
-    """Train on new rows, and pull what mattered back to where it was."""
+    """Train on new rows, and pull parameters that mattered back to their old values."""
 
     def __init__(self, config: EwcConfig, *, loss_name: str = "ce", seed: int = 0) -> None:
         super().__init__(loss_name)
@@ -271,7 +271,7 @@ class Quadratic:
 
     @classmethod
     def around(cls, fisher: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Quadratic:
-        """Return the penalty of one anchor: `values`, as far as `fisher` has rows."""
+        """Return the penalty of one anchor: `values`, for the rows that `fisher` has."""
         centre = {
             name: _first(values[name].detach(), like).clone() for name, like in fisher.items()
         }
@@ -293,7 +293,7 @@ class Quadratic:
             fisher[name] = old + new
             share = torch.where(fisher[name] > 0, new / fisher[name], torch.ones_like(new))
             difference = later.centre[name] - old_centre
-            # Where the first anchor has no weight the later one is the centre, to the last bit.
+            # If the first anchor has no weight, the later one is the centre, to the last bit.
             centre[name] = torch.where(
                 share == 1, later.centre[name], old_centre + share * difference
             )

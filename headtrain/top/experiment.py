@@ -41,21 +41,21 @@ def run_top(
 ) -> RunRecord:
     """Train a copy of the network on its stream; return the record.
 
-    The same call on the same device gives the same numbers, also where it was killed in between
-    and goes on from its checkpoint.
+    The same call on the same device gives the same numbers, even if it was killed in between
+    and resumes from its checkpoint.
 
     Args:
         inputs: Stream, activations and network.
-        study: What is trained; it differs from that of `inputs` at most in the settings
+        study: The study to train; it differs from the study of `inputs` at most in the settings
             `study.PER_HEAD`.
-        checkpoint: A file to go on from and to keep up to date; None keeps none.
+        checkpoint: A file to resume from and to keep up to date; None keeps none.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        observer: Told what happens as it happens.
-        head_facts: Where the first head is from, for the record.
-        command: What the user typed, for the record.
+        observer: Called with each event as it happens.
+        head_facts: Origin of the first head, for the record.
+        command: The command line of the user, for the record.
 
     Raises:
-        ValueError: If the stream or the top of the study differs from that of the inputs.
+        ValueError: If the study's stream or top differs from the inputs.
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """

@@ -46,7 +46,7 @@ class Step:
 
     run: Callable[[Tensor], Tensor]
     block: str | None = None
-    """Dotted name in the network if the step is a block, None for what lies between blocks."""
+    """Dotted name in the network if the step is a block, None for steps between blocks."""
 
 
 _CHAINS: dict[type[nn.Module], tuple[str, ...]] = {
@@ -66,7 +66,7 @@ _CHAINS: dict[type[nn.Module], tuple[str, ...]] = {
     NormFreeNet: ("stem", "stages.*", "final_conv", "final_act"),
     ByobNet: ("stem", "stages.*", "final_conv"),
 }
-"""What `forward_features` runs; `.*` stands for the children, which are stages of blocks."""
+"""Modules of `forward_features`; `.*` stands for the children, which are stages of blocks."""
 
 _BLOCKS = ("blocks", "layer1", "layer2", "layer3", "layer4", "s1", "s2", "s3", "s4")
 """Links of a chain whose children are blocks."""

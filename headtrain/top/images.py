@@ -1,4 +1,4 @@
-"""Where the images of a top-block run are, and where their activations go.
+"""The images of a top-block run, and the storage of their activations.
 
 Read by commands before they load PyTorch.
 """
@@ -14,7 +14,7 @@ from clinit.machine import cpu_count
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Storage:
-    """Where activations are stored, and how many bytes of them."""
+    """A folder for activations, and the most bytes to store there."""
 
     folder: Path
     budget: int
@@ -27,13 +27,13 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """The two caches, where their images and weights are, and where activations go."""
+    """The two caches, the places of their images and weights, and the storage of activations."""
 
     base: Path
     new: Path
     storage: Storage
     base_root: Path | None = None
-    """Default: where the images were at extraction."""
+    """Default: the place of the images at extraction."""
     new_root: Path | None = None
     weights: Path | None = None
-    """Default: where they were at extraction."""
+    """Default: their place at extraction."""

@@ -1,4 +1,4 @@
-"""What the top-block runs of one call share: the stream, the images and their activations."""
+"""Shared inputs of the top-block runs of one call: the stream, the images, their activations."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class TopInputs:
 
     @property
     def top(self) -> Top:
-        """The settings that say which part of the network learns."""
+        """The settings that define the learning part of the network."""
         assert self.study.top is not None
         return self.study.top
 
     def reused(self) -> TopInputs:
-        """Return the inputs as every later run finds them: all that is stored was there before."""
+        """Return the inputs as every later run finds them: everything was stored before."""
         return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
     def notes(
@@ -111,12 +111,12 @@ def prepare_runs(
     """Load the backbone, and compute and store the activations that runs of one stream look at.
 
     Args:
-        images: Where weights are, and where activations go.
+        images: Places of weights and images, and the storage of activations.
         sides: The two data sets, opened.
         head: The pretrained head.
         studies: The runs, which differ at most in `study.PER_HEAD`.
         observer: Called with the sizes before anything is computed, the progress, and notes.
-        head_facts: Where the head is from.
+        head_facts: Origin of the head.
 
     Raises:
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
@@ -228,7 +228,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
 
     Args:
         cache: The feature cache.
-        root: The folder of its images; default: where they were at extraction.
+        root: The folder of its images; default: their place at extraction.
         option: The option that gives `root`, for the message.
 
     Raises:
@@ -250,7 +250,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
     if not first.is_file():
         raise ExperimentError(
             f"the images of {cache} are not in {found}: there is no {first}",
-            remedy=f"Say where they are with {option}.",
+            remedy=f"Give their folder with {option}.",
         )
     return Side(read_source(cache), opened, found)
 
@@ -259,6 +259,6 @@ def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Back
     """Return the network that computed the features, and the transform of its images.
 
     Raises:
-        ClinitError: If the weights cannot be loaded, or differ from those of the extraction.
+        ClinitError: If the weights cannot be loaded, or differ from the ones at extraction.
     """
     return reload(base.cache.split("train"), weights=weights, device=device)

@@ -2,9 +2,9 @@
 
     W + (alpha / rank) (B A)        A (rank, in), B (out, rank), B = 0 at the start
 
-The paper prints W + B A without a factor and says that it follows the LoRA paper, where alpha is
-the first rank that is tried: a factor of 1, which is alpha = rank here. loralib's own default, and
-that of this module, is alpha = 1.
+The paper prints W + B A without a factor and refers to the LoRA paper, where alpha is
+the first rank that is tried: a factor of 1, which is alpha = rank here. The default of loralib and
+of this module is alpha = 1.
 
 A convolution of k x k is a matrix (out, in k k), a 1 x 1 convolution a linear layer. The update
 is a parametrisation of the weight: the layer keeps its class and its forward pass, and merging
@@ -51,7 +51,7 @@ class LowRank(nn.Module):
 def layers(network: nn.Module, blocks: Sequence[str]) -> tuple[str, ...]:
     """Return the dotted names of the linear layers of some blocks, in forward order.
 
-    The two layers of the MLP (three where it is gated), the two convolutions of a basic block,
+    The two layers of the MLP (three if it is gated), the two convolutions of a basic block,
     the first and the last of a bottleneck, the pointwise ones of an inverted residual. Depthwise
     and grouped convolutions and the projections of attention are not among them.
 

@@ -3,8 +3,8 @@
     normalised images --trunk--> activations --top--> penultimate features
 
 `top(trunk(x))` is `forward_head(forward_features(x), pre_logits=True)`: the same modules run in
-the same order. What follows the last block (a norm, the pooling, a dense layer before the
-classifier) is part of the top, and so is a downsampling between two plastic blocks; neither is a
+the same order. The modules behind the last block (a norm, the pooling, a dense layer before the
+classifier) are part of the top, and so is a downsampling between two plastic blocks; neither is a
 block.
 
 Everything but the following parameters is frozen:
@@ -13,7 +13,7 @@ Low rank     the factors A and B of `lora.add_lora` and the classifier; norms, G
              biases, depthwise convolutions and attention keep their values.
 Full rank    every parameter of the plastic blocks, norms included, and the classifier.
 
-What lies between and behind the blocks (a downsampling, the last norm) is frozen in both. The
+Modules between and behind the blocks (a downsampling, the last norm) are frozen in both. The
 network stays in evaluation mode: batch norms use their stored statistics, nothing is dropped.
 """
 
@@ -227,7 +227,7 @@ class PlasticModel:
 
     @contextmanager
     def full_precision(self) -> Iterator[None]:
-        """Compute in float32 inside, whatever the configuration says."""
+        """Compute in float32 inside, regardless of the configuration."""
         self._mixed, before = False, self._mixed
         try:
             yield
@@ -241,7 +241,7 @@ class PlasticModel:
         return logits.float()
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained now, those of the classifier as CLASSIFIER."""
+        """Return the parameters that are trained now, the classifier's under CLASSIFIER."""
         prefix = f"{self._classifier_name}."
         return {
             f"classifier.{name.removeprefix(prefix)}" if name.startswith(prefix) else name: value
@@ -259,7 +259,7 @@ class PlasticModel:
         self.write(before.out_features, rows)
 
     def rows(self) -> Rows:
-        """Copy the classifier, as arrays where it is; see `clinit.headtrain.array.as_array`."""
+        """Copy the classifier, as arrays on its device; see `clinit.headtrain.array.as_array`."""
         weight, bias = self._classifier.weight, self._classifier.bias
         return Rows(as_array(weight.double()), as_array(bias.double()))
 

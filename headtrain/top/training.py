@@ -1,6 +1,6 @@
-"""Train the top of a network on one task: what a method decides, the optimizer, the steps.
+"""Train the top of a network on one task: the method's decisions, the optimizer, the steps.
 
-A method says what the loss of a batch is, and what it remembers. The learner owns the network, the
+A method defines the loss of a batch, and its own memory. The learner owns the network, the
 optimizer and the rows. Around each task it calls
 
     begin    once the rows of the new classes are initialised, before the first step
@@ -24,8 +24,8 @@ groups' rates with one: `OneCycleLR` gets a list.
 Weight decay is timm's too: none for parameters of at most one axis (biases, norms, layer scales
 and, in timm, GRN) and those that the network lists (position embeddings, tokens). The factors A
 and B are matrices and are decayed: towards no update, not towards a zero weight. The classifier is
-the one exception: weight and bias are both decayed, as those of the heads of `clinit train-head`
-are, so that the two paths differ in the blocks alone.
+the one exception: weight and bias are both decayed, as in the heads of `clinit train-head`,
+so that the two paths differ in the blocks alone.
 
 Source: L. N. Smith, N. Topin, "Super-Convergence: Very Fast Training of Neural Networks Using
 Large Learning Rates", 2017; H. Bao, L. Dong, S. Piao, F. Wei, "BEiT: BERT Pre-Training of Image
@@ -65,9 +65,9 @@ class TopMethod:
     def loss(
         self, model: PlasticModel, batch: Batch, second: Batch | None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return what to minimise, and the detached loss of each row of `batch` for the record.
+        """Return the loss to minimise, and the detached loss of each row of `batch` for the record.
 
-        `second` holds old rows drawn apart from those of `batch`, as many unless batches are
+        `second` holds old rows drawn apart from the old rows of `batch`, as many unless batches are
         uniform, if `draws` is 2 and there are old rows; otherwise it is None.
         """
         raise NotImplementedError
@@ -113,7 +113,7 @@ class Held(TopMethod):
         self._start: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Remember where the parameters start."""
+        """Remember the parameters at the start."""
         self._method.begin(model, task, rows)
         self._start = {name: each.detach().clone() for name, each in model.trainable().items()}
 
@@ -148,7 +148,7 @@ def sample_losses(
 
     Args:
         name: One of `clinit.headtrain.train.losses.LOSSES`.
-        logits: Logits of any floating type; those of mixed precision are widened first.
+        logits: Logits of any floating type; mixed precision is widened first.
         labels: Column of `logits` of each sample's class.
     """
     wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -204,7 +204,7 @@ def top_optimizer(
         network: A timm network, after `make_plastic`.
         lr: Peak rate of the classifier.
         weight_decay: Weight decay of the parameters that are decayed.
-        layer_decay: Factor from the rate of a layer to that of the one below it.
+        layer_decay: Factor from the rate of a layer to the rate of the layer below it.
         iterations: Number of steps of the task.
     """
     skipped = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()  # type: ignore[operator]

@@ -1,7 +1,7 @@
 """The cache of activations: computed once, in the format of a feature cache, with more axes.
 
 Everything below the first plastic block is frozen and nothing is augmented, so its output for an
-image never changes. A split of a feature cache gives a part here: those of its rows that the
+image never changes. A split of a feature cache gives a part here: the rows that the
 runs look at, in a folder named by the digest of its plan, so that runs with the same rows, network
 and cut share it whatever else they do.
 
@@ -48,7 +48,7 @@ from clinit.headtrain.top.images import Storage
 from clinit.machine import free_memory
 
 SHARD_BYTES = 2**27
-"""Size of a shard: what a killed run loses at most."""
+"""Size of a shard: a killed run loses at most one shard."""
 MEMORY_SHARE = 0.4
 """Share of the free memory that stored activations may take; larger ones stay in their files."""
 
@@ -86,8 +86,8 @@ class StoredPart:
     stored: bool = False
     """Otherwise they are computed from the images each time, and whatever reads them is charged."""
     seconds: float | None = None
-    """Time to compute what is stored, now or in an earlier call; None where it was not recorded,
-    and where nothing is stored."""
+    """Time to compute the stored activations, now or in an earlier call; None if it was not
+    recorded, or nothing is stored."""
     computed_here: bool = False
     """Whether this call has computed any of them, and not found all in the cache."""
 
@@ -124,7 +124,7 @@ class TrunkCache:
 
     def path(self, plan: Plan) -> Path:
         """Return the folder of a part."""
-        name = re.sub(r"[^\w.-]", "-", plan.dataset)  # whatever the manifest says: no path
+        name = re.sub(r"[^\w.-]", "-", plan.dataset)  # the manifest's text must not become a path
         identifier = replace(plan, compiled=False).identifier  # the same rows, whatever the way
         return self.storage.folder / f"{name}-{plan.split}-{identifier[:16]}"
 
@@ -136,8 +136,8 @@ class TrunkCache:
         """Return which parts are stored: from the first on, those that still fit into the budget.
 
         Raises:
-            CacheError: If the folder cannot be written, or its disk does not hold what is chosen
-                and not there yet.
+            CacheError: If the folder cannot be written, or its disk has no room for the chosen
+                parts that do not exist yet.
         """
         left, chosen, missing = self.storage.budget, [], 0
         for part in parts:
@@ -162,14 +162,14 @@ class TrunkCache:
             raise CacheError(
                 f"cannot store activations of {missing / 1e9:,.2f} GB in {folder}: {why}",
                 remedy="Give another folder with --trunk-cache, less with --trunk-budget, or"
-                " compute them from the images each time with --no-trunk-cache.",
+                " compute them from the images each time with --trunk-budget 0.",
             )
         return chosen
 
     def store(self, part: Part, observe: Observer) -> tuple[ActivationRows, StoredPart]:
-        """Compute what is missing of a part, and open it.
+        """Compute the missing shards of a part, and open it.
 
-        What is complete is only read, so it may be on a disk that cannot be written, and any
+        A complete part is only read, so it may be on a disk that cannot be written, and any
         number of runs can open it at once.
 
         Raises:
@@ -245,14 +245,14 @@ class TrunkCache:
         )
 
     def unstored(self, part: Part) -> StoredPart:
-        """Return what is known of a part that is not stored."""
+        """Return the facts about a part that is not stored."""
         return StoredPart(part=part.name, rows=len(part.rows), bytes=self.bytes(part))
 
     def from_images(self, part: Part) -> ActivationRows:
         """Return the rows of a part, computed each time they are asked for.
 
         Raises:
-            CacheError: If the images differ from those of the features.
+            CacheError: If the images differ from the images of the features.
             ImageError: If one cannot be read any more.
         """
         rows = ImageRows(part.valid(), part.root, self.trunk, self.storage)
@@ -291,6 +291,6 @@ def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Ten
         raise CacheError(
             f"the images of {part.name} give features that differ from those in the cache by"
             f" {np.nanmax(error):.0%} of their length",
-            remedy="Say with --base-root and --new-root where the extracted images are,"
+            remedy="Give the folders of the extracted images with --base-root and --new-root,"
             " or extract these into a new cache.",
         )

@@ -7,11 +7,14 @@ the loss of a batch is joined by
     moments    s/2 Ave |(W - W_0) h + b - b_0|^2
 
 with the average of `moments` over features h of earlier classes: the mean squared change of all
-logits. With z = (h, 1) and the change (D, d) = (W - W_0, b - b_0) its gradient is
+logits. With z = (h, 1), the change (D, d) = (W - W_0, b - b_0) and Ave z z^T = P P^T + rho I, its
+gradient is
 
-    s (D, d) Ave z z^T,
+    s [(D, d) P P^T + rho (D, d)],
 
-one product per step, whatever the number of rows behind the average.
+whatever the number of rows behind the average. P holds the sixteenth of the eigenvectors with
+the largest eigenvalues; rho is the mean of all other eigenvalues. With all eigenvectors a step
+would take half as long again and lead to the same accuracy.
 
 Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
 convolutional networks", ICML 2018 (L2-SP; there new rows are held at 0, here at their start).
@@ -24,7 +27,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -34,7 +36,7 @@ from clinit.headtrain.train.old_classes import OldClasses
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What holds one head, and how strongly."""
+    """The penalty that holds one head, and its strength."""
 
     strength: float
     """s, >= 0."""
@@ -51,23 +53,24 @@ class Hold:
         head: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
         gradient: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
     ) -> None:
-        """Hold heads where they are now.
+        """Hold heads near their present state.
 
         Args:
-            anchor: What holds them.
+            anchor: The penalty.
             head: Weight and bias, rows of one head after rows of the other.
             gradient: Theirs, which is added to.
         """
         (weight, bias), old = head, anchor.old
         self._strength, self._head, self._gradient = anchor.strength, head, gradient
+        self._leading, rest = None, 1.0
         self._start = weight.clone(), bias.clone()
         self._change = weight.new_empty(len(bias), weight.shape[1] + 1)
         """D and, in the last column, d."""
-        self._moments = None
         if old is not None:
-            mean = old.means.mean(axis=0)
-            of_z = np.block([[old.second, mean[:, None]], [mean, 1.0]])
-            self._moments = torch.from_numpy(of_z).to(weight)
+            leading, rest = old.leading
+            self._leading = torch.from_numpy(leading).to(weight)
+            self._along = weight.new_empty(len(bias), leading.shape[1])
+        self._strength_of_rest = anchor.strength * rest
 
     def pull(self) -> None:
         """Add the gradient of the penalty; nothing waits for the device."""
@@ -75,9 +78,9 @@ class Hold:
         of_weight, of_bias = self._gradient
         torch.sub(self._head[0], self._start[0], out=weight)
         torch.sub(self._head[1], self._start[1], out=bias)
-        if self._moments is None:
-            of_weight.add_(weight, alpha=self._strength)
-            of_bias.add_(bias, alpha=self._strength)
-            return
-        of_weight.addmm_(self._change, self._moments[:, :-1], alpha=self._strength)
-        of_bias.addmv_(self._change, self._moments[:, -1], alpha=self._strength)
+        of_weight.add_(weight, alpha=self._strength_of_rest)
+        of_bias.add_(bias, alpha=self._strength_of_rest)
+        if self._leading is not None:
+            along = torch.mm(self._change, self._leading, out=self._along)
+            of_weight.addmm_(along, self._leading[:-1].t(), alpha=self._strength)
+            of_bias.addmv_(along, self._leading[-1], alpha=self._strength)

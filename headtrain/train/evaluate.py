@@ -1,4 +1,4 @@
-"""What the heads of a bank label right, whatever the precision that they are trained in.
+"""Right answers of the heads of a bank, whatever the precision that they are trained in.
 
 Features stay as they are stored; a block at a time is widened to float32 and multiplied with all
 heads at once. The first of equal logits wins.
@@ -33,11 +33,11 @@ Group = tuple[slice, slice]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What the heads of a bank label right."""
+    """Right answers of the heads of a bank."""
 
     correct: Int[np.ndarray, "heads classes"]
     correct_in_task: Int[np.ndarray, "heads classes"]
-    """If a head is asked about the classes alone that arrived together with that of the row."""
+    """If a head chooses only among the classes that arrived together with the row's class."""
     mistakes: tuple[Mistakes, ...] | None
     """One per head; None unless asked for."""
 
@@ -110,7 +110,7 @@ def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
 def _judge(
     bank: Bank, test: LabelledRows, ends: Sequence[int] = ()
 ) -> tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]]:
-    """Return which rows each head labels right, among all classes and those of their task.
+    """Return the rows that each head labels right, among all classes and within their task.
 
     Args:
         bank: Heads.

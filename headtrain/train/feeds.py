@@ -1,6 +1,6 @@
-"""What the steps of a task read: rows on the device, rows gathered for them, rows drawn for them.
+"""Input of the steps of a task: rows on the device, rows gathered for them, rows drawn for them.
 
-Step i reads `features[batches[i]]` and `labels[batches[i]]`, which stay where they are. If the rows
+Step i reads `features[batches[i]]` and `labels[batches[i]]`, tensors that never move. If the rows
 of the task are on the device, that is all. If they are in host memory or on disk, or if old rows
 are drawn from statistics, these tensors hold the rows of the next few steps, and `batches` counts
 through them.
@@ -54,7 +54,7 @@ class StreamedFeed:
         else:
             torch.index_select(self._rows.features, 0, rows, out=gathered)
         device = self.labels.device
-        # Without waiting, the next block could overwrite what is still being copied.
+        # Without waiting, the next block could overwrite one that is still being copied.
         self.features[: len(rows)].copy_(gathered, non_blocking=False)
         self.labels[: len(rows)] = self._rows.labels[rows.to(device)]
         self.batches[start:stop] = torch.arange(len(rows), device=device).view(wanted.shape)
@@ -80,7 +80,7 @@ class DrawnFeed:
 
         Args:
             rows: Features and labels of the new rows.
-            schedule: Row numbers; those of new rows come after the old classes.
+            schedule: Row numbers; new rows are numbered after the old classes.
             most_steps: Most steps that are announced at a time.
             old: The old classes.
             seed: Seed of the draw; numbers depend on the kind of device as well.

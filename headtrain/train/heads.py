@@ -1,6 +1,6 @@
 """A bank of heads, the rows that it reads, and the precision of its matrix products.
 
-K linear classifiers of the same classes lie side by side in one tensor. All read the same batch, so
+K linear classifiers of the same classes are side by side in one tensor. All read the same batch, so
 the logits of the whole bank are one matrix product, in one of three precisions:
 
     float32   as stored
@@ -57,7 +57,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
-    """Let CUDA multiply float32 matrices as `precision` says within the block.
+    """Let CUDA multiply float32 matrices in `precision` within the block.
 
     PyTorch has one switch for the process: it is put back as it was.
     """
@@ -100,7 +100,7 @@ class LabelledRows:
 
     @property
     def is_resident(self) -> bool:
-        """Whether features are where the labels are."""
+        """Whether features are on the device of the labels."""
         return not self.is_stored and self.features.device == self.labels.device
 
     @property
@@ -109,7 +109,7 @@ class LabelledRows:
         return isinstance(self.features, StoredRows)
 
     def arrays(self) -> FeatureRows:
-        """Return the features for array code: where they are, or streamed from there."""
+        """Return the features for array code: as they are, or streamed from host or disk."""
         if self.is_resident:
             return as_array(self.features)
         host = self.features if self.is_stored else self.features.numpy()
@@ -127,12 +127,12 @@ class LabelledRows:
         return LabelledRows(self.gathered(rows).to(device), self.labels[rows.to(device)])
 
     def subset(self, rows: Int[Tensor, " taken"]) -> LabelledRows:
-        """Choose rows; features stay where they are: on the device, in host memory or on disk."""
+        """Choose rows; their features stay on the device, in host memory or on disk."""
         chosen = self.features.select(rows.cpu().numpy()) if self.is_stored else self.gathered(rows)
         return LabelledRows(chosen, self.labels[rows.to(self.labels.device)])
 
     def gathered(self, rows: Int[Tensor, " taken"]) -> Float[Tensor, "taken dim"]:
-        """Copy the features of rows where they are; those on disk into host memory."""
+        """Copy the features of rows on their device; rows on disk into host memory."""
         if self.is_stored:
             return torch.from_numpy(self.features[rows.cpu().numpy()])
         found: Tensor = self.features[rows.to(self.features.device)]
@@ -181,7 +181,7 @@ class Bank:
         self.bias = torch.cat([self.bias, bias], dim=1)
 
     def rows(self, index: int) -> Rows:
-        """Copy one head, as arrays where the bank is; see `clinit.headtrain.array.as_array`."""
+        """Copy one head, as arrays on the bank's device; see `clinit.headtrain.array.as_array`."""
         return Rows(as_array(self.weight[index].double()), as_array(self.bias[index].double()))
 
     def write(self, index: int, start: int, rows: Rows) -> None:
@@ -196,7 +196,7 @@ class Bank:
         out: Float[Tensor, "rows heads classes"],
         heads: slice = slice(None),
     ) -> Float[Tensor, "rows heads classes"]:
-        """Write the logits of `heads` (all, unless told) into `out`, and return it."""
+        """Write the logits of `heads` (default: all) into `out`, and return it."""
         weight, bias = self.weight[heads].view(-1, self.dim), self.bias[heads].view(-1)
         torch.addmm(bias, features, weight.t(), out=out.view(len(features), -1))
         return out

@@ -4,7 +4,7 @@ Each update is the same calls on the same tensors, and its number is a tensor on
 well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
 once and replayed for all others, one launch instead of some thirty.
 
-A step gathers `features[batches[i]]` and `labels[batches[i]]`: a feed says what these are.
+A step gathers `features[batches[i]]` and `labels[batches[i]]`: a feed provides both.
 
 `train_epochs` passes over rows in shuffled batches, with a cosine that takes each learning rate to
 zero.
@@ -25,7 +25,7 @@ from clinit.headtrain.ram import STEPS_AT_ONCE
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study.parts import Stream
+from clinit.headtrain.study.parts import RateSchedule, Stream
 from clinit.headtrain.train.anchor import Anchor
 from clinit.headtrain.train.feeds import DrawnFeed, Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
@@ -74,7 +74,7 @@ class Replayed:
         current.wait_stream(stream)
 
     def _captured(self, step: Callable[[], None]) -> Callable[[], None] | None:
-        """Return what replays a step; None where it cannot be captured."""
+        """Return a function that replays a step; None if it cannot be captured."""
         try:
             return _capture(step)
         except torch.OutOfMemoryError:
@@ -101,10 +101,27 @@ REPORT_STEPS = STEPS_AT_ONCE
 """Most steps between two signs of progress."""
 
 
+def rate_shares(schedule: RateSchedule, steps: int) -> Float[Tensor, " steps"] | None:
+    """Return the share of the learning rate at each step of a task, above 0; None: always 1."""
+    done = np.arange(1, steps + 1) / (steps + 1)
+    if schedule == "constant":
+        return None
+    if schedule == "linear":
+        return torch.from_numpy(1 - done).float()
+    turn = np.interp(done, (0, 0.3, 1), (-np.pi, 0, np.pi))
+    return torch.from_numpy((1 + np.cos(turn)) / 2).float()
+
+
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
-    def __init__(self, updates: Updates, feed: Feed, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        updates: Updates,
+        feed: Feed,
+        schedule: Schedule,
+        shares: Float[Tensor, " iterations"] | None = None,
+    ) -> None:
         device = updates.labels.device
         iterations, batch = schedule.batches.shape
         heads = updates.losses.shape[1]
@@ -116,6 +133,7 @@ class TaskSteps:
         self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
+        self._shares = None if shares is None else shares.to(device)
         self._replayed = Replayed() if device.type == "cuda" else None
 
     @property
@@ -139,12 +157,13 @@ class TaskSteps:
         torch.index_select(feed.features, 0, batch, out=self._stored)
         torch.index_select(feed.labels, 0, batch, out=updates.labels)
         updates.features.copy_(self._stored)
-        updates.update()
+        shares = self._shares
+        updates.update(1.0 if shares is None else torch.index_select(shares, 0, number)[0])
         self._record(updates.losses, number)
         number.add_(1)
 
     def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
-        """Write down the mean loss of each kind of rows, 0 / 0 where there is none."""
+        """Log the mean loss of each kind of rows, 0 / 0 if there is none."""
         kinds = torch.index_select(self._kinds, 0, number)[0]
         sums = torch.where(kinds, losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
@@ -176,8 +195,8 @@ def train_task(
             sample for the new-task loss; before the first step too.
         stepped: Called with the number of updates done since the last call.
         watch: Adds up the time of training.
-        anchors: What holds each head where it is now; None: none is held.
-        drawn: What old rows are drawn from; None: they are stored.
+        anchors: The penalty that holds each head near its present state; None: none is held.
+        drawn: Statistics that old rows are drawn from; None: they are stored.
     """
     with watch.phase("prepare"):
         chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)
@@ -191,7 +210,9 @@ def train_task(
             feed = ResidentFeed(rows, batches)
         else:
             feed = StreamedFeed(rows, batches, REPORT_STEPS)
-        steps = TaskSteps(Updates(bank, stream.rows_per_batch, anchors), feed, schedule)
+        updates = Updates(bank, stream.rows_per_batch, anchors)
+        shares = rate_shares(bank.heads[0].schedule, stream.iterations)
+        steps = TaskSteps(updates, feed, schedule, shares)
     for start, stop in pairwise((0, *stream.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):
             last = min(first + REPORT_STEPS, stop)

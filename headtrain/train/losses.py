@@ -21,12 +21,16 @@ Gradient: softmax(u)_j - y_j + 2 u_j / (C - 1) for j != y, and softmax(u)_y - 1 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from clinit.errors import ExperimentError
+from clinit.headtrain.setting import Imported
 
 Logits = Float[Tensor, "*bank rows classes"]
 Labels = Int[Tensor, "*#bank rows"]
@@ -42,7 +46,7 @@ class FixedPart(NamedTuple):
     """All that the loss of a row needs to know of the logits that calibration keeps fixed."""
 
     log_sum: Float[Tensor, " rows"]
-    """Log of the sum of their exponentials; -inf where there is none or it is not needed."""
+    """Log of the sum of their exponentials; -inf if there is none or it is not needed."""
     constant: Float[Tensor, " rows"]
     """Terms of the loss that depend on fixed logits only."""
 
@@ -122,7 +126,7 @@ class CrossEntropy:
 
 
 def _log_sum(logits: Logits, softmax: Logits) -> PerRow:
-    """Return log sum_j exp(u_j) of logits whose softmax is there; -inf where there is none.
+    """Return log sum_j exp(u_j) of logits whose softmax is given; -inf if there is none.
 
     The largest probability is exp(largest logit - log-sum), and never small: this is the log-sum
     without a second pass of exponentials.
@@ -211,7 +215,7 @@ class Squentropy:
     def local_terms(
         self, logits: Columns, target: Target, fixed: FixedPart, num_classes: int
     ) -> LocalTerms:
-        """Expand in the new logits: that of cross entropy plus a diagonal."""
+        """Expand in the new logits: the terms of cross entropy plus a diagonal."""
         entropy = CrossEntropy().local_terms(logits, target, fixed, num_classes)
         slope = (2 / _wrong(num_classes)) * (1 - indicator(logits, target))
         return LocalTerms(
@@ -227,13 +231,50 @@ def _wrong(num_classes: int) -> int:
     return max(1, num_classes - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnLoss:
+    """A function of the user: logits (rows, classes), labels (rows,) -> losses (rows,)."""
+
+    path: str
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def value(self, logits: Logits, labels: Labels) -> PerRow:
+        """Return the loss of each sample.
+
+        Raises:
+            ExperimentError: If the function returns anything else.
+        """
+        shape, rows = logits.shape[:-1], labels.expand(logits.shape[:-1]).flatten()
+        found = self.function(logits.flatten(0, -2), rows)
+        known = isinstance(found, Tensor) and found.shape == rows.shape
+        if not known or (logits.requires_grad and not found.requires_grad):
+            what = f"{type(found).__name__} {tuple(getattr(found, 'shape', ()))}"
+            raise ExperimentError(
+                f"{self.path} returned {what}, expected a tensor {tuple(rows.shape)} with gradient",
+                remedy="Return the loss of each row, computed by functions of PyTorch.",
+            )
+        return found.view(shape)
+
+    def value_and_gradient(
+        self, logits: Logits, labels: Labels, out: Logits | None = None
+    ) -> tuple[PerRow, Logits]:
+        """Return the loss of each sample and its gradient, by automatic differentiation."""
+        with torch.enable_grad():
+            of = logits.detach().requires_grad_()
+            value = self.value(of, labels)
+            (gradient,) = torch.autograd.grad(value.sum(), of)
+        return value.detach(), gradient if out is None else out.copy_(gradient)
+
+
 Loss = CrossEntropy | SquaredError | Squentropy
 LOSSES: dict[str, Loss] = {"ce": CrossEntropy(), "mse": SquaredError(), "sqen": Squentropy()}
 """With the paper's constants; `SquaredError(kappa, beta)` for others."""
 
 
-def loss_named(name: str) -> Loss:
-    """Return the loss of that name."""
+def loss_named(name: str) -> Loss | OwnLoss:
+    """Return the loss of that name, or the function of a user that it is the path of."""
+    if isinstance(name, Imported):
+        return OwnLoss(name.path, name.load())
     if name not in LOSSES:
         raise ValueError(f"loss is {name!r}, expected one of {tuple(LOSSES)}")
     return LOSSES[name]

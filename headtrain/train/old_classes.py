@@ -1,4 +1,4 @@
-"""What is kept of earlier classes, and rows that are drawn from it.
+"""Statistics kept of earlier classes, and rows that are drawn from them.
 
 With n_c rows of class c, their mean mu_c and, shared by all classes, the covariance within them,
 
@@ -10,7 +10,7 @@ class c is drawn as mu_c + A z with A A^T = Sigma, z ~ N(0, I).
 A set of rows is drawn in pairs mu_c + A z, mu_c - A z, so that the mean of the drawn rows of a
 class is mu_c exactly. If there are at least as many pairs as features are wide, the z of all
 classes are whitened together: the within-class covariance of the drawn rows is then Sigma exactly,
-and least squares, LDA and D_LS of the drawn rows are those of the statistics, whatever the seed.
+and least squares, LDA and D_LS of the drawn rows match the statistics, whatever the seed.
 
 Sources: G. Zhang, L. Wang, G. Kang, L. Chen, Y. Wei, "SLCA: slow learner with classifier alignment
 for continual learning on a pre-trained model", ICCV 2023 (rows from N(mu_c, Sigma_c)); the pairs
@@ -20,6 +20,7 @@ are antithetic variates (J. M. Hammersley, K. W. Morton, 1956).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -29,8 +30,11 @@ from clinit.headtrain.array import to_numpy
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import drawn_per_class
 
+LEADING = 16
+"""One in so many eigenvectors of Ave z z^T is kept as it is."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, eq=False)
 class OldClasses:
     """The earlier classes that have had rows, in float64 on the host."""
 
@@ -55,6 +59,20 @@ class OldClasses:
             second=to_numpy(statistics.total_covariance) + np.outer(mean, mean),
         )
 
+    @cached_property
+    def leading(self) -> tuple[Float[np.ndarray, "dim_and_1 directions"], float]:
+        """P and rho with P P^T + rho I for Ave z z^T, z = (h, 1), over all their rows.
+
+        P has the eigenvectors of the largest eigenvalues, and rho is the mean of the others.
+        """
+        mean = self.means.mean(axis=0)
+        of_z = np.block([[self.second, mean[:, None]], [mean, 1.0]])
+        size = len(of_z)
+        kept = -(-size // LEADING)
+        values, vectors = scipy.linalg.eigh(of_z, subset_by_index=(size - kept, size - 1))
+        rest = (np.trace(of_z) - values.sum()) / (size - kept)
+        return vectors * np.sqrt(values - rest), float(rest)
+
     @property
     def numbers(self) -> int:
         """How many numbers are kept: C d + d^2."""
@@ -72,7 +90,6 @@ def paired_rows(
     root: Float[np.ndarray, "dim dim"],
     rows_per_class: int,
     random: np.random.Generator,
-    spreads: Float[np.ndarray, "classes dim"] | None = None,
 ) -> Float[np.ndarray, "classes rows dim"]:
     """Draw rows of all classes.
 
@@ -80,15 +97,12 @@ def paired_rows(
         means: Means of the classes.
         root: Symmetric root of the shared covariance.
         rows_per_class: Rounded up to an even number.
-        random: What is drawn with.
-        spreads: Factors of the deviations of each class.
+        random: Generator of the draws.
     """
     classes, dim = means.shape
     pairs = -(-rows_per_class // 2)
     noise = whitened(random.standard_normal((classes * pairs, dim)))
     offsets = (noise @ root).reshape(classes, pairs, dim)
-    if spreads is not None:
-        offsets *= spreads[:, None, :]
     centres = means.astype(np.float64)[:, None, :]
     return np.concatenate([centres + offsets, centres - offsets], axis=1).astype(np.float32)
 

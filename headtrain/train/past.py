@@ -1,8 +1,8 @@
-"""What is kept of the earlier classes of a stream: statistics of their rows, each read once.
+"""Statistics kept of the earlier classes of a stream; each of their rows is read once.
 
 One task after another, rows that stay are not summed again: a buffer that keeps all rows has, at
-task k, those of the tasks before it and those of the task; to sum them anew at each task would cost
-k times as much as the new ones do.
+task k, the rows of the earlier tasks and of the task itself; to sum them anew at each task would
+cost k times as much as the new ones do.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class RunningStatistics:
     ) -> ClassStatistics:
         """Return the class statistics of the rows of a task.
 
-        Rows are summed only if they are not among the last ones, and all of these are there.
+        Rows are summed only if they are not among the last ones, and all of these are present.
 
         Args:
             rows: The rows.
             features: Theirs, of shape (rows, dim).
             num_classes: Classes seen so far, those without rows included.
-            weighting: What an average is.
+            weighting: Kind of average.
             groups: Of rows that repeat each other; the same of a row of the pool each time.
         """
         summed = partial(ClassStatistics.of, weighting=weighting)
@@ -76,7 +76,7 @@ class RunningStatistics:
 
 
 class Past:
-    """The classes seen so far; what is not asked for is not read."""
+    """The classes seen so far; rows are read only if they are asked for."""
 
     def __init__(
         self, scenario: Scenario, plan: TaskPlan, device: torch.device, *, seed: int
@@ -93,7 +93,7 @@ class Past:
         return self._sums.of(past, data.arrays(), stop, "class", groups)
 
     def before(self, number: int) -> OldClasses | None:
-        """Return what is kept of the classes before a task; None if they have had no row."""
+        """Return the statistics of the classes before a task; None if they have had no row."""
         if self._found[0] != number:
             statistics = self.statistics(number - 1)
             known = statistics.totals.any()

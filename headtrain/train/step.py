@@ -12,9 +12,9 @@ of torch when it is made, which takes longer than a short run, and costs as much
 head does. It is applied to views of the bank's tensors. Written out with tensors of per-head rates
 it took three times as long on a CPU, eight passes instead of one. Neighbours with equal settings
 share a view and a launch. The optimizer state is fresh, so that the moments of new rows cannot be
-those of a stale head.
+inherited from a stale head.
 
-All tensors of a step are made once and stay where they are, and nothing waits for the device: a
+All tensors of a step are made once and never move, and nothing waits for the device: a
 step on a CUDA device can be captured as it is.
 """
 
@@ -51,18 +51,13 @@ class AdamW:
             lr: Learning rate.
             weight_decay: Decoupled weight decay.
         """
-        self.lr, self._weight_decay = lr, weight_decay
+        self._lr, self._weight_decay = lr, weight_decay
         self._parameters, self._gradients = parameters, gradients
         self._moments = [torch.zeros_like(each) for each in parameters]
         self._squares = [torch.zeros_like(each) for each in parameters]
         self._steps = [each.new_zeros(()) for each in parameters]
 
-    @property
-    def state(self) -> list[Tensor]:
-        """What it remembers: means of gradients and of their squares, numbers of steps."""
-        return [*self._moments, *self._squares, *self._steps]
-
-    def step(self, share: float = 1.0) -> None:
+    def step(self, share: float | Tensor = 1.0) -> None:
         """Do one step, with this share of the learning rate. Nothing waits for the device."""
         adamw(
             self._parameters,
@@ -75,7 +70,7 @@ class AdamW:
             amsgrad=False,
             beta1=BETAS[0],
             beta2=BETAS[1],
-            lr=share * self.lr,
+            lr=share * self._lr,
             weight_decay=self._weight_decay,
             eps=EPS,
             maximize=False,
@@ -162,7 +157,7 @@ class Updates:
         Args:
             bank: The heads.
             batch_size: Rows of a batch.
-            anchors: What holds each head where it is now; None: none is held.
+            anchors: The penalty that holds each head near its present state; None: none is held.
         """
         check_precision(bank.precision, bank.device)
         self.anchors = anchors or [None] * bank.num_heads
@@ -180,28 +175,23 @@ class Updates:
         self.logits, self.gradient = bank.weight.new_empty(2, batch_size * rows)
         self._groups = [_HeadGroup(self, bank, heads, loss) for heads, loss in split]
 
-    @property
-    def optimizers(self) -> list[AdamW]:
-        """One for each setting of neighbours that are updated together."""
-        return [optimizer for group in self._groups for optimizer in group.optimizers]
-
     def step(
         self,
         features: Float[Tensor, "batch dim"],
         labels: Int[Tensor, " batch"],
-        share: float = 1.0,
+        share: float | Tensor = 1.0,
     ) -> Float[Tensor, "batch heads"]:
         """Do one update on the mean loss of a batch; return the losses before it.
 
         `features` may be float16: they are widened into a buffer of this object. The losses are
-        in a buffer too, which the next step overwrites. `share` is that of the learning rates.
+        in a buffer too, which the next step overwrites. `share` scales the learning rates.
         """
         self.features.copy_(features)
         self.labels.copy_(labels)
         self.update(share)
         return self.losses
 
-    def update(self, share: float = 1.0) -> None:
+    def update(self, share: float | Tensor = 1.0) -> None:
         """Do one update on what `features` and `labels` hold; fill `losses`."""
         with products_in(self._precision):
             self._products.read(self.features)
@@ -212,7 +202,7 @@ class Updates:
 class _HeadGroup:
     """Heads whose products are taken in one call; they share a loss.
 
-    Rows of one head come after those of the other. All are views, made once: a step of a small
+    Rows of one head come after rows of the other. All are views, made once: a step of a small
     head would spend a tenth of its time on making them. Each group overwrites the logits and the
     gradients of the last one.
     """
@@ -233,7 +223,7 @@ class _HeadGroup:
         of_weight = self._weight_gradient.view(weight.shape)
         of_bias = updates.bias_gradient[:rows].view(bias.shape)
         settings = [(each.rate, each.weight_decay) for each in bank.heads[heads]]
-        self.optimizers = [
+        self._optimizers = [
             AdamW([weight[p], bias[p]], [of_weight[p], of_bias[p]], lr=lr, weight_decay=decay)
             for p, (lr, decay) in spans(settings)
         ]
@@ -244,7 +234,7 @@ class _HeadGroup:
             if anchor is not None
         ]  # fmt: skip
 
-    def update(self, products: Products, share: float) -> None:
+    def update(self, products: Products, share: float | Tensor) -> None:
         """Do one update on the batch that `products` has read, with a share of the rates."""
         products.logits(self._weight, self._bias, out=self._logits)
         shape = (*self._labels.shape, -1)
@@ -258,7 +248,7 @@ class _HeadGroup:
         torch.addmm(out, self._ones, self._gradient, beta=0, alpha=scale, out=out)
         for hold in self._holds:
             hold.pull()
-        for optimizer in self.optimizers:
+        for optimizer in self._optimizers:
             optimizer.step(share)
 
 
@@ -266,7 +256,7 @@ def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
     """Yield the heads of each group and their loss.
 
     A CPU takes head after head: weights, logits and moments of one head stay in its caches,
-    where those of a whole bank are read from memory by every pass. A CUDA device is filled by
+    but a whole bank is read from memory by every pass. A CUDA device is filled by
     all heads of a loss at once.
     """
     for heads, loss in spans([head.loss for head in bank.heads]):

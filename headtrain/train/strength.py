@@ -22,8 +22,8 @@ from clinit.headtrain.train.heads import LabelledRows
 from clinit.headtrain.train.past import Past
 
 STRENGTHS = (0.0, 0.01, 0.1, 1.0, 10.0)
-"""Those of `l2` are multiples of the mean square of a feature: weights are as large as features are
-small."""
+"""Strengths of `l2` are multiples of the mean square of a feature: weights are as large as
+features are small."""
 ASIDE = 0.2
 
 

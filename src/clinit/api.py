@@ -69,11 +69,11 @@ def extract_features(
         dataset: `folder`, `webdataset` (tar shards), `huggingface` (Parquet files), or a known data
             set such as `imagenet1k` or `places365`.
         splits: Splits to extract, of `train` and `val`; default: those that exist. `test` stands
-            for `val` where the test images are to be that split.
+            for `val` if the test images are to be that split.
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
         model_args: Further arguments of `timm.create_model`.
-        features: `pooled`, or `projected`: those of a CLIP tower after its projection.
+        features: `pooled`, or `projected`: the output of the projection of a CLIP tower.
         options: Further settings of `clinit.extract.work.run.ExtractConfig`.
 
     Raises:
@@ -101,8 +101,8 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
 
     Args:
         path: Its folder.
-        memory: Most memory for features, in bytes or as `8GB`: what takes more stays on disk, and
-            rows of it are read by `features[rows]`. Default: all features are read into memory.
+        memory: Most memory for features, in bytes or as `8GB`: larger features stay on disk, and
+            rows of them are read by `features[rows]`. Default: all features are read into memory.
 
     Raises:
         ValueError: If `memory` is no size.
@@ -154,15 +154,15 @@ def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[st
     """Write a linear head to a file that every command with `--head` reads.
 
     Args:
-        path: The file, .safetensors or .npz; what is there is replaced.
+        path: The file, .safetensors or .npz; an existing file is replaced.
         weight: An array (classes, dim) of NumPy, torch or CuPy, of any float type; stored in
             float32.
         bias: An array (classes,) of the same; None for zeros.
         class_names: One per row, all different: the names of the classes in the base cache.
 
     Raises:
-        ValueError: If an array has a wrong shape or type, or holds what is not finite, or the names
-            do not tell the rows apart.
+        ValueError: If an array has a wrong shape or type, or values that are not finite, or the
+            names are not unique.
         ClinitError: If the file cannot be written.
     """
     place = Path(path)
@@ -205,7 +205,6 @@ def diagnose(
     *,
     split: str = "val",
     lam: float = 0.05,
-    per_class: bool = False,
     device: str = "auto",
 ) -> Diagnosis:
     """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
@@ -216,7 +215,6 @@ def diagnose(
         head: The head, matched with the classes by name; default: the one in the cache.
         split: `train` or `val`.
         lam: Ridge of the least squares that D_LS compares with, >= 0.
-        per_class: Whether to also measure each class.
         device: `auto`, `cuda` or `cpu`.
 
     Raises:
@@ -237,23 +235,21 @@ def diagnose(
             remedy="Extract the classes with a backbone that has a classifier, or give a head.",
         )
     chosen = head if isinstance(head, Head) else read_head(Path(head))
-    return diagnose_split(
-        opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
-    )
+    return diagnose_split(opened.split(split), chosen, lam=lam, device=choose_device(device))
 
 
 def probe(cache: Cache, **settings: Any) -> Probe:
-    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+    """Measure how well a linear head separates the classes of a cache: the linear probe.
 
     Args:
         cache: Features with their classes, or their folder.
-        settings: Those of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
+        settings: Options of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
             `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
-            `weight_decay` and `c` are lists of what is tried.
+            `weight_decay` and `c` are lists of values to try.
 
     Raises:
         ValueError: If a setting is unknown or wrong.
-        ClinitError: If there is nothing to tell apart or to hold out, or every head diverges.
+        ClinitError: If there is nothing to separate or to hold out, or every head diverges.
     """
     every = fields_of(ProbeConfig)
     if unknown := [name for name in settings if name not in every]:
@@ -264,11 +260,11 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
 
 def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
-    """Return the studies that are asked for, resolved: by default those of the paper.
+    """Return the studies asked for, resolved; default: the studies of the paper.
 
     Raises:
-        ValueError: If a setting is wrong or means nothing, there is no study, or one has a part
-            `top` where it should not, or lacks it.
+        ValueError: If a setting is wrong or means nothing, there is no study, or a study lacks a
+            part `top` or should not have one.
     """
     if asked is None:
         asked = [{"init": init} for init in PAPER_INITS]
@@ -304,7 +300,7 @@ def train_heads(
     """Train linear heads on new classes that arrive in tasks, on cached features.
 
     Studies of one stream (all but their heads is the same) are trained side by side, on the same
-    batches; several seeds one after another. The numbers are those of `clinit train-head`. Runs
+    batches; several seeds one after another. The numbers match `clinit train-head`. Runs
     that `out` holds already, under whatever name, are not trained again.
 
     Args:
@@ -317,8 +313,8 @@ def train_heads(
         out: Folder to record each run in; default: nothing is written.
         head: The pretrained head, or its file; default: the one in the base cache.
         memory: Most memory for the features of caches that are given by their folders, in bytes or
-            as `8GB`; what takes more stays on disk, with the same numbers. Default: what is free.
-        overwrite: Whether records that are there, of these runs or others, are replaced.
+            as `8GB`; larger features stay on disk, with the same numbers. Default: free memory.
+        overwrite: Whether existing records, of these runs or others, are replaced.
         observer: Called with each event as it happens.
 
     Raises:
@@ -367,13 +363,13 @@ def train_top(
             rows with low-rank updates.
         out: Folder to record each run in.
         head: The pretrained head, or its file; default: the one in the base cache.
-        weights: File of the weights of the backbone; default: where it was at extraction.
-        base_root: Folder of the base images; default: where they were at extraction.
-        new_root: Folder of the new images; default: where they were at extraction.
+        weights: File of the weights of the backbone; default: its place at extraction.
+        base_root: Folder of the base images; default: their place at extraction.
+        new_root: Folder of the new images; default: their place at extraction.
         trunk_cache: Folder of stored activations; default: `out`/trunk-cache.
         trunk_budget: Most bytes of activations that are stored; 0 stores none.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        overwrite: Whether records that are there, of these runs or others, are replaced.
+        overwrite: Whether existing records, of these runs or others, are replaced.
         observer: Called with each event as it happens.
 
     Raises:

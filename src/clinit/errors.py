@@ -17,7 +17,7 @@
     ├── CheckpointError   a checkpoint of an unfinished run: damaged, of another run
     └── RecordError       a run record: missing, incomplete, of another layout
 
-Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
+Wrong arguments of library functions raise `ValueError`; impossible cases are asserted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 class ClinitError(Exception):
     """Base of every error that the command line prints without a traceback.
 
-    The message says what was found and what was expected; `remedy` says what to do next.
+    The message states what was found and expected; `remedy` is the next step.
     """
 
     def __init__(self, message: str, *, remedy: str) -> None:
@@ -41,19 +41,17 @@ class ClinitError(Exception):
         return partial(type(self), remedy=self.remedy), (str(self),)
 
 
-LOOK_AT_STORAGE = (
-    "Look at the rights and at the disk or the network behind it, then run the same command again."
-)
-"""Remedy where a file cannot be read."""
+LOOK_AT_STORAGE = "Check its permissions and its disk or network, then run the same command again."
+"""Remedy if a file cannot be read."""
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says of an error."""
+    """Return the system's text of an error."""
     return error.strerror or str(error)
 
 
 def unreadable(path: object, error: OSError) -> StorageError:
-    """Return the error of a file that is there and cannot be read."""
+    """Return the error of an existing file that cannot be read."""
     return StorageError(f"cannot read {path}: {reason(error)}", remedy=LOOK_AT_STORAGE)
 
 

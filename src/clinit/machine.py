@@ -1,9 +1,9 @@
-"""How many CPUs and how much memory this process may use, and how a shortage shows.
+"""CPUs and memory that this process may use, and the signs of a shortage.
 
-A container shows the processors and the memory of its host. What it allows is written in the
-files of its control groups (cgroups): those of the process and of every group above, of which
-the tightest limit holds. joblib reads the files of the topmost group alone; psutil, which knows
-what is free on the host, reads none.
+A container shows the processors and the memory of its host. Its own limits are in the files of its
+control groups (cgroups): the group of the process and every group above, of which the tightest
+limit holds. joblib reads the files of the topmost group alone; psutil, which knows the free memory
+of the host, reads none.
 
 Source: the Linux kernel's documentation of cgroup-v2, cgroup-v1/memory, sched-bwc.
 """
@@ -29,8 +29,8 @@ _SHORTAGE = re.compile(
     r"|CUBLAS_STATUS_ALLOC_FAILED|start new thread|failed to map segment from shared object",
     re.IGNORECASE,
 )
-"""What PyTorch, CUDA, the image libraries, Python and the loader of libraries say where the memory,
-or a thread, is refused."""
+"""Words of PyTorch, CUDA, the image libraries, Python and the loader of libraries when memory or a
+thread is refused."""
 _SHORTAGE_TYPES = {"MemoryError", "OutOfMemoryError"}
 """By name: the libraries that have the latter are not loaded for it."""
 _OF_RUST = {"PanicException", "PolarsError", "SafetensorError"}
@@ -51,7 +51,7 @@ def cpu_count(root: Path = _ROOT) -> int:
 
 
 def visible_cpus() -> int:
-    """Return how many CPUs this process may run on: what most libraries count.
+    """Return the number of CPUs that this process may run on, as most libraries count them.
 
     A cpuset is counted, a quota of CPU time is not.
     """
@@ -64,10 +64,10 @@ def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> in
     """Return the bytes of memory that this process may still take.
 
     On the host, file buffers that the kernel would give back count as free; on a CUDA device,
-    what PyTorch holds for reuse.
+    memory that PyTorch holds for reuse.
 
     Args:
-        device: Where; the host for None and for the CPU.
+        device: The device; the host for None and for the CPU.
         root: Folder that holds `proc` and `sys`.
     """
     if device is not None and device.type == "cuda":
@@ -82,10 +82,10 @@ def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> in
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error tells of a shortage of memory.
+    """Return whether an error reports a shortage of memory.
 
-    Words count where a library or the system speaks. An OSError with a number has said what it
-    is, and other errors (`ValueError`) may repeat words of the data.
+    The words of a library or the system count. The number of an OSError is exact, so its words do
+    not count, and other errors (`ValueError`) may repeat words of the data.
     """
     if _types(error) & _SHORTAGE_TYPES:
         return True
@@ -96,7 +96,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def error_number(error: BaseException) -> int:
-    """Return the system's number (`errno`) of an error, 0 where it has none.
+    """Return the system's number (`errno`) of an error, 0 if it has none.
 
     Polars, safetensors and HDF5 have it in their message alone.
     """
@@ -133,7 +133,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _cpu_quota(group: Path) -> list[float]:
-    """Return the CPUs that a group may use; nothing where it has no limit."""
+    """Return the CPUs that a group may use; nothing if it has no limit."""
     words = _read(group / "cpu.max").split()
     if not words:
         words = [_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
@@ -145,7 +145,7 @@ def _cpu_quota(group: Path) -> list[float]:
 
 
 def _memory_left(group: Path) -> list[int]:
-    """Return the bytes that a group has left; nothing where it has no limit."""
+    """Return the bytes that a group has left; nothing if it has no limit."""
     for limit, used, buffers in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -160,7 +160,7 @@ def _memory_left(group: Path) -> list[int]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file; nothing where it cannot be read."""
+    """Return the text of a file; nothing if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -172,7 +172,7 @@ CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called `name`; `auto` is CUDA where there is a device, else the CPU.
+    """Return the device called `name`; `auto` is CUDA if there is a device, else the CPU.
 
     Raises:
         DeviceError: If CUDA is asked for and there is no CUDA device.

@@ -13,7 +13,7 @@ from clinit.errors import ClinitError, ClusterError, MachineError
 
 T = TypeVar("T")
 LOOK_S = 2.0
-"""Seconds between two looks at what is done."""
+"""Seconds between two looks at the finished tasks."""
 
 
 @contextmanager
@@ -59,13 +59,13 @@ def run_tasks(
 
     Args:
         ray: The module, see `connected`.
-        task: What is called; a node that lacks memory or rights is not the only one to be asked.
+        task: The task; a node that lacks memory or rights is not the only one to be asked.
         calls: The arguments of each call.
         on_look: Called every few seconds.
-        resources: What each call takes: `num_cpus`, `num_gpus`.
+        resources: Needs of each call: `num_cpus`, `num_gpus`.
 
     Raises:
-        ClinitError: What a task has raised.
+        ClinitError: If a task raises one.
         ClusterError: If a task was lost more often than Ray repeats it.
     """
     remote = ray.remote(**resources, retry_exceptions=[MachineError])(task)

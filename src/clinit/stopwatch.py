@@ -19,7 +19,7 @@ class Stopwatch:
         """Start.
 
         Args:
-            device: Where the work that is measured is done. A CUDA device is waited for at the
+            device: Device of the measured work. A CUDA device is waited for at the
                 end of each phase, so that the work queued in a phase counts in it.
         """
         self._device = device
@@ -34,7 +34,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds of the block to `name`, also where the block raises."""
+        """Add the seconds of the block to `name`, also if the block raises."""
         started = time.perf_counter()
         try:
             yield

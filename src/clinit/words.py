@@ -1,7 +1,7 @@
-"""Words in messages: text from data, counts, sizes, lists, what a mistyped word may have meant.
+"""Words in messages: text from data, counts, sizes, lists, guesses for a mistyped word.
 
 Names of files, classes and runs and the messages of libraries may contain control characters, and
-a terminal obeys them: it changes its title, hides lines, moves the cursor over what was printed.
+a terminal obeys them: it changes its title, hides lines, moves the cursor over earlier lines.
 `visible` writes them out, `escaped` also those that Markdown obeys.
 
 A few of many names, for a message.
@@ -41,7 +41,7 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural where it is not one: 0 runs, 1 class."""
+    """Return a count with its noun, in the plural unless it is one: 0 runs, 1 class."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{ending}"
 
@@ -49,7 +49,7 @@ def number_of(count: int, noun: str) -> str:
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 MOST = 9 * 10**18
-"""What fits into 64 bits: more than anybody has."""
+"""Largest 64-bit count in use: more than anybody has."""
 
 
 def byte_count(text: str) -> int:
@@ -119,7 +119,7 @@ def _cut(text: str, start: int, letters: int) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is most like one that is not known; None where none is like it.
+    """Return the known word most like an unknown one; None if none is like it.
 
     Letters count the same in both cases, and `_` as `-`; the dashes before an option do not count.
     A word that begins with it is like it.
@@ -132,7 +132,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], *, lead: str = "") -> str:
-    """Return the question after the word that is most like it; empty where there is none."""
+    """Return the question after the most similar word; empty if there is none."""
     found = closest(word, known)
     return "" if found is None else f"{lead}Did you mean {found}?"
 
@@ -189,3 +189,21 @@ def examples(names: Sequence[str]) -> str:
     'a, b, c, ...'
     """
     return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])
+
+
+def cut_short(value: object, most: int = 60) -> str:
+    """Return the Python literal of a value as a message shows it: its first characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such as an integer of thousands of digits
+        text = type(value).__name__
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
+    if seconds < 1:
+        return f"{seconds:.2f}s"
+    if seconds < 99.95:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"

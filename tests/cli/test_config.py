@@ -65,7 +65,7 @@ lr = 1e-4
 lr = 2e-3
 rank = 8
 probe = false
-no-trunk-cache = true
+trunk-budget = "0"
 lambda = 1e-4
 init = "lda"
 
@@ -79,7 +79,7 @@ def test_the_section_of_the_command_wins_over_the_top_of_the_file() -> None:
     found = options("train-top", STUDY)
     assert (found["tasks"], found["seed"], found["rank"]) == (7, ["3"], 8)
     assert (found["lr"], found["lam"], found["derpp_alpha"]) == (2e-3, "0.0001", 0.1)
-    assert (found["probe"], found["no_trunk_cache"], found["full_rank"]) == (False, True, False)
+    assert (found["probe"], found["trunk_budget"], found["full_rank"]) == (False, "0", False)
     assert list(map(str, found["scale"])) == ["norm", "none"]
     assert list(map(str, found["init"])) == ["lda"]
     head = options("train-head", STUDY)
@@ -229,20 +229,24 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
     ("text", "error", "fact", "remedy"),
     [
         ("", ConfigFileError, "study.toml holds no grid", "[[sweep.grid]]"),
-        ("[grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.grid]]"),
+        ("[sweep.grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.gr"),
         ("[sweep]\ngrid = [1]\n", ConfigFileError, "or no table", "[[sweep.grid]]"),
-        ("[grid]\nseed = 1\n[[sweep.grid]]\nseed = 1\n", ConfigFileError, "both [grid] and", ""),
-        ("[gird]\nseed = 1\n[grid]\nseed = 1\n", ConfigFileError, "'gird'", "grid"),
-        ("[grid]\nbufer = 1\n", ConfigFileError, "study.toml: a sweep", "buffer"),
+        ("[grid]\nseed = 1\n", ConfigFileError, "'grid'", ""),
+        ("[sweep.grid]\nbufer = 1\n", ConfigFileError, "study.toml: a sweep", "buffer"),
         ("[[sweep.grid]]\nseed = [[1]]\n", ConfigFileError, "seed takes an integer", "seed="),
-        ("[grid]\nseed = '0:60000'\ntasks = '1:3'\n", ExperimentError, "120,000", "several sweeps"),
         (
-            "[train-head]\nclass-order = 'a.txt'\n[grid]\nseed = 1\n",
+            "[sweep.grid]\nseed = '0:60000'\ntasks = '1:3'\n",
+            ExperimentError,
+            "120,000",
+            "several sweeps",
+        ),
+        (
+            "[train-head]\nclass-order = 'a.txt'\n[sweep.grid]\nseed = 1\n",
             ConfigFileError,
             "class_order cannot be varied",
             "Vary seed",
         ),
-        ("[train-head]\nlrr = 1\n[grid]\nseed = 1\n", ConfigFileError, "'lrr'", "lr"),
+        ("[train-head]\nlrr = 1\n[sweep.grid]\nseed = 1\n", ConfigFileError, "'lrr'", "lr"),
     ],
 )
 def test_a_study_that_is_no_grid_is_refused(
@@ -278,21 +282,23 @@ def test_the_sweep_has_the_places_of_its_runs_and_options_of_its_own() -> None:
 # The documentation.
 
 
-def example(page: str) -> str:
-    """Return the file of options that a page shows."""
-    return (DOCS / page).read_text(encoding="utf-8").split("```toml")[1].split("```")[0]
+def examples() -> tuple[str, str]:
+    """Return the file of options and the study of a sweep that the guide shows."""
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    first, second = (block.split("```")[0] for block in page.split("```toml")[1:])
+    return first, second
 
 
 def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
-    page = (DOCS / "train-head.md").read_text(encoding="utf-8")
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
     (line,) = (each for each in page.splitlines() if "take `--config FILE`" in each)
     said = line.split(" take ")[0].replace("clinit ", "")
     assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))
-    text = example("train-head.md")
+    text, study = examples()
     for command in COMMANDS:
         options(command, text)
     assert options("train-top", text)["lr"] == 1.5e-3
     assert options("train-top", text, "--method=ewc")["lr"] == 8e-4
     for words, count in (([], 30), (["seed=0"], 6)):
-        found = grids(example("sweep.md"), *words)
+        found = grids(study, *words)
         assert len(distinct(run for grid in found for run in runs_of(grid))) == count

@@ -105,9 +105,9 @@ def test_parts_say_what_is_there_and_the_last_one_completes_the_cache(
     images = ["--root", make_tree(), "--shard-rows", "4"]
     first = extract(*images, "--part", "1/2")
     assert first.exit_code == 0, first.output
-    assert f"train, part 1/2: 2 of 4 shards are there, at {tmp_path}/cache/train" in first.output
+    assert f"train, part 1/2: 2 of 4 shards are finished, at {tmp_path}/cache/train" in first.output
     assert "  8 images computed" in first.output
-    assert "the same command without --part computes what is missing" in first.output
+    assert "the same command without --part computes missing shards" in first.output
     again = extract(*images, "--part", "1/2")
     assert "  this part was complete: every shard verified" in again.output
     last = extract(*images, "--part", "2/2")

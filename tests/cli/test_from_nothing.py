@@ -57,7 +57,7 @@ def test_the_command_says_that_the_stream_starts_from_nothing(made: Path, record
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--per-task",), ("--metrics",), ("--matrix",), ("--means",), ("--curves",)]
+    "options", [(), ("--per-task",), ("--metrics",), ("--means",), ("--curves",)]
 )
 def test_reports_leave_base_classes_out(made: Path, options: tuple[str, ...]) -> None:
     text = done("report", made / "runs", *options)
@@ -83,7 +83,7 @@ def test_a_run_is_repeated_bit_for_bit(record: Path, tmp_path: Path) -> None:
 
 def test_the_same_command_trains_nothing_again_and_one_with_a_base_is_refused(made: Path) -> None:
     words = ("train-head", "--out", made / "runs", "--tasks=2", *SIZES, *STARTS)
-    assert done(*words, "--new", made / "new").count("is there already") == 2
+    assert done(*words, "--new", made / "new").count("is already recorded") == 2
     error = run(*words, "--new", made / "new", "--base", made / "base").exception
     assert isinstance(error, ClinitError)
     assert "base classes (none there)" in str(error)
@@ -94,7 +94,7 @@ def test_a_sweep_has_the_runs_of_the_command_and_goes_on(made: Path, tmp_path: P
     fixed = ("iterations=6", "eval_every=3", "batch_size=8", "device=cpu")
     words = ("sweep", "--new", made / "new", "--out", tmp_path / "sweep", *grid, *fixed)
     done(*words)
-    assert "6 recorded already" in done(*words)
+    assert "6 already recorded" in done(*words)
     told = [
         json.loads(path.read_text())["base"] for path in (tmp_path / "sweep").glob("*/run.json")
     ]

@@ -39,7 +39,7 @@ def test_less_memory_is_noted_and_makes_no_other_run(
     assert names == [folder.name for folder in find_records(small)]
     # A run is the same run wherever its features are: neither call trains it again.
     again = done(*words, *caches, f"--out={whole}", "--memory", SMALL)
-    assert "is there already" in again or "2 recorded already" in again
+    assert "is already recorded" in again or "2 already recorded" in again
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,11 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     np.testing.assert_array_equal(after.bias[:5], before.bias)
     for part in (
         "2 classes added: convnextv2_atto knows 7 classes now",
-        "Images: 12 to learn from, 4 kept aside; their features are at",
-        "rows drawn from the statistics of old classes",
-        "old classes 5 ",  # one of six images of each
+        "Images: 16 to learn from, 0 kept aside; their features are at",
+        "synthetic features from class statistics",
+        "old classes, held out 5 ",  # one of six images of each
+        "added classes, each left out 16 ",
+        "--new-share classes",
         f"clinit predict {out} IMAGE…",
     ):
         assert part in printed
@@ -112,11 +114,11 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     assert [change.action for change in facts.history] == ["run", "remember", "add"]
     change = facts.history[-1]
     assert (change.classes, change.task) == (("f", "g"), 3)
-    assert change.images == {"f": 6, "g": 6}
+    assert change.images == {"f": 8, "g": 8}
     assert change.data["images"] == str(images)
     assert change.data["model"] == str(remembering)
     assert len(change.data["train_manifest"]) == 64
-    assert (change.accuracy["new"].total, change.accuracy["old"].total) == (4, 5)
+    assert (change.accuracy["new"].total, change.accuracy["old"].total) == (16, 5)
     printed = done("show", out)
     assert "base, 3 classes: a, b, c" in printed
     assert "task 3, 2 classes: f, g" in printed
@@ -136,8 +138,8 @@ def test_a_model_that_was_added_to_is_added_to_again(
     assert "4 real rows that the model keeps" in printed  # two of f, two of g
     memory = memory_of(tmp_path / "out")
     assert memory.class_names == tuple("abcdefghi")
-    assert memory.counts.tolist() == [5, 5, 5, 5, 5, 6, 6, 5, 5]
-    assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 2, 2, 1, 1]
+    assert memory.counts.tolist() == [5, 5, 5, 5, 5, 8, 8, 6, 6]
+    assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 0, 0, 0, 0]
     assert read_facts(tmp_path / "out" / "model.safetensors").tasks[-2:] == (4, 4)
 
 
@@ -160,7 +162,7 @@ def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
     facts = read_facts(out / "model.safetensors")
     assert (facts.tasks, facts.history[-1].action) == ((0, 4, 0, 1, 2, 3, 3, 4), "replace")
     assert memory_of(out).class_names == tuple("abcdefgh")
-    assert memory_of(out).counts.tolist() == [5] * 5 + [6, 6, 5]
+    assert memory_of(out).counts.tolist() == [5, 6, 5, 5, 5, 8, 8, 6]
 
 
 def test_classes_are_removed_with_what_is_remembered_of_them(
@@ -200,9 +202,9 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     out = tmp_path / "out"
     printed = done("add", tmp_path / "remembers", images, "--out", out, *given, *cpu)
     assert "40 real rows of the cache" in printed  # of 50, ten are held out
-    assert "old classes 10 " in printed
-    assert memory_of(out).counts.tolist() == [8] * 5 + [6, 6]
-    assert memory_of(out).held_out.counts().tolist() == [2] * 7
+    assert "old classes, held out 10 " in printed
+    assert memory_of(out).counts.tolist() == [8] * 7
+    assert memory_of(out).held_out.counts().tolist() == [2] * 5 + [0, 0]
 
 
 def test_python_gives_the_same_model(
@@ -213,7 +215,7 @@ def test_python_gives_the_same_model(
     one, two = head_of(grown[0]), head_of(out)
     np.testing.assert_array_equal(one.weight, two.weight)
     np.testing.assert_array_equal(one.bias, two.bias)
-    assert (added.old.total, added.new.total) == (5, 4)
+    assert (added.old.total, added.new.total) == (5, 16)
     with pytest.raises(ModelError, match="there is already a model at"):
         clinit.add_classes(remembering, images, out, device="cpu")
     with pytest.raises(ValueError, match="iterations takes an integer"):
@@ -233,19 +235,45 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "g/9.heic",
         "Images: 13 to learn from, 3 kept aside",
         "zero rows that are not trained recognise nothing",
-        "3 images of added classes kept aside: too few to tell",
+        "3 images of added classes tested: too few to measure",
     ):
         assert part in printed
-    assert re.search(r"added classes 3 - \d of 3 ", printed)
+    assert re.search(r"added classes, held out 3 - \d of 3 ", printed)
     assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     single = draw(tmp_path / "single", "f", 1)
     out = tmp_path / "one.safetensors"
     printed = done("add", model, single, "--out", out, "--init", "lda", "--iterations", 2)
-    assert "added classes 0 - -" in printed
+    assert "added classes, held out 0 - -" in printed
     assert "recognise nothing" not in printed
     assert f"Model file at {out}" in printed
     assert "It remembers" not in printed
     assert (head_of(out).weight[:5] != head_of(model).weight).any(axis=1).all()  # trained
+
+
+def test_odd_images_are_warned_of_and_refused_if_asked(
+    remembering: Path, images: Path, tmp_path: Path
+) -> None:
+    own, out = Path(shutil.copytree(images, tmp_path / "images")), tmp_path / "out"
+    draw(own, "A", 6, start=70)
+    shutil.copy(own / "f" / "0.png", own / "f" / "again.png")
+    shutil.copy(own / "f" / "1.png", own / "g" / "moved.png")
+    Image.new("RGB", (8, 8)).save(own / "g" / "tiny.png")
+    words = ("add", remembering, own, "--out", out, "--device", "cpu")
+    assert "the audit of" in refused(ModelError, *words, "--strict")
+    assert not out.exists()
+    result = invoke(*words, "--json", width=80)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    for pair in ({"f/0.png", "f/again.png"}, {"f/1.png", "g/moved.png"}):
+        assert [each for each in told["repeated"] if pair <= {*each["images"]}], pair
+    assert told["odd"] == [{"image": "g/tiny.png", "why": "8 x 8 pixels"}]
+    assert ("A", "a") in {(each["class"], each["old"]) for each in told["known"]}
+    assert told["turned"]["wrong"] == sum(told["turned"]["answers"].values())
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+    assert 4 <= len(lines) <= 15
+    (change,) = (each for each in read_facts(out).history if each.action == "add")
+    assert {"model": str(out), **change.data["audit"]} == told
+    assert "moved.png" in (out / "README.md").read_text(encoding="utf-8")
 
 
 NETWORK = (
@@ -263,16 +291,16 @@ def test_a_network_of_timm_is_a_model_too(
     facts = read_facts(tmp_path / "remembers" / "model.safetensors")
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
-    assert "rows drawn from what the head says of old classes" in printed
+    assert "synthetic features from the classifier's weights" in printed
     assert "no held-out image of an old class is known" in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)
-    assert "are not of the network of convnextv2_atto: they differ in weights" in message
+    assert "do not come from the network of convnextv2_atto: they differ in weights" in message
     done("remove", remembering, "d", "e", "--out", tmp_path / "fewer")
     shutil.copy(tmp_path / "fewer" / "memory.safetensors", tmp_path / "remembers")
     message = refused(ModelError, "add", tmp_path / "remembers", images, "--out", tmp_path / "no")
-    assert "of another backbone: it differs in body" in message
+    assert "to another backbone: it differs in body" in message
 
 
 @pytest.mark.parametrize("target", ["nowhere", "memory.safetensors", None])
@@ -301,7 +329,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL f3g0", CacheError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
-        ("add MODEL IMAGES --out TAKEN", ModelError, "there is already something at"),
+        ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
         ("add IMAGES", None, "give MODEL and IMAGES; or --backbone and IMAGES alone"),
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and IMAGES alone"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),

@@ -18,7 +18,6 @@ from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.cli.main import app
 from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.cache.head import read_head, write_head
-from clinit.headtrain.record.format import find_records
 
 SCALED = ["tasks=2", "batch_size=64", "eval_every=8"]
 
@@ -116,24 +115,14 @@ def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(
         content = json.loads((out / "tables" / f"{table.name}.json").read_text())
         assert content["reduced"] is True
         assert any(line["ours"] is not None for line in content["lines"])
-        for ending in ("csv", "md", "tex"):
+        for ending in ("csv", "md"):
             assert (out / "tables" / f"{table.name}.{ending}").stat().st_size > 0
     for figure in ("figure1ab", "figure1c", *(f"figure{number}" for number in range(2, 7))):
         for ending in ("png", "pdf", "svg"):
             assert (out / "figures" / f"{figure}.{ending}").stat().st_size > 0
-    summary = whole[whole.index("Effects of the paper: which of two starts is") :]
     for name, kind in (("last-layer", "seeds"), ("top-layers", "images")):
         effects = json.loads((out / "tables" / f"{name}.json").read_text())["effects"]
         assert {each["over"] for each in effects} == {kind}
-        verdicts = [each["verdict"] for each in effects]
-        counts = [str(verdicts.count(verdict)) for verdict in ("holds", "open", "opposite")]
-        assert re.search(rf"{name} +{' +'.join(counts)}\n", summary)
-    written = {path: path.stat().st_mtime_ns for path in find_records(out)}
-    assert len(find_records(out / "runs" / "top-layers")) == 18 + 3  # four tables share them
-    again = reproduce("last-layer", "cost")
-    assert "36 recorded already" in again
-    assert "9 runs, 9 recorded already" in again
-    assert {path: path.stat().st_mtime_ns for path in find_records(out)} == written
 
 
 def test_records_and_heads_of_other_caches_are_refused(
@@ -150,5 +139,5 @@ def test_records_and_heads_of_other_caches_are_refused(
     write_head(replace(found, alignment={**(found.alignment or {}), "started_from": "ab"}), head)
     error = reproduce("first-task", *small, *caches).exception
     assert isinstance(error, ExperimentError)
-    assert str(error) == f"{head} was aligned from another head than that of {caches[1]}"
+    assert str(error) == f"{head} was aligned from another head than the one in {caches[1]}"
     assert error.remedy == "Choose another --out for these caches, or remove that file."

@@ -39,7 +39,7 @@ def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
     assert one.steps.equals(other.steps)
     assert one.info["config"] == other.info["config"]
     more = sweep(*grid, "seed=0:2", "--dry-run")
-    assert "4 runs, 2 recorded already" in more.output
+    assert "4 runs, 2 already recorded" in more.output
     assert "least-square-calibrated-seed=1" in more.output
     assert len(find_records(tmp_path / "out")) == 2
 

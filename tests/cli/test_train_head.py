@@ -105,7 +105,7 @@ def test_what_is_in_the_way_or_not_computed_is_refused_before_anything_is_read(
     (tmp_path / "runs" / "random").mkdir(parents=True)
     error = refused(train("runs"))
     assert isinstance(error, RecordError)
-    assert "runs/random that is never replaced: it is no run record" in str(error)
+    assert "runs/random exists and is never replaced: it is no run record" in str(error)
 
 
 @pytest.mark.parametrize("method", ["rehearsal", "naive", "joint", "ncm", "ridge", "lda"])
@@ -128,7 +128,7 @@ def test_records_of_every_method_are_found_again(
     monkeypatch.setattr(runs_module, "train_bank", lambda *_: pytest.fail("trained"))
     again = checked(CliRunner().invoke(app, words))
     for name in names:
-        assert f"{tmp_path}/runs/{name} is there already" in again.splitlines()
+        assert f"{tmp_path}/runs/{name} is already recorded" in again.splitlines()
     table = {line for line in text.splitlines() if line.startswith(method)}
     assert table <= set(again.splitlines())
     assert {path: path.stat().st_mtime_ns for path in written} == written
@@ -299,7 +299,7 @@ def test_seeds_that_are_recorded_are_not_trained_again_under_whatever_name(
 ) -> None:
     checked(train("runs", *RANDOM))
     text = checked(train("runs", *RANDOM, "--seed=0:3"))
-    assert f"{tmp_path / 'runs'}/random is there already" in text
+    assert f"{tmp_path / 'runs'}/random is already recorded" in text
     names = sorted(path.name for path in find_records(tmp_path / "runs"))
     assert names == ["random", "random-seed=1", "random-seed=2"]
     whole = contents(tmp_path / "runs")

@@ -72,6 +72,6 @@ def test_a_finished_run_is_left_as_it_is(train_top: Command, tmp_path: Path) -> 
     record.write_text(before)
     shown = train_top(*words)
     assert shown.exit_code == 0, shown.output
-    assert f"{runs}/random is there already" in shown.output
+    assert f"{runs}/random is already recorded" in shown.output
     assert record.read_text() == before
     assert sorted(path.name for path in runs.iterdir()) == [".lock", "random"]

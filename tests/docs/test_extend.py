@@ -51,31 +51,45 @@ def change(path: Path, block: Block) -> None:
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
-def test_the_start_of_the_page_is_trained_and_repeated_by_command(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("function", "option", "run"),
+    [
+        ("my_starts:centred", "--init zero --init", "my_starts.centred-calibrated"),
+        ("my_losses:smoothed", "--init zero --loss", "zero-calibrated"),
+    ],
+)
+def test_a_function_of_the_page_is_trained_with_and_repeated_by_command(
+    function: str,
+    option: str,
+    run: str,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (block,) = (block for block in PAGE if block.mark == "file: my_starts.py")
-    (tmp_path / "my_starts.py").write_text(block.text, encoding="utf-8")
+    module = function.partition(":")[0]
+    (block,) = (block for block in PAGE if block.mark == f"file: {module}.py")
+    source = tmp_path / f"{module}.py"
+    source.write_text(block.text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "my_starts", raising=False)
+    monkeypatch.delitem(sys.modules, module, raising=False)
     caches = tiny_run.parent / "caches"
     words = f"train-head --base {caches / 'base'} --new {caches / 'new'} --out runs --tasks 2"
-    small = "--iterations 3 --batch-size 6 --device cpu --init my_starts:centred --init zero"
-    for command in (f"{words} {small}", "rerun runs/my_starts.centred-calibrated"):
+    small = f"--iterations 3 --batch-size 6 --device cpu {option} {function}"
+    for command in (f"{words} {small}", f"rerun runs/{run}"):
         result = CliRunner().invoke(app, command.split())
         assert result.exit_code == 0, (result.output, result.exception)
     assert "The same bits" in result.output
-    with (tmp_path / "my_starts.py").open("a", encoding="utf-8") as file:
+    with source.open("a", encoding="utf-8") as file:
         file.write("# changed\n")
-    result = CliRunner().invoke(app, ["rerun", "runs/my_starts.centred-calibrated"])
+    result = CliRunner().invoke(app, ["rerun", f"runs/{run}"])
     assert "has changed" in str(result.exception)
-    (tmp_path / "my_starts.py").unlink()
-    monkeypatch.delitem(sys.modules, "my_starts")
-    result = CliRunner().invoke(app, ["rerun", "runs/my_starts.centred-calibrated"])
-    assert "No module named 'my_starts'" in str(result.exception)
+    source.unlink()
+    monkeypatch.delitem(sys.modules, module)
+    result = CliRunner().invoke(app, ["rerun", f"runs/{run}"])
+    assert f"No module named '{module}'" in str(result.exception)
     shown = CliRunner().invoke(app, ["report", "runs", "--json"])
-    assert "my_starts:centred@" in shown.output
+    assert f"{function}@" in shown.output
 
 
 @pytest.mark.slow
@@ -93,7 +107,7 @@ def test_the_examples_run_in_the_changed_source(changed: Path, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(changed))
-    for name in ("centred", "bce", "dlda"):
+    for name in ("centred", "smoothed", "bce", "dlda"):
         assert name in done.stdout
 
 

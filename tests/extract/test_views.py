@@ -18,7 +18,6 @@ from clinit.extract.dataset.decode import decode
 from clinit.extract.network.transform import make_transform
 from clinit.extract.views import Box, View, crop_box
 from clinit.extract.work.run import ExtractConfig
-from clinit.extract.work.split_run import Progress
 from tests.conftest import TINY_ARGS, TINY_MODEL
 from tests.extract.work.made import extracted, files, tiny_config
 
@@ -79,30 +78,6 @@ def test_views_are_added_to_a_finished_cache_and_only_the_missing_ones_are_compu
     assert len(open_cache(out).views) == 3
     extracted(root, tmp_path / "whole", replace(config, views=3))
     assert files(out) == files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("stop_after", [9, 13])
-def test_a_resumed_view_is_bit_identical_to_an_uninterrupted_one(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, stop_after: int
-) -> None:
-    root = make_tree()
-    extracted(root, tmp_path / "whole", config)
-    calls = 0
-
-    def interrupt(progress: Progress) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == stop_after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        extracted(root, tmp_path / "resumed", config, on_progress=interrupt)
-    cache = open_cache(tmp_path / "resumed")  # the plain features can be used
-    assert cache.split("train").num_valid == 15
-    with pytest.raises(CacheError, match=r"views/\d holds \d of 3 shards: its extraction was inte"):
-        _ = cache.views
-    extracted(root, tmp_path / "resumed", config)
-    assert files(tmp_path / "resumed") == files(tmp_path / "whole")
 
 
 def test_what_the_views_cannot_be_made_of_is_refused_before_anything_is_computed(

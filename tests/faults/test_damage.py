@@ -72,7 +72,7 @@ INPUTS = ("settings.toml", "arrays/features.npy", "arrays/head.safetensors")
 """Files of the user: what they say may be other than it was."""
 MAY_GO = ("scenes/memory.safetensors",)
 """A folder without it is whole: it says less, and so do the commands."""
-TIMES = ("images/s", "bound", "size", "Activations", "there already", "recorded already", "Wrote")
+TIMES = ("images/s", "bound", "size", "Activations", "already recorded", "Wrote")
 """What lines of output hold that differ from run to run."""
 ODD: tuple[Any, ...] = (
     *(None, True, "x", "", [], {}, -1, 0, 2**63, 1e308, [None], "../../x", float("nan")),

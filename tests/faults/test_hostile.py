@@ -220,8 +220,15 @@ ESCAPES = (
     *(("model.safetensors", ["class_names"]), (HEAD, ["class_names"])),
 )
 WRITTEN = {
-    "cache import": ("cache/train/.lock", "cache/train/plan.json", "cache/head.safetensors"),
-    "extract": ("cache/train/.lock", "cache/train/shard-00001.h5"),
+    "cache import": (
+        *("cache/train/.lock", "cache/train/plan.json", "cache/head.safetensors"),
+        *("cache/train", "cache/train/manifest.parquet", "cache/.head.safetensors.lock"),
+    ),
+    "extract": (
+        *("cache/train/.lock", "cache/train/shard-00001.h5", "cache/train/.part-1-of-1.lock"),
+        *("cache/val", "cache/train/cache.json", "cache/.plan.lock"),
+    ),
+    "extract --views": ("cache/views", "cache/views/0/plan.json"),
     "manifest build": ("train.parquet",),
     "train-head": ("runs", "runs/random", "runs/.lock"),
     "train-top": ("top/random.checkpoint", "top/trunk-cache/.lock"),

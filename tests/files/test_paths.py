@@ -46,7 +46,7 @@ def test_a_file_without_rights_is_told_as_such(
     with without_rights(path), pytest.raises(StorageError) as caught:
         read(path)
     assert str(caught.value) == f"cannot read {path}: Permission denied"
-    assert caught.value.remedy.startswith("Look at the rights")
+    assert caught.value.remedy.startswith("Check its permissions")
 
 
 HEAD = Head(np.ones((2, 3), np.float32), np.zeros(2, np.float32), ("a", "b"), origin={"run": "r"})
@@ -83,7 +83,7 @@ def test_what_clinit_has_not_written_is_never_replaced(tmp_path: Path) -> None:
     np.savez(tmp_path / "theirs.npz", weight=np.ones((2, 3)), bias=np.zeros(2))
     for name in ("text.safetensors", "folder.safetensors", "theirs.npz", "link.safetensors"):
         message, remedy = refusal(tmp_path / name, overwrite=True)
-        assert message.startswith(f"there is already something at {tmp_path / name} that is never")
+        assert message.startswith(f"{tmp_path / name} exists and is never replaced")
         assert message.endswith(
             "it is a link" if "link" in name else "it is no head that clinit has written"
         )

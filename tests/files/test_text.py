@@ -52,22 +52,18 @@ print(repr(read_text(Path(sys.argv[1]))))
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no names for descriptors")
-@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
-@pytest.mark.parametrize(("content", "later_s"), [(b"a\n", 1.5), (b"", 1.5), (b"", 0)])
+@pytest.mark.parametrize("content", [b"a\n", b""])
 def test_a_pipe_without_a_name_is_waited_for_until_it_is_closed(
-    tmp_path: Path, name: str, content: bytes, later_s: float
+    tmp_path: Path, content: bytes
 ) -> None:
     reads, writes = os.pipe()
-    path = Path(name.format(reads))
-    if name == "link":
-        path = tmp_path / "link"
-        path.symlink_to(f"/dev/fd/{reads}")
-    command = [sys.executable, "-c", READ, str(path)]
+    (tmp_path / "link").symlink_to(f"/dev/fd/{reads}")
+    command = [sys.executable, "-c", READ, str(tmp_path / "link")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=[reads]
     ) as process:
         os.close(reads)
-        time.sleep(later_s)
+        time.sleep(1.5)
         os.write(writes, content)
         os.close(writes)
         assert process.communicate(timeout=20)[0] == f"{content.decode()!r}\n"

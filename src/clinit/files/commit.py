@@ -2,8 +2,8 @@
 
 The rename is the only commit: the content is written under a name that nobody else has, flushed
 to the disk and renamed; then the folder is flushed, so that the new name survives a power cut
-too. A writer removes its own draft alone; what a killed one leaves is removed by the next
-process that claims the folder or the file (`lock`).
+too. A writer removes only its own draft; the next process that claims the folder or the file
+(`lock`) removes the drafts of a killed one.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _NAME_BYTES = 255
 _STEM_BYTES = _NAME_BYTES - len("..tmp-0123456789abcdef")
 _DIGEST_DIGITS = 16
 DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
-"""Names of drafts; the stem is that of `hidden_stem`."""
+"""Names of drafts; the stem comes from `hidden_stem`."""
 
 
 def draft_of(path: Path) -> Path:
@@ -35,10 +35,10 @@ def draft_of(path: Path) -> Path:
 
 
 def hidden_stem(name: str) -> str:
-    """Return what names the draft and the lock of the file `name`: itself, if it fits into them.
+    """Return the stem of the draft and the lock of the file `name`: itself, if it fits into them.
 
-    A longer name is cut, and its digest tells it from others that begin alike. What is no name
-    of a file stays, so that the system refuses it before anything is written.
+    A longer name is cut and gets its digest, because others may begin alike. A text that names no
+    file stays, so that the system refuses it before anything is written.
     """
     encoded = os.fsencode(name)
     if not _STEM_BYTES < len(encoded) <= _NAME_BYTES:
@@ -100,7 +100,7 @@ def commit_folder(
     Args:
         folder: It must not exist, unless it is overwritten.
         write: Is given the draft.
-        overwrite: Whether a folder that is there goes.
+        overwrite: Whether an existing folder is removed.
 
     Raises:
         ClinitError: If it cannot be written. Nothing is left behind then.
@@ -125,7 +125,7 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
     """Give a folder that is written its name; one that has the name goes with `overwrite` alone.
 
     Raises:
-        OSError: If it cannot be renamed, or the name is taken. What was there is there then.
+        OSError: If it cannot be renamed, or the name is taken. An existing folder is kept then.
     """
     if overwrite and folder.exists():
         former = draft_of(folder)
@@ -143,7 +143,7 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
 
 
 def _remove(draft: Path) -> None:
-    with suppress(OSError):  # what is wrong with its name or its folder has been raised already
+    with suppress(OSError):  # a wrong name or folder has been reported already
         draft.unlink()
 
 
@@ -153,7 +153,7 @@ def _refuse_other_than_file(path: Path) -> None:
     Raises:
         ClinitError: If there is one, or a folder.
     """
-    with suppress(OSError):  # there is nothing, or what is wrong is told at the writing
+    with suppress(OSError):  # nothing exists, or the writing will report the fault
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"

@@ -1,6 +1,6 @@
-"""JSON documents: sealed where they are written, checked where they are read.
+"""JSON documents: sealed when they are written, checked when they are read.
 
-Every document of ours says its format and ends with the SHA-256 of the rest of it, so that a
+Every document of ours names its format and ends with the SHA-256 of the rest of it, so that a
 changed byte is found whatever it would have meant. It is then converted into the type that the
 reader names: msgspec names the field that is missing, of another type or out of range. Size and
 nesting are bounded before anything is believed.
@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from clinit.errors import ClinitError, unreadable
 from clinit.files.commit import commit_file
+from clinit.words import cut_short
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ _SEAL = "sha256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentKind:
-    """One kind of document, and what is said where it is not as it should be."""
+    """One kind of document, and the error and remedy if one is damaged."""
 
     title: str
     """Name with its article: `the plan of a feature cache`."""
@@ -46,7 +47,7 @@ class DocumentKind:
     """Formats that are read too, from before there was a seal; None: without any format."""
     error: type[ClinitError]
     remedy: str
-    """What to do about a damaged document."""
+    """Next step if a document is damaged."""
     max_bytes: int = 2**24
     """Largest document in a file; reading it takes some twenty times as much memory."""
 
@@ -76,12 +77,12 @@ class DocumentKind:
 
         Args:
             path: The file.
-            content: What its fields are read as.
-            adapt: Applied to the fields before: to those of another layout.
+            content: The type of its fields.
+            adapt: Applied to the fields before, to convert another layout.
 
         Raises:
             ClinitError: The `error` of this kind, if it is absent, damaged or has another format.
-            StorageError: If it is there and cannot be read.
+            StorageError: If it exists and cannot be read.
         """
         return self.convert(adapt(self.load(path)), content, origin=str(path))
 
@@ -110,7 +111,7 @@ class DocumentKind:
 
         Args:
             text: The document.
-            origin: What holds it, for messages.
+            origin: The file or object that contains it, for messages.
 
         Raises:
             ClinitError: As in `read`.
@@ -122,11 +123,11 @@ class DocumentKind:
         except ValueError as error:
             raise self._damaged(origin, str(error)) from error
         if not isinstance(content, dict):
-            raise self._damaged(origin, f"it holds {_shown(content)} instead of fields")
+            raise self._damaged(origin, f"it holds {cut_short(content)} instead of fields")
         found, seal = content.get("format"), content.pop(_SEAL, None)
         if found not in (self.format, *self.older):
             raise self.refusal(
-                f"{origin} is not {self.title}: its format is {_shown(found)},"
+                f"{origin} is not {self.title}: its format is {cut_short(found)},"
                 f" expected {self.format!r}"
             )
         if (seal is not None or found == self.format) and seal != content_sha256(content):
@@ -160,19 +161,11 @@ def content_sha256(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # such as an integer of thousands of digits
-        text = type(value).__name__
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}, which is no JSON")
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"it holds {_shown(text)}, which no float64 holds")
+        raise ValueError(f"it holds {cut_short(text)}, which no float64 holds")
     return number

@@ -1,12 +1,12 @@
 """One writer at a time: claims on folders, and on files that are to be written.
 
-A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` beside the
+A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` next to the
 file (a long NAME is cut as in its drafts: `commit.hidden_stem`). The kernel gives it back when the
-process ends, however it ends. The lock file is never followed where it is a link and never written
+process ends, however it ends. A lock file that is a link is never followed, and none is written
 to, so that nobody can have another file emptied.
 
-A claim saves work, and tells whose drafts are left over; that no reader sees half a file and no
-finished file is lost rests on the renames of `commit`. So storage that cannot lock serves too.
+A claim saves work and identifies drafts of ended processes; the renames of `commit` alone ensure
+that no reader sees half a file and no finished file is lost. So storage that cannot lock works too.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def claim_folder(
     """Be the only process that writes into a folder; remove the drafts of killed ones.
 
     Args:
-        folder: Made where it does not exist.
+        folder: Made if it does not exist.
         within: A folder above it, which the user has named: nothing from there on may be a
-            link, or whoever made the folder would say where this command writes.
+            link, or whoever made the folder would choose the place that this command writes to.
         leaves_lock: Whether the lock file stays, as in folders that are clinit's own; it is removed
             from a folder of files for others.
         on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
-        on_unlocked: Called with the reason where the storage cannot lock: the folder is then
+        on_unlocked: Called with the reason if the storage cannot lock: the folder is then
             not claimed.
 
     Raises:
@@ -63,7 +63,7 @@ def claim_folder(
         if not _names(folder / _LOCK, claim.descriptor):
             raise ClinitError(
                 f"{folder} was removed or replaced while this command wrote into it",
-                remedy="Run the same command again; it does what is missing.",
+                remedy="Run the same command again; it completes the folder.",
             )
         if not leaves_lock:
             # While it is held, as in `claim_file`; after an error it stays, for the next command.
@@ -87,7 +87,7 @@ def remove_left_locks(folder: Path) -> None:
 
 
 def make_folder(folder: Path, *, within: Path | None = None) -> None:
-    """Make a folder where it does not exist; see `claim_folder`.
+    """Make a folder if it does not exist; see `claim_folder`.
 
     Raises:
         ClinitError: If a part of it below `within` is a link, or it cannot be made.
@@ -110,7 +110,7 @@ def claim_file(
 ) -> Iterator[None]:
     """Be the only process that writes the file `path`; remove the drafts of killed ones.
 
-    Its folder is made where it does not exist; arguments and errors as in `claim_folder`.
+    Its folder is made if it does not exist; arguments and errors as in `claim_folder`.
     `drafts_of` names more files of this folder that nobody else writes meanwhile.
     """
     lock = path.with_name(f".{hidden_stem(path.name)}.lock")
@@ -129,7 +129,7 @@ def claim_file(
 
 
 def claimed_names(folder: Path, pattern: str) -> list[str]:
-    """Return the names of claimed files in a folder, those of this process too."""
+    """Return the names of claimed files in a folder, including claims of this process."""
     locks = folder.glob(f".{pattern}.lock")
     return [
         lock.name.removeprefix(".").removesuffix(".lock") for lock in locks if _is_claimed(lock)
@@ -142,7 +142,7 @@ class _Claim:
 
     descriptor: int
     locked: bool
-    """False where the storage cannot lock."""
+    """False if the storage cannot lock."""
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _claim(
     on_busy: Callable[[], None] | None,
     on_unlocked: Callable[[str], None],
 ) -> Iterator[_Claim]:
-    """Hold the lock file `lock`, as far as the storage can."""
+    """Hold the lock file `lock` if the storage can lock."""
     while True:
         descriptor = _open(lock, claimed)
         try:
@@ -222,7 +222,7 @@ def _names(path: Path, descriptor: int) -> bool:
 
 
 def _sweep(folder: Path, stems: Collection[str] | None = None) -> None:
-    """Remove drafts in a claimed folder, or those of claimed files in it."""
+    """Remove drafts in a claimed folder, or only the drafts of claimed files in it."""
     with os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := DRAFT.fullmatch(entry.name))]
     for entry, match in found:
@@ -247,7 +247,7 @@ def _is_claimed(lock: Path) -> bool:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
-    except OSError:  # it is there, perhaps another user's
+    except OSError:  # it exists, perhaps another user's
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,5 +273,5 @@ def _refuse_links(folder: Path, within: Path) -> None:
 def _not_a_lock(lock: Path) -> ClinitError:
     return ClinitError(
         f"{lock} is a link or no regular file: it is not a lock of clinit",
-        remedy="Look where this folder is from; remove this file if you trust the rest.",
+        remedy="Check the origin of this folder; remove this file if you trust the rest.",
     )

@@ -13,7 +13,7 @@ from clinit.words import printable
 
 
 def check_writable(path: Path, option: str = "--out") -> None:
-    """Check that a file or folder can be written, as far as that can be known before.
+    """Check that a file or folder can be written, if that can be known before.
 
     Nothing is made: the rights of the nearest folder that exists are looked at, and its storage.
 
@@ -28,7 +28,7 @@ def check_writable(path: Path, option: str = "--out") -> None:
 
 
 def obstacle(path: Path) -> str | None:
-    """Return why a file or folder cannot be written; None where nothing is in the way."""
+    """Return why a file or folder cannot be written; None if it can."""
     above = (path, *path.absolute().parents) if path.is_dir() else path.absolute().parents
     nearest = next(each for each in above if os.path.lexists(each))
     try:
@@ -43,7 +43,7 @@ def obstacle(path: Path) -> str | None:
 
 
 def check_readable(path: Path, error: type[ClinitError]) -> None:
-    """Open `path` once: libraries say of a file without rights that it is not there, or damaged.
+    """Open `path` once: libraries report a file without rights as missing or damaged.
 
     A pipe is refused: they would wait for ever for somebody to write into it.
 
@@ -70,7 +70,7 @@ _WHOLES = {
     "*/plan.json": "feature cache",
     "model.safetensors": "model folder",
 }
-"""What tells a folder whose files belong together, by digests or fingerprints."""
+"""Files that identify a folder whose files belong together, by digests or fingerprints."""
 
 
 def check_free(
@@ -81,18 +81,18 @@ def check_free(
     *,
     overwrite: bool | None = None,
 ) -> None:
-    """Check that a result can be written to `path`; remove what locks of ended commands are there.
+    """Check that a result can be written to `path`; remove the locks of ended commands there.
 
     Args:
         path: A file or a folder.
         what: The kind of result, for the message.
-        foreign: Says why what is there is no such result of clinit, or holds more; None where it
-            is one.
+        foreign: Gives the reason why the existing file is no such result of clinit, or contains
+            more; None if it is one.
         error: The error to raise.
-        overwrite: Whether a result that is there may be replaced; None where nobody can ask for it.
+        overwrite: Whether an existing result may be replaced; None if nobody can ask for it.
 
     Raises:
-        ClinitError: If something is there that may not be replaced.
+        ClinitError: If an existing file or folder may not be replaced.
     """
     if path.is_dir() and not path.is_symlink():
         remove_left_locks(path)
@@ -100,7 +100,7 @@ def check_free(
         return
     if why := "it is a link" if path.is_symlink() else _part_of(path) or foreign(path):
         raise error(
-            f"there is already something at {path} that is never replaced: {why}",
+            f"{path} exists and is never replaced: {why}",
             remedy="Choose another --out, or move it away.",
         )
     if not overwrite:

@@ -53,7 +53,7 @@ def read_tensors(
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise kind.refusal(f"{path} is no safetensors file: {error}") from error
     if text is None:
-        raise kind.refusal(f"{path} does not hold {kind.title}: clinit has not written it")
+        raise kind.refusal(f"{path} has no description: clinit has not written it")
     facts = kind.parse(text, origin=f"the description in {path}")
     if facts.pop("tensors", None) != digest(tensors):
         raise kind.refusal(f"{path} has changed since it was written")

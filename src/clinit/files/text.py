@@ -16,7 +16,7 @@ LIMIT_BYTES = 16 * 2**20
 
 
 class TextFileError(Exception):
-    """A file is not the text that it should be; the message says why, to be put behind a colon."""
+    """A file is not the text that it should be; the message is the reason, put after a colon."""
 
 
 def lines_of(text: str) -> list[str]:

@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from clinit.analysis.figures.bars import TOP, cost_of, worst_pairs
-from clinit.analysis.figures.line import starts_of
+from clinit.analysis.figures.bars import TOP, worst_pairs
 from clinit.analysis.metrics.classes import confusions
 from clinit.analysis.report.report import report_of
 from clinit.errors import RecordError
@@ -25,14 +24,3 @@ def test_the_worst_pairs_of_the_first_seed_are_those_of_the_query(make_run: Make
         report_of([old]).figure("confusions")
     empty = replace(record, mistakes=record.mistakes.clear())
     report_of([empty]).figure("confusions").draw_without_rendering()
-
-
-def test_seconds_are_summed_over_tasks_and_averaged_over_seeds(make_run: MakeRun) -> None:
-    records = [make_run("least-square", seed=seed) for seed in range(2)]
-    for record, total in zip(records, (4.0, 6.0), strict=True):
-        record.info["seconds"] = total
-        for task in record.info["tasks"]:
-            task["initialisation"]["seconds"] = total / 10 * task["task"]  # type: ignore[index]
-    (start,) = starts_of(report_of(records).runs)
-    first, total = ((0.4 + 0.8 + 1.2) + (0.6 + 1.2 + 1.8)) / 2, (4.0 + 6.0) / 2
-    assert cost_of(start) == pytest.approx((first, total - first))

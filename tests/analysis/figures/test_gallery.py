@@ -4,9 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.cells import cell_len
-from rich.text import Text
 
-from clinit.analysis.figures import FigureName, accuracy_matrix, curves
+from clinit.analysis.figures import FigureName, curves
 from clinit.analysis.figures.gallery import FORMATS, figure_of
 from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.errors import RecordError
@@ -51,15 +50,14 @@ def test_every_figure_is_drawn_in_every_format(
         assert (tmp_path / f"a{suffix}").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("draw", [accuracy_matrix.draw, curves.draw])
 def test_in_the_terminal_names_are_data_and_lines_as_wide_as_asked(
-    make_full_run: MakeRun, full: Report, draw: Callable[..., Text]
+    make_full_run: MakeRun, full: Report
 ) -> None:
     hostile = report_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
     several = [make_full_run("least-square", lam=float(lam), tasks=12) for lam in range(14)]
     for report in (full, hostile, report_of([make_full_run(tasks=12), *several])):
         for width in (80, 120):
-            drawn = draw(report.runs, width).plain
+            drawn = curves.draw(report.runs, width).plain
             assert max(map(cell_len, drawn.splitlines())) <= width
             assert not OBEYED & set(drawn)
             assert "least-square" in drawn

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from clinit.analysis.metrics.collapse import class_nc1, deviation, neural_collapse
+from clinit.analysis.metrics.collapse import deviation, neural_collapse
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.solve import least_squares_head
 
@@ -109,16 +109,6 @@ def test_no_head_is_below_the_floor_and_a_projected_etf_reaches_it(classes: int,
     assert other.nc3 > other.nc3_floor
 
 
-def test_nc1_of_the_classes_has_nc1_as_its_mean() -> None:
-    features, labels = sample(6, 9)
-    statistics = ClassStatistics.of(features, labels, num_classes=7)
-    blocks = [(features[i : i + 50], labels[i : i + 50]) for i in range(0, len(labels), 50)]
-    each = class_nc1(statistics, blocks)
-    assert np.isnan(each[6])
-    found = neural_collapse(statistics, *head(7, 9))
-    assert np.nanmean(each) == pytest.approx(found.nc1, rel=1e-10)
-
-
 def test_one_class_or_sample_weights_are_refused() -> None:
     features, labels = sample(6, 9)
     with pytest.raises(ValueError, match="needs two classes with rows, got 1"):
@@ -144,8 +134,6 @@ def test_a_head_that_is_not_finite_has_no_metrics(value: float, where: str) -> N
 
 def test_nc1_of_classes_whose_means_are_the_same_is_not_zero() -> None:
     features, labels = np.full((23, 3), 0.1), np.arange(23) % 4
-    each = class_nc1(ClassStatistics.of(features, labels), [(features, labels)])
-    assert np.isnan(each).all()
     assert np.isnan(metrics(features, labels, *head(4, 3))[0])
 
 

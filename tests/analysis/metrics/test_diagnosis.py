@@ -85,16 +85,6 @@ def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> Non
     assert found.collapse.nc2 == pytest.approx(expected.nc2, rel=1e-9)
 
 
-def test_the_classes_add_up(split: CacheSplit) -> None:
-    found = diagnose_split(split, make_head(), lam=0.1, per_class=True)
-    assert found.per_class is not None
-    assert found.per_class["class"].to_list() == list(NAMES)
-    assert found.per_class["rows"].sum() == 200
-    assert found.per_class["nc1"].mean() == pytest.approx(found.collapse.nc1)
-    assert found.per_class["d_ls"].sum() == pytest.approx(found.deviation.d_ls)
-    assert found.per_class["cosine"].is_between(-1, 1).all()
-
-
 def test_a_head_without_names_has_the_classes_of_the_cache(split: CacheSplit) -> None:
     found = diagnose_split(split, make_head(None), lam=0.1)
     assert found.content() == diagnose_split(split, make_head(), lam=0.1).content()
@@ -115,13 +105,10 @@ def test_a_head_that_does_not_fit_is_refused(split: CacheSplit, head: Head, mess
 
 
 def test_the_command_prints_what_each_number_means(cache: Path) -> None:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(
-        app, [str(cache), "--per-class"], catch_exceptions=False
-    )
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(cache)], catch_exceptions=False)
     assert result.exit_code == 0
     for text in ("NC1", "D_LS rel.", "simplex ETF", "200 rows of 5 classes"):
         assert text in result.output
-    assert all(name in result.output for name in NAMES)
 
 
 def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
@@ -133,7 +120,6 @@ def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
     names = ["nc1", "nc2", "nc3", "nc4", "nc2_floor", "nc3_floor", "d_ls", "d_ls_relative"]
     assert all(isinstance(content[name], float) for name in names)
     assert content["lambda"] == 0.05
-    assert "per_class" not in content
 
 
 @pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -142,22 +128,19 @@ def test_a_device_gives_what_the_cpu_gives(split: CacheSplit, name: str) -> None
     if name == "cuda":
         pytest.importorskip("cupy")
     head = make_head()
-    near = diagnose_split(split, head, lam=0.1, per_class=True)
-    far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device(name))
+    near = diagnose_split(split, head, lam=0.1)
+    far = diagnose_split(split, head, lam=0.1, device=torch.device(name))
     assert far.library == ("cupy" if name == "cuda" else "numpy")
     ours, theirs = near.content(), far.content()
     for metric in ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative"):
         assert theirs[metric] == pytest.approx(ours[metric], rel=1e-9)
-    for one, other in zip(theirs["per_class"], ours["per_class"], strict=True):
-        assert one.pop("class") == other.pop("class")
-        assert one == pytest.approx(other, rel=1e-9)
 
 
 def test_the_split_is_streamed_to_the_device_block_by_block(
     split: CacheSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head, there = make_head(), array_api_strict.Device("device1")
-    near = diagnose_split(split, head, lam=0.1, per_class=True)
+    near = diagnose_split(split, head, lam=0.1)
     sent: list[int] = []
 
     def send(features: np.ndarray, device: torch.device) -> Any:
@@ -167,11 +150,7 @@ def test_the_split_is_streamed_to_the_device_block_by_block(
 
     monkeypatch.setattr(summed, "placed", send)
     monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
-    far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device("cuda"))
-    assert sum(sent) == 2 * near.rows
-    assert near.per_class is not None
-    assert far.per_class is not None
+    far = diagnose_split(split, head, lam=0.1, device=torch.device("cuda"))
+    assert sum(sent) == near.rows
     assert far.collapse.nc1 == pytest.approx(near.collapse.nc1)
     assert far.deviation.d_ls == pytest.approx(near.deviation.d_ls)
-    np.testing.assert_allclose(far.per_class["nc1"], near.per_class["nc1"])
-    np.testing.assert_allclose(far.per_class["cosine"], near.per_class["cosine"])

@@ -101,7 +101,7 @@ def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Mak
     assert {(effect.paper, effect.verdict, effect.number) for effect in effects} == {(None, "-", 2)}
     assert all(effect.mean is not None and effect.half_width is not None for effect in effects)
     assert differing(found)["iterations"] == ("600 and 1,200", "300")
-    for text in (text_of(found), FORMATS["md"](found), FORMATS["tex"](found)):
+    for text in (text_of(found), FORMATS["md"](found)):
         title = "Cross entropy, 300 iterations, buffer 9,000 (the paper has no such budget)"
         lonely = text[text.index(title) : text.index("Cross entropy, 600 iterations")]
         assert lonely.count("least-square") == 1
@@ -226,8 +226,8 @@ def test_the_terminal_shows_all_of_it_in_its_width(whole: Reproduction, width: i
         "A reduced setting",
         "(here 100 iterations, buffer 40)",
         "Do the paper's effects hold?",
-        "What differs from the paper here",
-        "Where the paper slips",
+        "Differences from the paper",
+        "Contradictions within the paper",
     ):
         assert words in shown
     assert "…" not in shown
@@ -249,7 +249,7 @@ def test_json_and_csv_hold_every_number(whole: Reproduction) -> None:
         assert (float(row["ours"]) if row["ours"] else None) == pytest.approx(line.mean)
 
 
-def test_markdown_has_a_table_per_group_and_latex_its_rules(whole: Reproduction) -> None:
+def test_markdown_has_a_table_per_group(whole: Reproduction) -> None:
     text = FORMATS["md"](whole)
     assert text.startswith("## Table 2: The last layer learns")
     tables = [part for part in text.split("\n\n") if part.startswith("|")]
@@ -257,10 +257,3 @@ def test_markdown_has_a_table_per_group_and_latex_its_rules(whole: Reproduction)
     for table in tables:
         rows = table.splitlines()
         assert len({row.count("|") for row in rows}) == 1
-    latex = FORMATS["tex"](whole)
-    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 1
-    assert latex.count(r"\midrule") == 6
-    assert "A reduced setting" in latex
-    body = [row for row in latex.splitlines() if row.endswith(r"\\") and "multicolumn" not in row]
-    assert {row.count("&") for row in body} == {7}
-    assert latex.count("{") == latex.count("}")

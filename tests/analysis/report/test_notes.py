@@ -3,7 +3,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import polars as pl
-import pytest
 
 from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.report.report import report_of
@@ -38,20 +37,6 @@ def test_a_missing_gain_has_its_reason(make_run: MakeRun) -> None:
     assert "in task 2: there is no test image" in reason(make_run(untested_task=2), untested_task=2)
     some = make_run("random", accuracy=lambda task, i: 0.8 if task == 1 else -0.05)
     assert "in tasks 2, 3: random's best accuracy on the new classes is 0 %" in reason(some)
-
-
-@pytest.mark.parametrize(
-    ("every", "height", "is_said"), [(50, 0.9, True), (1, 0.9, False), (50, 0.1, False)]
-)
-def test_finer_evaluations_are_named_where_they_would_show_more(
-    make_run: MakeRun, every: int, height: float, is_said: bool
-) -> None:
-    def slowly(task: int, iteration: int) -> float:
-        return 0.9 * min(1.0, iteration / 150)
-
-    fast = make_run("least-square", every=every, accuracy=lambda task, iteration: height)
-    notes = report_of([make_run("random", every=every, accuracy=slowly), fast]).notes
-    assert any(f"`--eval-every` than {every}" in note for note in notes) == is_said
 
 
 def began_at(record: RunRecord, share: float) -> RunRecord:

@@ -1,4 +1,4 @@
-"""docs/record.md: what it says of a record is what records are."""
+"""docs/formats.md: what it says of a record is what records are."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from clinit.headtrain.record.info import DOCUMENT, RunInfo, StartInfo, TaskInfo
 from clinit.headtrain.record.tables import LATER_COLUMNS, TABLES, table_file
 from clinit.headtrain.start.task_start import PHASES
 
-PAGE = (Path(__file__).parents[3] / "docs" / "record.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
 
 
 def rows_below(heading: str) -> list[list[str]]:
@@ -31,7 +31,7 @@ def names_below(heading: str) -> list[str]:
 
 
 def test_every_table_has_a_section() -> None:
-    sections = re.findall(r"^## `(\w+)\.parquet`$", PAGE, re.M)
+    sections = re.findall(r"^### `(\w+)\.parquet`$", PAGE, re.M)
     assert sections == list(TABLES)
 
 

@@ -1,10 +1,8 @@
-"""Markdown and LaTeX: what is written is parsed again and compared with the means."""
+"""Markdown: what is written is parsed again and compared with the means."""
 
 import json
 import re
-import shutil
 import statistics
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,10 +13,8 @@ from hypothesis import strategies as st
 from clinit.analysis.report import View
 from clinit.analysis.report.measures import MEANS
 from clinit.analysis.report.report import Report, report_of
-from clinit.analysis.report.table import _LATEX, latex_text
 from clinit.headtrain.record.format import RunRecord
-from clinit.words import escaped as escaped_markdown
-from clinit.words import visible
+from clinit.words import escaped, visible
 from tests.analysis.printed import call, shown
 
 MakeRun = Callable[..., RunRecord]
@@ -45,20 +41,6 @@ def markdown_cells(text: str) -> list[list[str]]:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     parts = [re.split(r"(?<!\\)(?:\\\\)*\|", row)[1:-1] for row in rows]
     return [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells] for cells in parts]
-
-
-_UNDONE = {escape: letter for letter, escape in _LATEX.items()}
-_TOKEN = re.compile("|".join(map(re.escape, sorted(_UNDONE, key=len, reverse=True))))
-
-
-def latex_plain(cell: str) -> str:
-    return _TOKEN.sub(lambda found: _UNDONE[found[0]], re.sub(r"-\{\}(?=-)", "-", cell))
-
-
-def latex_rows(text: str) -> list[list[str]]:
-    """The cells of the lines of a tabular, as they are written."""
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    return [re.split(r"(?<!\\)&", line.removesuffix(r"\\")) for line in body]
 
 
 def spread_of(cell: str) -> tuple[float, float]:
@@ -93,83 +75,31 @@ def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
             )
 
 
-def test_latex_holds_the_cells_of_markdown(seeded: Report) -> None:
-    head, *lines = latex_rows(seeded.as_text(View(format="latex")))
-    _, _, *others = markdown_cells(seeded.as_text(View(format="markdown")))
-    assert head[3].strip() == r"$A_\mathrm{all}$ (\%) $\uparrow$"
-    for cells, other in zip(lines, others, strict=True):
-        assert latex_plain(cells[1].strip()) == other[1]
-        numbers = (re.findall(r"\d[\d.,]*", cell) for cell in cells[3:])
-        assert [*numbers] == [re.findall(r"\d[\d.,]*", cell) for cell in other[3:]]
-
-
 def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
     for line in markdown_cells(seeded.as_text(View(format="markdown")))[2:]:
         assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
         assert line[10].startswith("**"), "equal in all runs"
-    for cells in latex_rows(seeded.as_text(View(format="latex")))[1:]:
-        bold = [cell.strip().startswith(r"\textbf{") for cell in cells[3:6]]
-        assert bold == [cells[0].strip() == "least-square"] * 3
 
 
-def test_negative_numbers_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
+def test_partial_means_and_absent_values_are_set(make_run: MakeRun) -> None:
     slow = make_run("least-square", accuracy=lambda task, i: 0.9 * (task == 2))
     report = report_of([make_run("random", accuracy=lambda task, i: 0.9 - i / 1000), slow])
-    latex, markdown = report.as_text(View(format="latex")), report.as_text(View(format="markdown"))
-    assert r"\textsuperscript{*}" in latex
-    assert r"\*" in markdown
-    assert "gain" not in report_of([make_run("least-square")]).as_text(View(format="latex")), (
-        "no random run"
-    )
+    assert r"\*" in report.as_text(View(format="markdown"))
+    without_random = report_of([make_run("least-square")])
+    assert "gain" not in without_random.as_text(View(format="markdown"))
     alone = report_of([make_run("random"), make_run("least-square", lr=0.5)])
-    (line,) = [
-        line
-        for line in latex_rows(alone.as_text(View(format="latex")))
-        if line[0].strip() == "least-square"
-    ]
-    assert line[-1].strip() == "--", "no gain without a random run of its own"
-    assert "$-$" in report_of([make_run(accuracy=lambda t, i: 0.3 * t)]).as_text(
-        View(format="latex")
-    )
-
-
-def balanced(text: str) -> bool:
-    depth = 0
-    for token in re.findall(r"\\.|[{}]", text):
-        depth += {"{": 1, "}": -1}.get(token, 0)
-        if depth < 0:
-            return False
-    return depth == 0
+    lines = markdown_cells(alone.as_text(View(format="markdown")))
+    (line,) = [line for line in lines if line[0] == "least-square"]
+    assert line[-1] == "-", "no gain without a random run of its own"
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
-    latex, markdown = latex_text(name), escaped_markdown(name)
-    assert balanced(latex)
-    assert latex_plain(latex) == visible(name)
-    assert not re.search(r"(?<!\\)[&%#_]", latex)
+    markdown = escaped(name)
     assert re.sub(r"\\(.)", r"\1", markdown) == visible(name)
     assert len(markdown_cells(f"| {markdown} | end |")[0]) == 2
-    for text in (latex, markdown):
-        assert "\n" not in text
-
-
-def test_latex_is_balanced_and_compiles(seeded: Report, tmp_path: Path) -> None:
-    tables = [
-        seeded.as_text(View(format="latex")),
-        seeded.as_text(View(format="latex", metrics=True)),
-    ]
-    assert all(map(balanced, tables))
-    compiler = shutil.which("pdflatex")
-    if compiler is None:
-        pytest.skip("pdflatex is not installed: braces are balanced, nothing is compiled")
-    lines = [r"\documentclass{article}\usepackage{booktabs}\usepackage[T1]{fontenc}"]
-    lines += [r"\begin{document}", *tables, r"\end{document}"]
-    (tmp_path / "paper.tex").write_text("\n".join(lines), encoding="utf-8")
-    words = [compiler, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    assert "\n" not in markdown
 
 
 @pytest.fixture
@@ -197,7 +127,7 @@ def test_json_of_means_has_one_entry_per_group_and_that_of_runs_stays_a_list(fol
             assert found["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-12)
 
 
-@pytest.mark.parametrize("words", [("-f", "latex"), ("-f", "markdown"), ("-f", "csv", "--means")])
+@pytest.mark.parametrize("words", [("-f", "markdown"), ("-f", "csv", "--means")])
 def test_means_by_task_are_refused(three_inits: Path, words: Sequence[str]) -> None:
     result = call(three_inits, "--per-task", *words)
     assert result.exit_code == 2

@@ -51,11 +51,8 @@ def cache(tmp_path: Path, features: np.ndarray, monkeypatch: pytest.MonkeyPatch)
     return write(tmp_path / "cache", features)
 
 
-def exported(
-    cache: Cache, out: Path, format: str | None = None, *, keep_invalid: bool = False
-) -> list[Exported]:
-    splits = list(cache.splits.values())
-    return list(export_features(splits, out, format, keep_invalid=keep_invalid))
+def exported(cache: Cache, out: Path, format: str | None = None) -> list[Exported]:
+    return list(export_features(list(cache.splits.values()), out, format))
 
 
 def imported(path: Path, out: Path) -> CacheSplit:
@@ -81,11 +78,6 @@ def test_an_export_is_imported_bit_for_bit(tmp_path: Path, cache: Cache, format:
     assert (val.num_rows, val.num_left_out) == (23, 0)
     for each in (train, val):
         same(imported(each.path, tmp_path / f"again-{each.split.plan.split}"), each.split)
-    kept = exported(cache, tmp_path / "kept", format, keep_invalid=True)[0]
-    assert (kept.num_rows, kept.num_left_out) == (23, 0)
-    again = imported(kept.path, tmp_path / "again-kept")
-    assert again.valid.tolist() == kept.split.valid.tolist()
-    same(again, kept.split)
 
 
 @pytest.mark.parametrize("format", FORMATS)

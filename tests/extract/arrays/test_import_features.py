@@ -115,9 +115,9 @@ NUMBERS = np.zeros(3, dtype=np.int64)
         (ONES[:2], np.array([7, 2]), {}, "the label 7, but only 2 rows"),
         (ONES, np.arange(4), {"classes": "ab"}, "labels from 0 to 3, expected 0 to 1"),
         (ONES, WORDS, {"classes": "ax"}, "2 labels that are not among the 2 class names: b, c"),
-        (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "what is no class name: 'xxx"),
-        (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "what is no class name"),
-        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "what is no class name"),
+        (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "a text that is no class name: 'xxx"),
+        (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "a text that is no class name"),
+        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "a text that is no class name"),
         (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "width 5, these have width 2"),
     ],
 )
@@ -139,7 +139,7 @@ def test_files_of_another_content_are_refused(
     [
         (WORDS, {"split": "train"}, "holds a complete split already"),
         (WORDS, {"backbone": "dino"}, r"\(clip, 2 x float32\) than this split \(dino, 2 x float32"),
-        (np.array(["a", "b", "d", "e"]), {}, "not those of .*: class 2 is d here, c there"),
+        (np.array(["a", "b", "d", "e"]), {}, "different classes: class 2 is d here, c there"),
         (WORDS, {"classes": "cba"}, "class 0 is c here, a there"),
         (WORDS, {"classes": "abcd"}, "class 3 is d here, none there"),
     ],

@@ -96,6 +96,6 @@ def test_validation_comes_before_test_unless_test_is_asked_for() -> None:
         "test": ("test.tar",),
     }
     alone = split_files(["train.tar", "test.tar", "unlabelled.tar"])
-    assert alone["val"].part == "test"
+    assert alone["val"].paths == ("test.tar",)
     assert alone["val"].warnings == alone["train"].warnings
     assert "unlabelled.tar was left out" in alone["train"].warnings[0]

@@ -151,7 +151,7 @@ def test_a_file_of_another_size_than_in_the_manifest_stops_everything(tmp_path: 
     assert read_image_file(tmp_path / "1.jpg", tmp_path, size=5) == b"12345"
     for content, size in ((b"12345", 4), (b"12345", 1_000_000), (b"", 5)):
         (tmp_path / "1.jpg").write_bytes(content)
-        text = f"has {len(content)} bytes, the manifest says {size:,}"
+        text = f"has {len(content)} bytes, not {size:,}"
         with pytest.raises(ManifestError, match=text):
             read_image_file(tmp_path / "1.jpg", tmp_path, size=size)
 

@@ -1,5 +1,6 @@
 """Parquet files of images: which columns count, and which labels they hold."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ IMAGE, LABEL = {"_type": "Image"}, {"_type": "ClassLabel", "names": ["ant", "bee
 NAMED = ("ant", "bee")
 
 
-def table(path: Path, columns: dict[str, Any]) -> Path:
-    pl.DataFrame(columns).write_parquet(path / "x.parquet")
+def table(path: Path, columns: dict[str, Any], features: dict[str, Any]) -> Path:
+    told = {"huggingface": json.dumps({"info": {"features": features}})}
+    pl.DataFrame(columns).write_parquet(path / "x.parquet", metadata=told)
     return path / "x.parquet"
 
 
@@ -53,14 +55,14 @@ def test_columns_are_those_that_are_given_described_named_or_fit(
     labels: tuple[int | None, str | None],
     names: tuple[str, ...] | None,
 ) -> None:
-    found = index_parquet(table(tmp_path, columns), given, features)
+    found = index_parquet(table(tmp_path, columns, features), given)
     assert (found.column, found.class_names) == (image, names)
     assert found.table.rows() == [("0", 0, 0, *labels)]
 
 
 def test_the_metadata_of_hugging_face_say_columns_and_classes(tmp_path: Path) -> None:
     path = make_parquet(tmp_path / "x.parquet", [b"1", b"2"], [1, 0], names=["ant", "bee"])
-    found = index_parquet(path, AS_TOLD, {"label": IMAGE})
+    found = index_parquet(path, AS_TOLD)
     assert (found.column, found.class_names) == ("image", NAMED)
     assert found.table.select("position", "index").rows() == [(0, 1), (1, 0)]
 
@@ -72,7 +74,7 @@ def test_a_description_that_is_none_is_not_taken(tmp_path: Path, told: str) -> N
     path = tmp_path / "x.parquet"
     metadata = {"huggingface": told}
     pl.DataFrame({"image": [b"1"], "label": [0]}).write_parquet(path, metadata=metadata)
-    assert index_parquet(path, AS_TOLD, {}).class_names is None
+    assert index_parquet(path, AS_TOLD).class_names is None
 
 
 FINE = {"image": [b"1"], "label": [0]}
@@ -100,7 +102,7 @@ def test_columns_that_are_not_clear_are_asked_for(
     fact: str,
 ) -> None:
     with pytest.raises(ManifestError) as caught:
-        index_parquet(table(tmp_path, columns), given, features)
+        index_parquet(table(tmp_path, columns, features), given)
     assert fact in str(caught.value)
     assert "-column`" in caught.value.remedy
 
@@ -110,6 +112,6 @@ def test_what_is_no_parquet_file_is_refused(tmp_path: Path, kept: int) -> None:
     path = make_parquet(tmp_path / "x.parquet", [b"1" * 1000], [0])
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ManifestError, match=r"x\.parquet cannot be read as a Parquet file"):
-        index_parquet(path, AS_TOLD, {})
+        index_parquet(path, AS_TOLD)
     with pytest.raises(StorageError, match="No such file"):
-        index_parquet(tmp_path / "absent.parquet", AS_TOLD, {})
+        index_parquet(tmp_path / "absent.parquet", AS_TOLD)

@@ -91,7 +91,7 @@ def test_other_files_are_left_out_and_counted(tmp_path: Path) -> None:
     outside, others, broken = scanned.warnings
     assert outside.endswith("outside of any class folder: 2 (for example train/2.png)")
     assert others.endswith("not images by their names: 6 (for example train/a/2.HEIC)")
-    assert broken == "images that are links to nothing: 1 (for example train/a/broken.png)"
+    assert broken == "images that are broken links: 1 (for example train/a/broken.png)"
     with pytest.raises(ManifestError, match="not a complete train split") as refusal:
         scan("folder", tmp_path, "train", strict=True)
     assert broken in str(refusal.value)

@@ -18,7 +18,7 @@ MANY = [(f"{row:03}.jpg", bytes([row + 1]) * 3_000) for row in range(30)]
 OTHERS, SECOND, UNENDED = (
     "members left out, of no sample with an image",
     "images left out, of samples with an earlier one",
-    "shards without the mark of their end, which may be cut off",
+    "shards without an end mark, perhaps truncated",
 )
 
 
@@ -112,8 +112,8 @@ def test_links_in_a_tar_are_no_images(tmp_path: Path) -> None:
     ("members", "damage", "fact"),
     [
         ([("a.jpg", b"1"), ("./a.jpg", b"2")], lambda whole: whole, "a.jpg occurs twice"),
-        (SAMPLES, lambda whole: b"", "not a whole tar file"),
-        (SAMPLES, lambda whole: b"nothing of a tar" * 100, "not a whole tar file"),
+        (SAMPLES, lambda whole: b"", "not a complete tar file"),
+        (SAMPLES, lambda whole: b"nothing of a tar" * 100, "not a complete tar file"),
         *((SAMPLES, lambda whole, kept=kept: whole[:kept], "") for kept in (700, 2_000, 2_300)),
         (SAMPLES, lambda whole: whole[:2198] + b"\1" + whole[2199:], "header at byte 2,048"),
         (SAMPLES, gzip.compress, "compressed"),

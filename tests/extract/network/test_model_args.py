@@ -47,7 +47,7 @@ def test_what_is_no_architecture_is_refused_by_its_name(name: str) -> None:
     [
         (10**9, "= 1000000000 lies beyond 65,536"),
         ((4, 8, (10**6,)), "lies beyond 65,536"),
-        pytest.param(16**4100, "= a number of thousands of digits lies beyond 65,536", id="huge"),
+        pytest.param(16**4100, "lies beyond 65,536", id="huge"),
         (1e7, "lies beyond 1,000,000"),
         (float("nan"), "= nan lies beyond 1,000,000"),
         ("/etc/passwd", "= '/etc/passwd' is not a word of letters, digits, _, + and -"),

@@ -89,7 +89,7 @@ def kind(load: Callable[..., Backbone], name: str) -> str:
 
 
 def table(kinds: Counter[str]) -> list[str]:
-    """Return the lines of the table in `docs/cache.md`."""
+    """Return the lines of the table in `docs/features.md`."""
     lines = [f"| timm {timm.__version__}: weights that end in | number | cache |", "|---|---|---|"]
     caches = {HEAD: "with a head", NONE: "without a head", PROJECTION: "without a head"}
     order = [HEAD, NONE, PROJECTION, SEVERAL, OTHER, ENCODER]
@@ -112,7 +112,7 @@ def test_every_pretrained_network_is_of_one_kind(load: Callable[..., Backbone]) 
     assert kinds[NONE] > 250
     assert kinds[PROJECTION] > 100
     assert kinds[SEVERAL] + kinds[OTHER] + kinds[ENCODER] < 250
-    page = (Path(__file__).parents[3] / "docs" / "cache.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "features.md").read_text(encoding="utf-8")
     lines = table(kinds)
     assert timm.__version__ not in page or "\n".join(lines) in page, lines
 

@@ -86,7 +86,7 @@ def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:
     sizes = [(root / f"{number}.png").stat().st_size for number in range(5)]
     assert [batch.reasons for batch in load(root, sizes)] == [{}, {}]
     assert [batch.reasons for batch in load(root, [0] * 5)] == [{}, {}]
-    text = rf"4\.png has {sizes[4]:,} bytes, the manifest says {sizes[4] + 1:,}"
+    text = rf"4\.png has {sizes[4]:,} bytes, not {sizes[4] + 1:,}"
     with pytest.raises(ManifestError, match=text):
         load(root, [*sizes[:4], sizes[4] + 1])
 

@@ -137,16 +137,6 @@ def test_classes_of_which_nothing_is_known_are_left_out(memory: Memory) -> None:
     np.testing.assert_allclose(both.population_covariance, memory.population_covariance)
 
 
-def test_known_variances_widen_a_class() -> None:
-    rng = np.random.default_rng(3)
-    labels = np.repeat(np.arange(2), 200)
-    spread = np.where(labels == 1, 4.0, 1.0)[:, None]
-    rows = FeatureSet(rng.normal(size=(400, 5)) * spread, labels, ("calm", "wide"))
-    drawn = pseudo_features(Memory.of(rows, {}, with_variances=True), 200, seed=0)
-    deviations = [drawn.features[drawn.labels == label].std() for label in (0, 1)]
-    assert deviations == pytest.approx([1.0, 4.0], rel=0.25)
-
-
 def arriving() -> Source:
     """Return features of two new classes, with some held out."""
     rng = np.random.default_rng(0)

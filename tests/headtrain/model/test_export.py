@@ -165,7 +165,7 @@ def test_the_same_run_gives_the_same_file_wherever_its_cache_is(
     second = export_run(tiny_run, tmp_path / "second.safetensors").path
     assert exported.path.read_bytes() == second.read_bytes()
     seal_record(run, base={**(read_info(run)["base"] or {}), "path": "caches/elsewhere"})
-    with pytest.raises(CacheError, match="not at caches/elsewhere: nothing is there") as caught:
+    with pytest.raises(CacheError, match="not at caches/elsewhere: nothing exists there") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "--base CACHE" in caught.value.remedy
     base, weights = tiny_run.parent / "caches" / "base", tiny_run.parent / "weights.safetensors"
@@ -184,7 +184,7 @@ def test_changed_parameters_of_the_backbone_are_exported(
     after = export_run(run, tmp_path / "after")
     assert [*after.run.changed] == [name]
     assert [note.partition(":")[0] for note in after.notes] == [
-        "the probabilities are those of the head as it was trained",
+        "the probabilities come from the head as it was trained",
         "the model remembers nothing",
     ]
     file = after.path / "model.safetensors"

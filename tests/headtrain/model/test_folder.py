@@ -221,22 +221,13 @@ def test_code_that_a_model_file_names_is_not_run(
     assert not (tmp_path / "exploded").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"model_args": {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 3_000)}},
-            "more than 4 times what its weights hold",
-        ),
-        ({"backbone": "local-dir:/tmp/evil"}, "has no model 'local-dir:/tmp/evil'"),
-    ],
-)
 def test_a_model_file_that_asks_for_another_network_is_refused(
-    model: Classifier, tmp_path: Path, changes: dict[str, Any], message: str
+    model: Classifier, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.safetensors"
-    write_network(model.backbone.network, replace(model.facts, **changes), path)
-    with pytest.raises(BackboneError, match=message):
+    evil = replace(model.facts, backbone="local-dir:/tmp/evil")
+    write_network(model.backbone.network, evil, path)
+    with pytest.raises(BackboneError, match="has no model 'local-dir:/tmp/evil'"):
         load_model(path, device="cpu")
 
 

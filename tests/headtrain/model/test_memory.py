@@ -37,7 +37,7 @@ def part(rows: FeatureSet, start: int, stop: int) -> FeatureSet:
 
 def in_two_parts(rows: FeatureSet) -> Memory:
     first, second = (
-        Memory.of(each, BACKBONE, held_out=each.first(1), keep=2, with_variances=True)
+        Memory.of(each, BACKBONE, held_out=each.first(1), keep=2)
         for each in (part(rows, 0, 3), part(rows, 3, 5))
     )
     return first.joined(second)
@@ -51,8 +51,8 @@ def test_the_shared_covariance_is_the_average_over_classes_of_their_own(rows: Fe
 
 
 def test_statistics_that_came_in_parts_are_those_of_all_images(rows: FeatureSet) -> None:
-    found, expected = in_two_parts(rows), Memory.of(rows, BACKBONE, with_variances=True)
-    for name in ("counts", "means", "covariance", "variances"):
+    found, expected = in_two_parts(rows), Memory.of(rows, BACKBONE)
+    for name in ("counts", "means", "covariance"):
         one, other = getattr(found, name), getattr(expected, name)
         np.testing.assert_allclose(one, other, atol=2e-6, err_msg=name)
     assert (found.averaged, found.freedom) == pytest.approx((expected.averaged, expected.freedom))
@@ -76,7 +76,7 @@ def test_classes_in_another_order_take_all_that_is_theirs_along(rows: FeatureSet
     memory, places = in_two_parts(rows), [4, 0, 2]
     turned = memory.of_rows(places)
     assert turned.class_names == ("e", "a", "c")
-    for name in ("counts", "means", "variances"):
+    for name in ("counts", "means"):
         np.testing.assert_array_equal(getattr(turned, name), getattr(memory, name)[places])
     for name in ("held_out", "kept"):
         before, after = getattr(memory, name), getattr(turned, name)
@@ -100,11 +100,6 @@ def test_other_classes_stay_and_weigh_as_many_as_there_are(rows: FeatureSet) -> 
     expected = 3 / 5 * memory.covariance + 2 / 5 * fresh.covariance
     np.testing.assert_allclose(found.covariance, expected, atol=1e-6)
     assert not found.exact
-    # The classes whose variances are unknown have the shared ones.
-    assert found.variances is not None
-    assert memory.variances is not None
-    np.testing.assert_array_equal(found.variances[:3], memory.variances[:3])
-    np.testing.assert_allclose(found.variances[3:], np.tile(np.diag(fresh.covariance), (2, 1)))
 
 
 def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) -> None:
@@ -124,7 +119,7 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seal": None}, "does not hold the description of what a model"),
+        ({"seal": None}, "has no description"),
         ({"bytes": b"\x00" * 64}, "is no safetensors file"),
         ({"bit": -3}, "has changed since it was written"),
     ],

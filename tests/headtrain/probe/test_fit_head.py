@@ -123,10 +123,10 @@ def test_single_rows_are_enough_for_solutions_and_not_for_a_choice() -> None:
         head, notes = fit_head(alone, by)  # type: ignore[arg-type]
         assert head.num_classes == 3
         assert "temperature" not in (head.origin or {})
-        assert "its probabilities mean little" in notes[0]
+        assert "its probabilities are unreliable" in notes[0]
     with pytest.raises(CacheError, match="every class has a single training row") as caught:
         fit_head(alone, "logistic")
-    assert "`ridge`" in caught.value.remedy
+    assert "--method ridge" in caught.value.remedy
 
 
 def test_features_that_drown_the_shrinkage_are_refused_by_lda() -> None:
@@ -136,5 +136,5 @@ def test_features_that_drown_the_shrinkage_are_refused_by_lda() -> None:
     data = Source(train=train, val=train.part(np.zeros(39, dtype=bool)))
     with pytest.raises(CacheError, match="shrinkage") as caught:
         fit_head(data, "lda")
-    assert "`ridge`" in caught.value.remedy
+    assert "--method ridge" in caught.value.remedy
     assert fit_head(data, "ridge")[0].num_classes == 3

@@ -204,7 +204,7 @@ def test_other_files_are_left_alone_and_lost_ones_are_told(tmp_path: Path) -> No
     assert read_record(folder).path == folder
     (folder / "top.safetensors").touch()
     with pytest.raises(
-        RecordError, match=r"random is damaged: top\.safetensors came into it later"
+        RecordError, match=r"random is damaged: files were added later: top\.safetensors"
     ):
         read_record(folder)
     (folder / "top.safetensors").unlink()

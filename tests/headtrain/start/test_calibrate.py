@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +15,12 @@ from clinit.headtrain.start.calibrate import (
     newton_step,
     norm_factor,
 )
-from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
+from clinit.headtrain.start.calibration_set import (
+    NEW_SHARE,
+    CalibrationSet,
+    balanced_draw,
+    share_of,
+)
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.train.losses import LOSSES, Loss
@@ -134,3 +142,37 @@ def test_a_draw_takes_the_same_number_a_class_and_all_of_a_small_one() -> None:
 def test_a_newton_step_ignores_a_direction_without_curvature() -> None:
     step = newton_step(np.array([2.0, 0.0]), np.array([[4.0, 0.0], [0.0, 0.0]]))
     np.testing.assert_allclose(step, [-0.5, 0.0])
+
+
+@pytest.mark.parametrize("kept", [slice(None), slice(0, 400)])
+def test_new_rows_weigh_their_share_and_classes_the_same_within_each_side(kept: slice) -> None:
+    data, chosen = arrival(), np.zeros(500, dtype=bool)
+    chosen[kept] = True
+    found = CalibrationSet.of(data, LOSSES["ce"], 0.3).subset(chosen)
+    weights, is_new = found.weight.numpy(), found.labels >= OLD
+    assert weights[is_new].sum() == pytest.approx(0.3)
+    per_class = np.bincount(found.labels, weights)
+    np.testing.assert_allclose(per_class, [0.7 / OLD] * OLD + [0.3 / NEW] * NEW)
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "expected"),
+    [
+        ([0, 1, 2, 3, 4, 5], "classes", None),
+        ([0, 1, 2, 3, 4, 5], 0.3, 0.3),
+        ([0, 1, 2, 3, 4, 5], "auto", None),  # a new class of six weighs more already
+        ([0, 1, 2, 3, 4, 6], 0.05, 0.05),
+        ([5, 6, 7], 0.3, None),
+    ],
+)
+def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
+    labels: list[int], given: Any, expected: float | None
+) -> None:
+    data = replace(arrival(), features=np.ones((len(labels), DIM)), labels=np.array(labels))
+    assert share_of(data, given) == expected
+    # Classes that came before, but after the base, have their part of it.
+    later = replace(arrival(), base=OLD - 1)
+    weights = CalibrationSet.of(later, LOSSES["ce"], 0.4).weight.numpy()
+    assert weights[later.labels >= OLD - 1].sum() == pytest.approx(0.4)
+    many = replace(data, labels=np.array([*range(30), 31]), start=30, stop=32)
+    assert share_of(many, "auto") == NEW_SHARE

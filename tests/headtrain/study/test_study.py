@@ -185,7 +185,7 @@ def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> No
 def test_a_record_names_what_its_method_reads() -> None:
     every = settings_of(top=True).keys() - {"probe"}
     low_rank = study(True).resolved().settings()
-    every = every - {*LATER}
+    every = every - {*LATER} | {"new_share"}
     assert low_rank.keys() == every - {*EWC, *DERPP}
     assert study(True, method="ewc").resolved().settings().keys() == every - {*LOW_RANK, *DERPP}
     full = study(True, full_rank=True, method="derpp").resolved().settings()
@@ -204,7 +204,7 @@ def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> 
 
 
 def test_later_settings_are_named_by_records_and_identities_that_give_them() -> None:
-    plain = study().resolved()
+    plain = study(new_share="classes").resolved()
     assert not plain.settings().keys() & {*LATER}
     assert not any(name in plain.identity for name in LATER)
     for given in (
@@ -212,11 +212,12 @@ def test_later_settings_are_named_by_records_and_identities_that_give_them() -> 
         {"anchor": "l2", "anchor_strength": 0.1},
         {"anchor": "moments"},
     ):
-        asked = study(**given).resolved()
+        asked = study(**given, new_share="classes").resolved()
         assert asked.settings().keys() & {*LATER} == given.keys()
         assert asked.identity != plain.identity
         assert identity_of(asked.settings()) == asked.identity
-    held = study(anchor="moments").resolved()
+    held = study(anchor="moments", new_share="classes").resolved()
+    assert names_of([held, study(anchor="moments").resolved()])[1].endswith("new-share=auto")
     assert names_of([plain, held])[1] == "least-square-calibrated-anchor=moments"
     assert names_of([held, plain])[0] == "least-square-calibrated-anchor=moments"
     # What holds nothing has no strength.
@@ -251,6 +252,7 @@ REFUSED = [
 ]
 IDLE_BY_START = [
     ({"init": "random"}, {"scale", "bias", "init_rows", "calibration", "lam", "weighting"}),
+    ({"scale": "norm", "lam": 0.05}, {"calibration", "new_share"}),
     ({"init": "zero"}, {"calibration"}),
     ({"init": "fitted"}, {"scale"}),
     ({"scale": "norm"}, {"calibration"}),
@@ -287,11 +289,13 @@ def test_a_buffer_for_initialisation_alone_is_read() -> None:
 
 def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:
     then = {"init": "least-square", "scale": "calibrated", "lam": 0.05, "seed": 3}
-    now = Study.of({**then, "calibration": "in-sample"})
+    balanced = {"new_share": "classes"}
+    now = Study.of({**then, "calibration": "in-sample", **balanced})
     assert identity_of(then) == now.identity
+    assert "new_share" not in now.identity + Study.of({"init": "random"}).identity
     assert identity_of(then) != Study.of(then).identity
     chosen = {**then, "lam": "auto"}
-    held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample"})
+    held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample", **balanced})
     assert identity_of(chosen) == held_out.identity
     assert identity_of({**Study().resolved().settings(), "correct": "none"}) == Study().identity
     # A setting without an effect tells no runs apart.
@@ -299,10 +303,3 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     assert identity_of({"method": "ridge", "lam": "auto"}) == (
         Study.of({"method": "ridge", "lam": "auto"}).identity
     )
-
-
-def test_heads_of_top_blocks_are_not_corrected() -> None:
-    asked = Study(training=Training(correct="wa"), top=Top())
-    with pytest.raises(ValueError, match="correct must be none for top blocks, got 'wa'"):
-        asked.resolved()
-    assert "correct" not in study(True).resolved().settings()

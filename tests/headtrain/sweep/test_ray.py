@@ -142,7 +142,7 @@ def test_a_cluster_without_a_place_is_refused(on_ray: Extract) -> None:
 
 
 def test_a_node_that_does_not_see_a_folder_is_named(config: ExtractConfig, tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="is not there on "):
+    with pytest.raises(ClusterError, match="does not exist on "):
         module._extract_on_node({}, tmp_path, tmp_path / "absent", config, WHOLE)
 
 

@@ -83,7 +83,7 @@ def test_other_data_are_refused_and_nothing_is_lost(
     with pytest.raises(RecordError, match="random was made with other data") as caught:
         sweep(make_runs("seed=0:2", "init=random"), other, tmp_path)
     assert fact in str(caught.value)
-    assert "is kept as it is" in caught.value.remedy
+    assert "Existing records there are kept" in caught.value.remedy
     sweep(make_runs("seed=0:2", "init=random"), data, tmp_path)
     assert len(find_records(tmp_path)) == 2
 

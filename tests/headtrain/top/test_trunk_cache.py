@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -90,17 +89,16 @@ def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
     config = replace(cache.trunk.config, device="cuda:0")
     for_cuda = replace(cache, trunk=replace(cache.trunk, config=config))
     vars(for_cuda.trunk)["shape"] = cache.trunk.shape  # would be asked of the device
-    empty: Any = torch.empty
-    asked: list[bool] = []
+    pinned: list[torch.Tensor] = []
 
-    def unpinned(*size: Any, pin_memory: bool = False, **options: Any) -> Any:
-        asked.append(pin_memory)
-        return empty(*size, **options)
+    def pin(block: torch.Tensor) -> torch.Tensor:
+        pinned.append(block)
+        return block
 
     rows, _ = for_cuda._open(part, cache.path(cache.plan(part)), computed_here=False)
-    monkeypatch.setattr(torch, "empty", unpinned)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     np.testing.assert_array_equal(read(rows, part), plain)
-    assert asked == [True] * 2
+    assert len(pinned) == 2
 
 
 @pytest.mark.parametrize("factor", [1e6, 1e-9])

@@ -1,7 +1,9 @@
 """The steps of a task: what they read, what they write down, and their capture."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,11 +11,17 @@ import torch
 
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.task_plan import Schedule
-from clinit.headtrain.study.parts import Training
+from clinit.headtrain.study.parts import RateSchedule, Training
 from clinit.headtrain.train import loop as loop_module
 from clinit.headtrain.train.feeds import Feed, ResidentFeed, StreamedFeed
 from clinit.headtrain.train.heads import Bank, LabelledRows
-from clinit.headtrain.train.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
+from clinit.headtrain.train.loop import (
+    WARM_UP_STEPS,
+    CaptureWarning,
+    Replayed,
+    TaskSteps,
+    rate_shares,
+)
 from clinit.headtrain.train.step import Updates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -36,35 +44,52 @@ def make_schedule() -> Schedule:
 
 
 def make_steps(
-    feed: Callable[[LabelledRows, torch.Tensor], Feed] = ResidentFeed, device: torch.device = CPU
+    feed: Callable[[LabelledRows, torch.Tensor], Feed] = ResidentFeed,
+    device: torch.device = CPU,
+    rate: RateSchedule = "constant",
 ) -> tuple[Bank, TaskSteps]:
     random = np.random.default_rng(2)
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
     bank, schedule = Bank(head, HEADS, device), make_schedule()
     batches = torch.from_numpy(schedule.batches)
-    return bank, TaskSteps(Updates(bank, BATCH), feed(make_rows(device), batches), schedule)
+    feeds, shares = feed(make_rows(device), batches), rate_shares(rate, STEPS)
+    return bank, TaskSteps(Updates(bank, BATCH), feeds, schedule, shares)
 
 
 def streamed(rows: LabelledRows, schedule: torch.Tensor) -> StreamedFeed:
     return StreamedFeed(rows, schedule, most_steps=5)
 
 
+def naive_share(rate: RateSchedule, step: int) -> float:
+    """Falling by equal steps; or up and down by half a cosine each."""
+    done = (step + 1) / (STEPS + 1)
+    if rate == "one-cycle":
+        angle = done / 0.3 if done < 0.3 else (1 - done) / 0.7
+        return (1 - math.cos(math.pi * angle)) / 2
+    return 1.0 if rate == "constant" else 1 - done
+
+
+@pytest.mark.parametrize("rate", get_args(RateSchedule))
 @torch.no_grad()
-def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_down() -> None:
-    bank, steps = make_steps()
+def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_down(
+    rate: RateSchedule,
+) -> None:
+    bank, steps = make_steps(rate=rate)
     steps.run(0, 7)
     steps.run(7, STEPS)
     other, _ = make_steps()
     training, rows, schedule = Updates(other, BATCH), make_rows(), make_schedule()
     for step, (batch, new) in enumerate(zip(schedule.batches, schedule.num_new, strict=True)):
-        losses = training.step(rows.features[batch], rows.labels[batch]).numpy()
+        share = naive_share(rate, step)
+        losses = training.step(rows.features[batch], rows.labels[batch], share).numpy()
         expected = np.full((2, 2), np.nan)
         if new:
             expected[:, 0] = losses[:new].mean(0)
         if new < BATCH:
             expected[:, 1] = losses[new:].mean(0)
-        np.testing.assert_allclose(steps.losses[step], expected, rtol=1e-6)
-    assert torch.equal(bank.weight, other.weight)
+        np.testing.assert_allclose(steps.losses[step], expected, rtol=1e-5)
+    torch.testing.assert_close(bank.weight, other.weight)
+    assert rate != "constant" or torch.equal(bank.weight, other.weight)
     assert np.isnan(steps.losses[0, :, 0]).all()
     assert np.isnan(steps.losses[1, :, 1]).all()
 
@@ -111,8 +136,8 @@ def test_captured_steps_are_those_of_the_cpu(
     feed: Callable[[LabelledRows, torch.Tensor], Feed],
 ) -> None:
     """No warning: the capture has worked."""
-    bank, steps = make_steps()
-    other, others = make_steps(feed, CUDA)
+    bank, steps = make_steps(rate="one-cycle")
+    other, others = make_steps(feed, CUDA, "one-cycle")
     for start in range(0, STEPS, 4):
         steps.run(start, start + 4)
         others.run(start, start + 4)

@@ -181,7 +181,7 @@ def test_bf16_products_round_operands_and_results_and_nothing_else() -> None:
     near(weight_gradient.double(), 0.25 * rounded(gradient).T @ rounded(features))
 
 
-def test_weights_moments_and_losses_are_float32_whatever_the_products(
+def test_weights_and_losses_are_float32_whatever_the_products(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heads_module, "cpu_has_bf16", lambda: True)  # emulated, if it is not
@@ -189,5 +189,4 @@ def test_weights_moments_and_losses_are_float32_whatever_the_products(
     with torch.no_grad():
         updates = Updates(bank, BATCH)
         losses = updates.step(*batches()[0])
-    kinds = {value.dtype for each in updates.optimizers for value in each.state}
-    assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} | kinds == {torch.float32}
+    assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} == {torch.float32}

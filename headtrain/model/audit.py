@@ -1,0 +1,290 @@
+"""Oddities of the images of classes that join a model.
+
+*Known already*: a new class is one of the model's if its name is (in letters and digits; any
+synonym of ImageNet counts), or if the model gives one answer to two thirds of its images.
+
+*Fit*: features are centred and scaled to length 1. Row i is left out of the mean of its own class
+of n rows, to which its squared distance is then (n / (n - 1))^2 |h_i - mu|^2. It may not belong to
+its class if another new class is nearer by more than `MARGIN`, or if its distance is more than
+`FAR` deviations above the median of all. Classes of fewer than `LEAST` images are not judged.
+
+*Look-alikes*: images of a class for which the grown head answers an old one, or of which another
+new class is nearer.
+
+*Repeats*: two rows that are nearer than `NEAR` times the distance of either to its fifth nearest
+row, which other photographs hardly ever are; or files of the same content.
+
+*Turned wrong*: real rows of old classes that the model answers right without the new classes, and
+wrong with them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from clinit.errors import ImageError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.known import in_words, synonyms
+from clinit.words import examples, number_of
+
+KNOWN = 2 / 3
+LEAST, MARGIN, FAR = 5, 0.3, 3.0
+ALIKE, LEAST_ALIKE = 0.1, 3
+"""Share of the images of the smaller class, and number, from which on two classes look alike."""
+NEAR, NEIGHBOURS = 0.5, 5
+TINY, DENSE, UNIFORM = 32, 0.1, 4.0
+"""Least side in pixels; bytes per pixel below which an image is looked at; grey levels of 255 that
+the pixels of an image deviate by at least."""
+PLACES = ("within a class", "across classes", "in train and val")
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Images:
+    """All images of new classes, those that are kept aside too."""
+
+    rows: FeatureSet
+    paths: Sequence[str]
+    splits: Sequence[str]
+    """`train` or `val`, one per row."""
+    digests: Sequence[str]
+    """SHA-256 of the files."""
+    odd: Mapping[str, str]
+    """By path, the oddity of the pixels (`oddity`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The findings, as plain values."""
+
+    images: int
+    classes: int
+    known: list[dict[str, Any]]
+    """`class`, `old`, and how many of its `images` the model answers so; None: by the name."""
+    alike: list[dict[str, Any]]
+    """`classes`, and the number of `images` of one that are taken for the other."""
+    repeated: list[dict[str, Any]]
+    """`images` that repeat each other, and `where`: one of `PLACES`."""
+    misfits: list[dict[str, Any]]
+    """`image`, its `class`, and the `nearest` other one; None: it is far from all."""
+    odd: list[dict[str, Any]]
+    """`image` and `why`."""
+    turned: dict[str, Any]
+    """Old images `right` before, `wrong` now, and their `answers` with counts."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The findings, in at most eight lines."""
+        parts = {
+            "known already": [
+                f"{each['class']} is {in_words(each['old'])}"
+                + (f" ({each['images']:,} images)" if each["images"] else " by its name")
+                for each in self.known
+            ],
+            "look alike": [
+                f"{' and '.join(map(in_words, each['classes']))} ({each['images']:,} images)"
+                for each in self.alike
+            ],
+            **{
+                f"repeated {place}": [
+                    " = ".join(each["images"]) for each in self.repeated if each["where"] == place
+                ]
+                for place in PLACES
+            },
+            "may not belong to their class": [
+                f"{each['image']} ({in_words(each['nearest'] or 'nothing like it')})"
+                for each in self.misfits
+            ],
+            "hardly show anything": [f"{each['image']} ({each['why']})" for each in self.odd],
+        }
+        lines = [
+            f"{len(found):,} {what}: {examples(found)}" for what, found in parts.items() if found
+        ]
+        if self.turned["wrong"]:
+            answers = [f"{n:,} {in_words(name)}" for name, n in self.turned["answers"].items()]
+            right = number_of(self.turned["right"], "old image")
+            lines.append(f"{self.turned['wrong']:,} of {right} turn wrong: {examples(answers)}")
+        return lines
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The same as a mapping."""
+        return asdict(self)
+
+
+def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
+    """Look at images of new classes, and at what their rows do to images of old ones.
+
+    Args:
+        images: The new images.
+        before: The head without the new classes.
+        after: The head with them.
+        old: Real rows of old classes, if there are some.
+    """
+    rows = images.rows
+    own = np.array(rows.class_names)[rows.labels]
+    nearest, is_nearer, is_far = misfits(rows)
+    nearest = np.array(rows.class_names)[nearest]
+    answers = answered(after, rows.features)
+    strange = [
+        {
+            "image": images.paths[row],
+            "class": str(own[row]),
+            "nearest": str(nearest[row]) if is_nearer[row] else None,
+        }
+        for row in np.flatnonzero(is_nearer | is_far)
+    ]
+    return Audit(
+        images=len(own),
+        classes=len(rows.class_names),
+        known=known_classes(own, before, answered(before, rows.features)),
+        alike=look_alikes(own, np.where(np.isin(answers, rows.class_names), nearest, answers)),
+        repeated=repeated(images),
+        misfits=strange,
+        odd=[{"image": path, "why": why} for path, why in images.odd.items()],
+        turned=turned(old, answered(before, old.features), answered(after, old.features)),
+    )
+
+
+def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
+    """Return the names of the classes that a head answers; empty if it has none."""
+    if not head.num_classes:
+        return np.full(len(features), "")
+    logits = features.astype(np.float32) @ head.weight.T.astype(np.float32) + head.bias
+    return np.array(head.class_names)[logits.argmax(axis=1)]
+
+
+def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
+    """Return the new classes that a head knows, by name or by its answers to their images."""
+    row_of = {_plain(word): name for name in before.class_names or () for word in synonyms(name)}
+    found: list[dict[str, Any]] = []
+    for name in dict.fromkeys(own.tolist()):
+        (answer, count), *_ = Counter(answers[own == name].tolist()).most_common(1)
+        answers_so = answer != "" and count >= KNOWN * np.count_nonzero(own == name)
+        old = next(filter(None, map(row_of.get, map(_plain, synonyms(name)))), None)
+        if old is None and answers_so:
+            old = answer
+        if old is not None:
+            images = count if answers_so and answer == old else None
+            found.append({"class": name, "old": old, "images": images})
+    return found
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+def misfits(
+    rows: FeatureSet,
+) -> tuple[Int[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+    """Return the nearest class of each row, whether that is clearly another, and which are far."""
+    counts, features = rows.counts(), rows.features.astype(np.float64)
+    features -= features.mean(axis=0)
+    features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
+    means = np.zeros((len(counts), rows.dim))
+    np.add.at(means, rows.labels, features)
+    n, own = counts[rows.labels], (np.arange(len(features)), rows.labels)
+    distances = _squares(features, means / np.maximum(counts, 1)[:, None])
+    distances[own] *= (n / np.maximum(n - 1, 1)) ** 2
+    judged, to_own = n >= LEAST, distances[own]
+    nearest = np.where(judged, distances.argmin(axis=1), rows.labels)
+    is_nearer = judged & (to_own - distances.min(axis=1) > MARGIN)
+    if not judged.any():
+        return nearest, is_nearer, judged
+    middle = np.median(to_own[judged])
+    deviation = 1.4826 * np.median(np.abs(to_own[judged] - middle))
+    return nearest, is_nearer, judged & (to_own > middle + FAR * deviation)
+
+
+def _squares(one: Any, other: Any) -> Any:
+    """Return the squared distances of rows."""
+    centre = other.mean(axis=0)  # the difference of squares cancels far from 0
+    one, other = one - centre, other - centre
+    found = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T
+    return np.maximum(found, 0)
+
+
+def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
+    """Return pairs of classes of which enough images of one are taken for the other."""
+    sizes = Counter(own.tolist())
+    wrong = Counter(
+        tuple(sorted(pair)) for pair in zip(own, answers, strict=True) if pair[0] != pair[1]
+    )
+    return [
+        {"classes": [*pair], "images": count}
+        for pair, count in wrong.most_common()
+        if count >= max(LEAST_ALIKE, ALIKE * min(sizes[name] for name in pair if name in sizes))
+    ]
+
+
+def repeated(images: Images) -> list[dict[str, Any]]:
+    """Return sets of images that repeat each other, and their places."""
+    first: dict[str, int] = {}
+    same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
+    one, other = np.array([*same, *near_pairs(images.rows.features)]).reshape(-1, 2).T
+    count = len(images.digests)
+    _, part = connected_components(coo_array((np.ones(len(one)), (one, other)), (count, count)))
+    found = []
+    for number in np.flatnonzero(np.bincount(part) > 1):
+        rows = np.flatnonzero(part == number)
+        classes, splits = {*images.rows.labels[rows]}, {images.splits[row] for row in rows}
+        where = PLACES[1] if len(classes) > 1 else PLACES[2] if len(splits) > 1 else PLACES[0]
+        found.append({"images": [images.paths[row] for row in rows], "where": where})
+    return found
+
+
+def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]:
+    """Return pairs of rows that are far nearer to each other than to other rows."""
+    rows = features.astype(np.float64)
+    k = min(NEIGHBOURS, len(rows) - 1)
+    if k < 2:
+        return []
+    near: list[tuple[int, int, float]] = []
+    reach = np.empty(len(rows))
+    for start in range(0, len(rows), _BLOCK):
+        here = np.arange(start, min(start + _BLOCK, len(rows)))
+        squares = _squares(rows[here], rows)
+        squares[here - start, here] = np.inf
+        reach[here] = NEAR**2 * np.partition(squares, k - 1, axis=1)[:, k - 1]
+        low, other = np.nonzero(squares <= reach[here][:, None])
+        found = squares[low, other]
+        near += zip(here[low].tolist(), other.tolist(), found.tolist(), strict=True)
+    return [(i, j) for i, j, square in near if i < j and square <= reach[j]]
+
+
+def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
+    """Count the old rows answered right before, and those wrong now, with the answers."""
+    own = np.array([old.class_names[label] for label in old.labels], dtype=np.str_)
+    right = before == own
+    wrong = Counter(after[right & (after != own)].tolist())
+    return {"right": int(right.sum()), "wrong": wrong.total(), "answers": dict(wrong.most_common())}
+
+
+def oddity(content: bytes) -> str | None:
+    """Return the oddity of the pixels of an image: it is tiny, or nearly of one colour.
+
+    An image that cannot be read is not odd: the extraction names it.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            width, height = image.size
+        if min(width, height) < TINY:
+            return f"{width} x {height} pixels"
+        dense = len(content) >= DENSE * width * height
+        if not dense and float(decode(content).float().std(dim=(1, 2)).max()) < UNIFORM:
+            return "nearly one colour"
+    except (ImageError, OSError, SyntaxError, ValueError):
+        pass
+    return None

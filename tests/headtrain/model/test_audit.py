@@ -1,0 +1,166 @@
+"""Faults that are planted among clean clusters are found, and nothing else."""
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.headtrain.model.audit import PLACES, Audit, Images, audit, misfits, near_pairs, oddity
+
+NEW = ("dock", "swamp", "tent")
+OLD = ("n01440764", "pier", "boat")
+DIM, PER_CLASS = 24, 20
+CENTRES = 3 * np.random.default_rng(7).normal(size=(6, DIM))
+"""Of the old classes, then of the new ones."""
+
+
+def drawn(centres: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    noise = np.random.default_rng(seed).normal(size=(len(centres) * count, DIM))
+    labels = np.repeat(np.arange(len(centres)), count)
+    return (centres[labels] + noise).astype(np.float32), labels
+
+
+def clean(centres: np.ndarray = CENTRES[3:], names: tuple[str, ...] = NEW) -> Images:
+    features, labels = drawn(centres, PER_CLASS, 0)
+    paths = [f"{names[label]}/{row}.png" for row, label in enumerate(labels)]
+    return Images(
+        rows=FeatureSet(features, labels, names),
+        paths=paths,
+        splits=["val" if row % 5 == 4 else "train" for row in range(len(labels))],
+        digests=paths,
+        odd={},
+    )
+
+
+def nearest_mean(centres: np.ndarray, names: tuple[str, ...]) -> Head:
+    return Head(centres, -0.5 * (centres**2).sum(axis=1), names)
+
+
+def old_rows() -> FeatureSet:
+    return FeatureSet(*drawn(CENTRES[:3], 10, 1), OLD)
+
+
+def audited(images: Images, centres: np.ndarray = CENTRES) -> Audit:
+    before = nearest_mean(CENTRES[:3], OLD)
+    after = nearest_mean(centres, (*OLD, *images.rows.class_names))
+    return audit(images, before, after, old_rows())
+
+
+def changed(images: Images, **rows: Any) -> Images:
+    return replace(images, rows=replace(images.rows, **rows))
+
+
+def test_nothing_is_found_where_nothing_is_odd() -> None:
+    # The model answers something to images of any class: in clean clusters always the same.
+    found = replace(audited(clean()), known=[])
+    assert found.lines == []
+    assert found.turned == {"right": 30, "wrong": 0, "answers": {}}
+
+
+def test_a_known_class_is_found_by_its_answers_or_its_name() -> None:
+    centres = np.stack([CENTRES[1], CENTRES[4], CENTRES[5]])
+    (by_answers, *others) = audited(clean(centres)).known
+    assert by_answers == {"class": "dock", "old": "pier", "images": PER_CLASS}
+    assert "dock" not in {each["class"] for each in others}
+    mixed = clean(np.stack([CENTRES[:3].mean(axis=0)] * 3), ("Boats"[:4], "Tinca_tinca", "tent"))
+    known = {each["class"]: each["old"] for each in audited(mixed).known if not each["images"]}
+    assert known == {"Boat": "boat", "Tinca_tinca": "n01440764"}
+
+
+def test_wrong_labels_and_strange_images_are_named() -> None:
+    images = clean()
+    labels, features = images.rows.labels.copy(), images.rows.features.copy()
+    labels[[3, 25]] = [2, 0]
+    features[50] = -3 * CENTRES[5]
+    found = audited(changed(images, labels=labels, features=features)).misfits
+    assert found == [
+        {"image": "dock/3.png", "class": "tent", "nearest": "dock"},
+        {"image": "swamp/25.png", "class": "dock", "nearest": "swamp"},
+        {"image": "tent/50.png", "class": "tent", "nearest": found[2]["nearest"]},
+    ]
+    rows = changed(images, labels=labels).rows
+    unit = rows.features.astype(np.float64) - rows.features.astype(np.float64).mean(axis=0)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    for row, nearest in enumerate(misfits(rows)[0]):
+        others = [(rows.labels == c) & (np.arange(len(unit)) != row) for c in range(3)]
+        distances = [np.linalg.norm(unit[row] - unit[each].mean(axis=0)) for each in others]
+        assert nearest == np.argmin(distances)
+
+
+def test_classes_that_look_alike_are_counted() -> None:
+    alike = clean(np.stack([CENTRES[3], CENTRES[4], CENTRES[4] + 0.1]))
+    (pair,) = audited(alike).alike
+    assert pair["classes"] == ["swamp", "tent"]
+    assert PER_CLASS / 2 < pair["images"] < 2 * PER_CLASS
+    far = CENTRES.copy()
+    far[0], far[5] = CENTRES[5], 50  # the row of an old class answers the images of `tent`
+    pairs = audited(clean(), far).alike
+    assert {"classes": ["n01440764", "tent"], "images": PER_CLASS} in pairs
+
+
+def test_images_that_repeat_are_found_wherever_they_are() -> None:
+    images = clean()
+    features, digests = images.rows.features.copy(), [*images.digests]
+    features[1] = features[0] + 0.1  # train and train of dock
+    features[9] = features[8] - 0.1  # val and train of dock
+    features[30] = features[10] * 1.01  # dock and swamp
+    digests[45] = digests[41]
+    found = audited(replace(changed(images, features=features), digests=digests)).repeated
+    assert [(each["images"], each["where"]) for each in found] == [
+        (["dock/0.png", "dock/1.png"], PLACES[0]),
+        (["dock/8.png", "dock/9.png"], PLACES[2]),
+        (["dock/10.png", "swamp/30.png"], PLACES[1]),
+        (["tent/41.png", "tent/45.png"], PLACES[0]),
+    ]
+    expected = []
+    distances = np.linalg.norm(features[:, None] - features[None].astype(np.float64), axis=2)
+    reach = np.sort(distances, axis=1)[:, 5] / 2
+    for i, j in zip(*np.triu_indices(len(features), 1), strict=True):
+        if distances[i, j] <= min(reach[i], reach[j]):
+            expected.append((i, j))
+    assert near_pairs(features) == expected
+    assert near_pairs(features[:2]) == []
+
+
+def test_old_images_that_turn_wrong_are_counted_with_their_answers() -> None:
+    centres = CENTRES.copy()
+    centres[4] = CENTRES[0] * 1.01  # the row of `swamp` takes most of the first old class
+    found = audited(clean(), centres)
+    after = nearest_mean(centres, (*OLD, *NEW))
+    logits = old_rows().features @ after.weight.T + after.bias
+    wrong = int((logits.argmax(axis=1) != old_rows().labels).sum())
+    assert wrong
+    assert found.turned == {"right": 30, "wrong": wrong, "answers": {"swamp": wrong}}
+    assert f"{wrong} of 30 old images turn wrong: {wrong} swamp" in found.lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "noise", "why"),
+    [
+        ("PNG", (200, 20), 60, "200 x 20 pixels"),
+        ("PNG", (200, 200), 0, "nearly one colour"),
+        ("JPEG", (200, 200), 1, "nearly one colour"),
+        ("JPEG", (200, 200), 60, None),
+    ],
+)
+def test_images_that_hardly_show_anything_are_odd(
+    kind: str, size: tuple[int, int], noise: int, why: str | None
+) -> None:
+    grey = np.random.default_rng(0).integers(128 - noise, 129 + noise, (*size[::-1], 3))
+    content = io.BytesIO()
+    Image.fromarray(grey.astype(np.uint8)).save(content, kind)
+    assert oddity(content.getvalue()) == why
+    assert oddity(b"no image") is None
+
+
+def test_many_findings_are_a_few_lines() -> None:
+    everything = {f"{place}.png": "1 x 1 pixels" for place in range(99)}
+    images = replace(clean(np.stack([CENTRES[1]] * 3)), odd=everything, digests=["same"] * 60)
+    lines = audited(images).lines
+    assert 3 < len(lines) <= 8
+    assert lines[-1].startswith("99 hardly show anything: 0.png (1 x 1 pixels), ")

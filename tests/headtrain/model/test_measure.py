@@ -1,0 +1,122 @@
+"""Classes measured by images that are left out, next to heads that are solved without them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Top1, accuracy
+from clinit.headtrain.events import Event, Initialised
+from clinit.headtrain.model.add import SHARES, add
+from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.measure import Examined, first_left_out
+from clinit.headtrain.model.old_rows import old_rows
+from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.probe.fit_head import fit_head
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.stream.source import Source
+
+NAMES = ("x", "y", "z")
+
+
+def photographs(counts: tuple[int, ...] = (9, 7, 5)) -> FeatureSet:
+    """Return features of new classes; the first three images of each show the same."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    features = rng.standard_normal((len(labels), 12)) + 1.5 * np.eye(12)[labels]
+    place = np.concatenate([np.arange(count) for count in counts])
+    groups = 100 * labels + np.maximum(place - 2, 0)
+    return FeatureSet(features.astype(np.float32), labels, NAMES[: len(counts)], groups)
+
+
+def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.ndarray:
+    """Return W_LS of all groups but one, each class and each group of a class weighing the same."""
+    assert rows.groups is not None
+    weights = np.zeros(len(rows.labels))
+    for label in np.unique(rows.labels):
+        left = {*rows.groups[rows.labels == label].tolist()} - {group}
+        for each in left:
+            same = rows.groups == each
+            weights[same] = 1 / (classes * len(left) * same.sum())
+    z = np.column_stack([rows.features.astype(np.float64), np.ones(len(rows.labels))])
+    weighted = z * weights[:, None]
+    truth = np.eye(rows.labels.max() + 1)[rows.labels]
+    return np.linalg.solve(weighted.T @ z + lam * np.eye(z.shape[1]), weighted.T @ truth).T
+
+
+def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
+    new, starts = photographs(), list[Initialisation]()
+    assert new.groups is not None
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Initialised):
+            starts.append(event.start)
+
+    config = AddConfig(init="least-square")
+    added = add(model, Source(new, new.nothing()), config, observer=observe)
+    old, _ = old_rows("auto", model.head, model.memory, new)
+    both = FeatureSet(
+        np.concatenate([old.features, new.features]),
+        np.concatenate([old.labels, new.labels + 5]),
+        tuple("abcdexyz"),
+        np.concatenate([-1 - np.arange(len(old.labels)), new.groups]),
+    )
+    for start, found in zip(starts, added.balance, strict=True):
+        assert start.lam is not None
+        assert start.left_out is not None
+        known, logits = start.left_out(), []
+        for row, group in zip(new.features.astype(np.float64), new.groups, strict=True):
+            answers = solved(both, int(group), start.lam, 8)[5:] @ np.append(row, 1.0)
+            fixed = model.head.weight @ row + model.head.bias
+            logits.append(np.append(fixed, start.factor * answers + start.shift))
+        assert known.sample.data.base == 3  # d and e came later
+        is_new = known.sample.labels >= 5
+        np.testing.assert_allclose(known.logits[is_new], np.array(logits)[:, 5:], 1e-6, 1e-6)
+        right = int((np.argmax(logits, axis=1) == new.labels + 5).sum())
+        assert found.new == Top1(right, len(new.labels))
+    assert [each.new_share for each in added.balance] == ["auto", *SHARES]
+    assert added.left_out
+    assert added.new == added.balance[0].new
+    assert added.model.memory is not None
+    assert added.model.memory.counts[5:].tolist() == [9, 7, 5]  # all of them are learnt from
+
+
+def test_a_first_head_is_measured_by_heads_without_each_image() -> None:
+    images = photographs()
+    assert images.groups is not None
+    single = FeatureSet(
+        np.append(images.features, np.ones((1, 12), np.float32), axis=0),
+        np.append(images.labels, 3),
+        (*NAMES, "alone"),
+        np.append(images.groups, 999),
+    )
+    head, _ = fit_head(Source(single, single.nothing()), "ridge")
+    nothing = single.nothing()
+    found = Examined.of(head, first_left_out(single, head), nothing, nothing)
+    assert head.origin is not None
+    assert found.new.labels.tolist() == images.labels.tolist()  # no image of the class of one
+    logits = []
+    for row, group in zip(images.features.astype(np.float64), images.groups, strict=True):
+        logits.append(solved(single, int(group), head.origin["lam"], 4) @ np.append(row, 1.0))
+    scale = head.origin.get("temperature", 1.0)
+    answers = found.new.features @ found.head.weight.T + found.head.bias
+    np.testing.assert_allclose(answers, np.array(logits) / scale, rtol=0, atol=1e-5)
+    right = int((np.argmax(logits, axis=1) == images.labels).sum())
+    assert found.balance("auto").new == Top1(right, len(images.labels))
+
+
+def test_a_head_is_measured_on_held_out_images_of_either_kind_as_it_is() -> None:
+    images = photographs()
+    head, _ = fit_head(Source(images, images.nothing()), "ridge")
+    held = images.part(np.arange(len(images.labels)) % 2 == 0)
+    plain = Examined.of(head, None, held, held)
+    assert plain.head is head
+    mixed = Examined.of(head, first_left_out(images, head), held, images.nothing())
+    assert (
+        mixed.balance("auto").old == accuracy(head, held.named(NAMES)) == plain.balance("auto").new
+    )
+    assert len(mixed.new.labels) == len(images.labels)

@@ -1,0 +1,95 @@
+"""Losses of a user: values, gradients, runs side by side, refusals."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clinit.errors import ExperimentError
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.study.study import Study
+from clinit.headtrain.train.losses import LOSSES, loss_named
+from tests.headtrain.test_experiment import CONFIG, make_base, make_head, make_new
+
+SMALL = {**CONFIG, "tasks": 2, "iterations": 12, "eval_every": 6}
+
+
+def entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def squared(logits: Tensor, labels: Tensor) -> Tensor:
+    """The built-in `mse`, term by term."""
+    target = functional.one_hot(labels, logits.shape[1])
+    weight = 1 + 14 * target
+    return (weight * (logits - 30 * target).square()).mean(1)
+
+
+def train(*heads: Mapping[str, Any]) -> list[RunRecord]:
+    studies = [Study.of({**SMALL, **head}) for head in heads]
+    return run_experiment(make_base(), make_new(), make_head(), studies)
+
+
+@pytest.mark.parametrize(("own", "name"), [(entropy, "ce"), (squared, "mse")])
+def test_an_own_loss_has_value_and_gradient_of_the_built_in_one(own: Any, name: str) -> None:
+    logits = torch.randn(20, 3, 7, generator=torch.Generator().manual_seed(0)).double()
+    labels = (torch.arange(20) % 7)[:, None].expand(20, 3)
+    out = torch.empty_like(logits)
+    found = loss_named(Study.of({"loss": own}).training.loss)
+    value, gradient = found.value_and_gradient(logits, labels, out)
+    expected = LOSSES[name].value_and_gradient(logits, labels)
+    torch.testing.assert_close(value, expected[0])
+    torch.testing.assert_close(gradient, expected[1])
+    assert gradient is out
+    assert not value.requires_grad
+    torch.testing.assert_close(found.value(logits, labels), expected[0])
+
+
+def test_heads_of_own_losses_give_in_a_bank_the_bits_that_they_give_alone() -> None:
+    heads: list[Any] = [{"loss": entropy}, {"loss": "sqen"}, {"loss": squared, "lr": 1e-4}]
+    for record, settings in zip(train(*heads), heads, strict=True):
+        (alone,) = train(settings)
+        assert record.head is not None
+        assert alone.head is not None
+        np.testing.assert_array_equal(record.head.weight, alone.head.weight)
+        np.testing.assert_array_equal(record.head.bias, alone.head.bias)
+
+
+def test_a_run_with_an_own_cross_entropy_is_that_with_the_built_in_one() -> None:
+    own, built_in = train({"loss": entropy}, {"loss": "ce"})
+    starts = [each.info["tasks"][0]["initialisation"] for each in (own, built_in)]
+    assert starts[0]["factor"] == starts[1]["factor"]
+    np.testing.assert_allclose(own.steps["loss"], built_in.steps["loss"], rtol=1e-4, atol=1e-6)
+    assert own.info["id"].endswith(f"loss={__name__}.entropy")
+    assert own.info["config"]["loss"].startswith(f"{__name__}:entropy@")
+
+
+def one_number(logits: Tensor, labels: Tensor) -> Any:
+    return entropy(logits, labels).mean()
+
+
+def without_gradient(logits: Tensor, labels: Tensor) -> Any:
+    return entropy(logits, labels).detach()
+
+
+@pytest.mark.parametrize(
+    ("own", "fact"),
+    [
+        (one_number, r"one_number returned Tensor \(\), expected a tensor \(\d+,\)"),
+        (without_gradient, "with gradient"),
+    ],
+)
+def test_what_is_no_loss_of_each_row_is_refused(own: Any, fact: str) -> None:
+    with pytest.raises(ExperimentError, match=fact):
+        train({"loss": own})
+
+
+@pytest.mark.gpu
+def test_a_step_with_an_own_loss_is_captured_on_a_cuda_device() -> None:
+    (cpu,), (cuda,) = (train({"loss": entropy, "device": device}) for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(cpu.steps["loss"], cuda.steps["loss"], rtol=1e-3, atol=1e-3)
