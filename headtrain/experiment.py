@@ -33,6 +33,7 @@ from clinit.headtrain.record.info import (
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
+from clinit.headtrain.statistics.class_statistics import Weighting
 from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.notes import data_notes
@@ -147,6 +148,7 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
     """
     for study in studies:
         method, start = study.stream.method, study.start
+        averages: dict[str, Weighting | None]
         averages = {"slda": "sample", "simplecil": None, "ncm": "class"}
         averages |= {"ridge": start.weighting, "lda": start.weighting}
         if (
@@ -160,11 +162,10 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
                 remedy="Give their cache (--base CACHE). Statistics serve --old-rows statistics and"
                 " --method naive, ncm, lda, slda, simplecil, and ridge with a number as --lambda.",
             )
-        needed = {averages.get(method)}
-        if study.keeps_statistics or (diagnosed and method != "naive"):
-            needed.add("class")
-        for weighting in needed - {None}:
+        if (weighting := averages.get(method)) is not None:
             base.averaging(weighting, method)
+        if study.keeps_statistics or (diagnosed and method != "naive"):
+            base.averaging("class", method)
 
 
 def grown_heads(

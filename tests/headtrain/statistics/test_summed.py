@@ -173,7 +173,8 @@ def test_a_head_from_the_file_is_the_head_from_the_cache(
     study = Study.of({"tasks": 2, "device": "cpu", **STUDIES[name]}).resolved()
 
     def train(*sides: Path, head: Path | None = None) -> RunRecord:
-        data = RunData.of(*read_sources(sides, new), {"": head})
+        first, arriving = read_sources(sides, new)
+        data = RunData.of(first, arriving, {"": head})
         return train_heads(data, [study])[study]
 
     weighting: Weighting = "sample" if name in ("ridge", "slda") else "class"
