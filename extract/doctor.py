@@ -147,7 +147,7 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
     if cuda is None and torch.cuda.is_available():
         cuda = torch.version.cuda
     if cuda is None:
-        yield ok("CuPy", "not needed without a GPU")
+        yield ok("CuPy", "no GPU: not needed")
         return
     extra = f'pip install "clinit[cuda{cuda.partition(".")[0]}]"'
     if importlib.util.find_spec("cupy") is None:

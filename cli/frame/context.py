@@ -54,7 +54,7 @@ def runner(context: Context) -> Run:
     def run(*arguments: object) -> None:
         words = [str(argument) for argument in arguments]
         print_command(words)
-        typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
+        typed, sys.argv = sys.argv, ["clinit", *words]  # the records keep it as their command
         try:
             clinit.main([*(["--quiet"] if is_quiet() else []), *words], standalone_mode=False)
         finally:

@@ -116,7 +116,7 @@ def test_classes_without_images_are_never_predicted_and_single_images_are_told_o
         if method != "ranpac":
             assert 1 not in record.mistakes["predicted"].to_list()
         notes = "\n".join(record.info["notes"])
-        assert ("take the one pooled over all classes" in notes) == (method == "fecam")
+        assert ("take the one pooled over all seen classes" in notes) == (method == "fecam")
         assert "left out of a solved head" in notes
 
 
