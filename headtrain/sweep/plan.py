@@ -124,8 +124,11 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     # Heads alone have no plastic block, which distinguishes them from runs of top blocks.
     known = [*configs]
     for config in recorded if configs else ():
-        before = {} if config.get("init", "random") == "random" else LATER
+        is_random = config.get("init", "random") == "random"
+        before = {} if is_random else LATER
         known.append({**configs[0], **before, "top_blocks": 0, **config})
+        if is_random:
+            known[-1]["new_share"] = share
     varied = [
         name
         for name in (configs[0] if configs else {})
