@@ -169,6 +169,14 @@ class Learner:
         for task in self.scenario.learnt[finished:]:
             self._learn(task)
 
+    def _initialise(self, run: TaskRun) -> None:
+        """Start all heads; a start may hold the rows that it was computed from."""
+        with self.watch.phase("initialise"), torch_stream(self.method.device):
+            for name, (start, seconds) in zip(self.ids, self.method.start(run), strict=True):
+                run.entry.starts.append(start.facts())
+                run.entry.start_seconds.append(dict(seconds))
+                self.observe(events.Initialised(run.task.number, name, start, seconds))
+
     def _learn(self, task: Task) -> None:
         """Learn one task, from its beginning or from the place that a killed run has reached."""
         shared = self.studies[0]
@@ -184,11 +192,7 @@ class Learner:
         run, method = TaskRun(self, task, rows, seen, schedule, self.entries[-1]), self.method
         method.begin(run)
         if not has_begun:
-            with self.watch.phase("initialise"), torch_stream(method.device):
-                for name, (start, seconds) in zip(self.ids, method.start(run), strict=True):
-                    run.entry.starts.append(start.facts())
-                    run.entry.start_seconds.append(dict(seconds))
-                    self.observe(events.Initialised(task.number, name, start, seconds))
+            self._initialise(run)
         method.train(run)
         method.end(run)
         if self.diagnose is not None:

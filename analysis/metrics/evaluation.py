@@ -130,7 +130,7 @@ class Evaluation:
         rejection: dict[str, Any] = {"auroc": self.auroc}
         if self.rejection is not None:
             rejection |= {"threshold": self.rejection.threshold, "turned_away": self.turned_away}
-        against = None
+        against: dict[str, Any] | None = None
         if "change" in self.table.columns:
             against = {change: len(self.changed(change)) for change in CHANGES}
             against |= {"p_value": self.p_value}

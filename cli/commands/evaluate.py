@@ -159,7 +159,9 @@ def _show(found: Evaluation) -> None:
         say(f"{name}: {words}")
     for title, rows in found.tables.items():
         more = f", {MOST_LINES} of {len(rows):,}" if len(rows) > MOST_LINES else ""
-        kinds = ["number" if kind.is_numeric() else "setting" for kind in rows.dtypes]
-        columns = [Column(*each) for each in zip(rows.columns, kinds, strict=True)]
+        columns = [
+            Column(name, "number" if kind.is_numeric() else "setting")
+            for name, kind in rows.schema.items()
+        ]
         lines = [[in_words(cell) for cell in line] for line in cells_of(rows.head(MOST_LINES))]
         out.print(Table(columns, [lines], title=f"{title}{more}"))

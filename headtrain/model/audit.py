@@ -140,7 +140,7 @@ def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
     answers = answered(after, rows.features)
     strange = [
         {
-            "image": images.paths[row],
+            "image": images.paths[int(row)],
             "class": str(own[row]),
             "nearest": str(nearest[row]) if is_nearer[row] else None,
         }
@@ -163,7 +163,8 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     if not head.num_classes:
         return np.full(len(features), "")
     logits = features.astype(np.float32) @ head.weight.T.astype(np.float32) + head.bias
-    return np.array(head.class_names)[logits.argmax(axis=1)]
+    found: np.ndarray = np.array(head.class_names)[logits.argmax(axis=1)]
+    return found
 
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
@@ -238,7 +239,7 @@ def repeated(images: Images) -> list[dict[str, Any]]:
     _, part = connected_components(coo_array((np.ones(len(one)), (one, other)), (count, count)))
     found = []
     for number in np.flatnonzero(np.bincount(part) > 1):
-        rows = np.flatnonzero(part == number)
+        rows = np.flatnonzero(part == number).tolist()
         classes, splits = {*images.rows.labels[rows]}, {images.splits[row] for row in rows}
         where = PLACES[1] if len(classes) > 1 else PLACES[2] if len(splits) > 1 else PLACES[0]
         found.append({"images": [images.paths[row] for row in rows], "where": where})

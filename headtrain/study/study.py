@@ -218,13 +218,19 @@ def _word(value: Any) -> str:
     return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
-def identity_of(recorded: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded settings; a missing one has its default."""
+def study_of(recorded: Mapping[str, Any]) -> Study | None:
+    """Return the study of recorded settings; None if this version cannot run it."""
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
     try:
-        return Study.of(as_of_today(settings), top="top_blocks" in settings).identity
-    except ValueError:  # recorded by another version: equal to no run of this one
-        return identity_text(settings)
+        return Study.of(as_of_today(settings), top="top_blocks" in settings)
+    except ValueError:
+        return None
+
+
+def identity_of(recorded: Mapping[str, Any]) -> str:
+    """Return the identity of a run by its recorded settings; a missing one has its default."""
+    study = study_of(recorded)
+    return study.identity if study is not None else identity_text(recorded)
 
 
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:

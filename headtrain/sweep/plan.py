@@ -12,7 +12,7 @@ from clinit.headtrain.events import BankStarted, Event
 from clinit.headtrain.record.format import RunRecord, check_free, write_records
 from clinit.headtrain.runs import RunData, train_bank
 from clinit.headtrain.study.rules import LATER, PLACES
-from clinit.headtrain.study.study import Study, by_stream, run_name
+from clinit.headtrain.study.study import Study, by_stream, run_name, study_of
 from clinit.headtrain.sweep.folder import SweepFolder, run_digest
 from clinit.headtrain.train.heads import check_precision
 from clinit.machine import choose_device, free_memory
@@ -126,6 +126,9 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     for config in recorded if configs else ():
         before = {} if config.get("init", "random") == "random" else LATER
         known.append({**configs[0], **before, "top_blocks": 0, **config})
+        study = study_of(config)
+        if study is not None and not study.reads_share:
+            known[-1]["new_share"] = share
     varied = [
         name
         for name in (configs[0] if configs else {})

@@ -1,6 +1,6 @@
 from collections import Counter
 from math import comb
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +14,6 @@ from clinit.headtrain.model.predict import Rejection
 NAMES = tuple("abcdefgh")
 
 
-class Facts:
-    """All that an evaluation asks a model for."""
-
-    class_names = NAMES
-    temperature = None
-
-
 def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evaluation]:
     """Return logits, the class of each image (the last ones of no class), and the evaluation."""
     random = np.random.default_rng(seed)
@@ -28,9 +21,11 @@ def made(seed: int, images: int = 60) -> tuple[np.ndarray, dict[str, str], Evalu
     truths = [*(NAMES[n % 8] for n in range(images - 12)), *("stranger",) * 11, "a"]
     classes = {f"{name}/{n}.png": name for n, name in enumerate(truths)}
     halves = [range(images // 2), range(images // 2, images)]
-    batches = [(rows, torch.from_numpy(logits[rows]), {}) for rows in halves]
+    batches: list[Any] = [(rows, torch.from_numpy(logits[rows]), {}) for rows in halves]
     batches[1][2][images - 1] = "the file is empty"
-    facts = cast("ModelFacts", Facts())
+    facts = object.__new__(ModelFacts)  # all that an evaluation asks a model for:
+    for name, value in {"class_names": NAMES, "temperature": None}.items():
+        object.__setattr__(facts, name, value)
     rejection = Rejection("energy", 4.0)
     return logits, classes, evaluate(facts, classes, batches, rejection)
 

@@ -122,7 +122,7 @@ def test_images_that_repeat_are_found_wherever_they_are() -> None:
     reach = np.sort(distances, axis=1)[:, 5] / 2
     for i, j in zip(*np.triu_indices(len(features), 1), strict=True):
         if distances[i, j] <= min(reach[i], reach[j]):
-            expected.append((i, j))
+            expected.append((int(i), int(j)))
     assert near_pairs(features) == expected
     assert near_pairs(features[:2]) == []
 
