@@ -307,7 +307,7 @@ def model() -> None:
 
 @app.command()
 @keeps(WHOLE)
-@takes("config", AddConfig)
+@takes("config", AddConfig, but=["hold_out"])
 def merge(
     model: ModelArgument,
     other: Annotated[Path, typer.Argument(help="Another model of the same network.")],
