@@ -331,9 +331,9 @@ def merge(
 
     with claimed_file(out):
         with doing("Loading the models …"):
-            both = [open_model(path, device="cpu") for path in (model, other)]
+            one, two = (open_model(path, device="cpu") for path in (model, other))
         added = merge_models(
-            *both, out, config, overwrite=overwrite, data=command_data(), listener=listener()
+            one, two, out, config, overwrite=overwrite, data=command_data(), listener=listener()
         )
     _tell(added, out)
 

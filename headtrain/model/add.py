@@ -179,7 +179,8 @@ def add_images(
     if not model.facts.class_names:
         _check_first(model, names, config, old)
     images, data = image_features(model, job, listing, 0.0 if config.leaves_out else config.aside)
-    left, action = model.without(known) if replacing else model, "replace" if replacing else "add"
+    left = model.without(known) if replacing else model
+    action: Action = "replace" if replacing else "add"
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description

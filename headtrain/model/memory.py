@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -146,7 +147,9 @@ class Memory:
     def describe(self) -> str:
         """Return the contents, in words."""
         kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
-        learnt = f", {len(self.learnt.labels):,} of added classes" if len(self.learnt.labels) else ""
+        learnt = (
+            f", {len(self.learnt.labels):,} of added classes" if len(self.learnt.labels) else ""
+        )
         also = "" if self.exact else " (also of images that were removed or replaced)"
         return (
             f"It remembers the means of {int(self.known.sum()):,} classes, their covariance{also},"
@@ -186,7 +189,7 @@ class Memory:
         covariance = shares[0] * self.covariance + shares[1] * new.covariance
         places = len(self.class_names) + np.arange(len(new.class_names))
 
-        def both(one: FeatureSet, other: FeatureSet) -> FeatureSet:
+        def both(one: FeatureSet, other: FeatureSet) -> Any:
             return FeatureSet.joined([one, other.renumbered(places, names)], names)
 
         return replace(

@@ -35,8 +35,10 @@ def images(names: str, start: int = 0, stop: int = 9, held_out: int = 0) -> Sour
         labels.append(np.full(len(rows[-1]), label))
     every = FeatureSet(np.concatenate(rows).astype(np.float16), np.concatenate(labels), (*names,))
     aside = np.concatenate([np.arange(len(each)) for each in rows]) >= stop - start
-    parts = (FeatureSet(every.features[p], every.labels[p], (*names,)) for p in (~aside, aside))
-    return Source(*parts)
+    train, val = (
+        FeatureSet(every.features[p], every.labels[p], (*names,)) for p in (~aside, aside)
+    )
+    return Source(train, val)
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +96,8 @@ def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: Init, name
     found = more(first, images(named, 5, 9, held_out=2), config)
     parts = [images("xyz", 0, 5), images(named, 5, 9, held_out=2)]
     rows = [[each.named(("x", "y", "z")) for each in (p.train, p.val)] for p in parts]
-    joined = (FeatureSet.joined([*each], ("x", "y", "z")) for each in zip(*rows, strict=True))
-    check_equal(found, add(model, Source(*joined), config).model)
+    train, val = (FeatureSet.joined([*each], ("x", "y", "z")) for each in zip(*rows, strict=True))
+    check_equal(found, add(model, Source(train, val), config).model)
     assert found.facts.class_names == first.facts.class_names
     assert found.facts.history[-1].images == dict.fromkeys("xyz", 5) | dict.fromkeys(named, 9)
 
@@ -131,7 +133,7 @@ def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
     forgetful = replace(first, memory=replace(first.memory, learnt=first.memory.learnt.nothing()))
     given = images("xyz", 0, 5)
     check_equal(more(forgetful, images("xy", 5, 9), config, given), expected)
-    kept = replace(forgetful.memory, kept=first.memory.learnt)
+    kept = replace(first.memory, learnt=first.memory.learnt.nothing(), kept=first.memory.learnt)
     check_equal(more(replace(first, memory=kept), images("xy", 5, 9), config), expected)
     # What is there already counts once.
     check_equal(more(first, images("xy"), config), expected)
