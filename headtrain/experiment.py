@@ -236,7 +236,6 @@ def records_of(
             "head": cast(BaseHead, dict(origin.head)) if origin.base.class_names else None,
             "notes": [
                 *notes,
-                *learner.notes,
                 *([f"the record holds no head: {why}"] if why else []),
                 *([learner.diverged[name]] if name in learner.diverged else []),
             ],

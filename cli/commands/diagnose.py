@@ -14,7 +14,6 @@ from clinit.cli.frame.options import (
     AsJson,
     CacheOrFile,
     DeviceOption,
-    Memory,
     Output,
     OutputFormat,
     Split,
@@ -38,7 +37,6 @@ def diagnose(
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
-    memory: Memory = None,
     output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +55,6 @@ def diagnose(
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import CacheSplit, open_cache
-    from clinit.headtrain.ram import HostMemory, check_shards
     from clinit.headtrain.record.format import finite
     from clinit.headtrain.statistics.summed import Summed, read_summed
     from clinit.machine import choose_device
@@ -77,7 +74,6 @@ def diagnose(
         )
     with doing(f"Reading {cache} …"):
         if isinstance(rows, CacheSplit):
-            check_shards(rows, HostMemory.of(memory))
             place = choose_device(device)
             found = diagnose_split(rows, chosen, lam=lam, device=place)
         else:

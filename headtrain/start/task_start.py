@@ -116,8 +116,6 @@ class TaskStart:
     """How the head is solved; None if rows are initialised."""
     device: torch.device
     """Device of the timed work."""
-    chosen: Callable[[LambdaCurve], None]
-    """Called with the curve by which lambda is chosen, if it is."""
     summed: RunningStatistics = field(default_factory=RunningStatistics)
     """Sums the rows, or those that it has not summed yet."""
     heads_alike: bool = False
@@ -186,8 +184,6 @@ class TaskStart:
             path=path,
             watch=watch,
         )
-        if start.curve is not None:
-            self.chosen(start.curve)
         if not self.task.start:
             start = replace(start, init=f"{init.init}, {init.scale}")
         return start, self._with_shared(needed, watch)
@@ -209,9 +205,7 @@ class TaskStart:
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
         given = features, self.seen.labels, self.task.stop
-        curve = lambda_curve(*given, weighting=weighting, groups=groups)
-        self.chosen(curve)
-        return curve
+        return lambda_curve(*given, weighting=weighting, groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")

@@ -76,21 +76,11 @@ class LambdaCurve:
     lams: tuple[float, ...]
     errors: tuple[float, ...]
     measure: Measure = "held-out error"
-    accuracies: tuple[float, ...] | None = None
-    """Share of held-out rows that each labels right, if it was counted."""
 
     @property
     def best(self) -> float:
         """The lambda of the least error."""
         return self.lams[int(np.argmin(self.errors))]
-
-    @property
-    def best_by_accuracy(self) -> float | None:
-        """The lambda of the largest accuracy, the one of the least error among several."""
-        if self.accuracies is None:
-            return None
-        ranks = zip(self.accuracies, (-error for error in self.errors), self.lams, strict=True)
-        return max(ranks)[2]
 
 
 def lambda_curve(

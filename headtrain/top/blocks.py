@@ -160,7 +160,6 @@ class TopBlocks(Method):
             lambda: self._inputs.scenario.train.groups_of(seen.rows),
             None,
             self.device,
-            run.chosen,
         )
         if (
             study.start.init != "random"
