@@ -24,7 +24,7 @@ from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 
 STEPS = 100
-"""Most steps of a task of which the loss spike is drawn."""
+"""The loss spike is drawn over at most this many steps of a task."""
 COLLAPSE = {
     "nc1": "NC1",
     "nc2": "NC2",
@@ -76,16 +76,16 @@ def loss_spike_figure(runs: Sequence[RunSummary]) -> Figure:
 
 
 def collapse_line(start: Start, measure: str) -> Line:
-    """Return a measure at the end of the tasks at which each seed has one."""
+    """Return a measure at the ends of the tasks for which every seed has a value."""
     seeds = [_by_task(run, measure) for run in start.runs]
     tasks = sorted(set.intersection(*map(set, seeds)))
     return Line.of(tasks, [[seed[task] for task in tasks] for seed in seeds])
 
 
 def floor_of(runs: Sequence[RunSummary], measure: str) -> Line | None:
-    """Return the least that a head of this width and number of classes can have; None if 0.
+    """Return the least possible value for the width and number of classes; None if it is 0.
 
-    Runs of different widths or streams have different floors: it is then the least of them.
+    If the floors of the runs differ, the lowest one is returned.
     """
     found = [_by_task(run, FLOORS.get(measure, "")) for run in runs]
     tasks = sorted({task for each in found for task in each})
