@@ -389,7 +389,6 @@ def train_top(
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)
             checkpoint.unlink(missing_ok=True)
-            inputs = inputs.reused()
 
 
 def _checkpoint_of(place: Path) -> Path:
