@@ -103,14 +103,13 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel for each race, as wide as a column."""
     found = races(runs)
     most = max(len(race.runners) for race in found)
-    grid = style.Grid.of(len(found), 2, 2.55 + 0.175 * most, above=0.0)
-    for number, (axes, race) in enumerate(zip(grid.axes, found, strict=True)):
+    figure, panels = style.panels(len(found), 2, 2.55 + 0.175 * most)
+    for axes, race in zip(panels, found, strict=True):
         looks = style.looks_of([runner.start for runner in race.runners])
         _panel(axes, race, looks)
-        axes.set_xlabel(f"Iterations of {race.words}", fontsize=style.NORMAL, labelpad=2)
-        grid.name_axes(number, y="Test accuracy, new classes (%)")
-        _legend(grid.figure, axes, race, looks)
-    return grid.figure
+        style.name_axes(axes, f"Iterations of {race.words}", "Test accuracy, new classes (%)")
+        _legend(figure, axes, race, looks)
+    return figure
 
 
 def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:

@@ -66,7 +66,7 @@ def test_reports_leave_base_classes_out(made: Path, options: tuple[str, ...]) ->
         assert absent not in text
 
 
-@pytest.mark.parametrize("figure", ["curves", "accuracy-matrix", "efficiency", "collapse"])
+@pytest.mark.parametrize("figure", ["curves", "efficiency"])
 def test_figures_and_the_page_are_drawn(made: Path, tmp_path: Path, figure: str) -> None:
     places = ("--plot", tmp_path / "a.png", "--figure", figure, "--html", tmp_path / "page.html")
     done("report", made / "runs", *places)
