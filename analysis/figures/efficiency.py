@@ -93,7 +93,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
         )
     words = "; ".join(sorted(reason.value for reason in reasons or {NoLevel.NO_STEP}))
     raise RecordError(
-        f"no task has a level that a start could reach sooner or later than random: {words}",
+        f"random rows set no level in any task, so starts cannot be timed: {words}",
         remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
         " 0.",
     )

@@ -79,9 +79,7 @@ def export(
     check_run(run)
     check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
-        raise typer.BadParameter(
-            f"--out is a place outside the run record, which holds its own files alone, got {out}"
-        )
+        raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     head_only = head_only or out.suffix == ".npz"
     is_folder = out.suffix not in (".npz", ".safetensors")
     reads_features = temperature or (memory and is_folder and not head_only)

@@ -55,7 +55,7 @@ def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Stud
     widths = {study.start.head_width for study in studies}
     for option, found in (("--head", head), ("--head-width full", "full" in widths)):
         if found:
-            raise typer.BadParameter(f"{option} goes with --base: it is about a pretrained head")
+            raise typer.BadParameter(f"{option} goes with --base: it needs a pretrained head")
     note("no --base: the stream starts from nothing, its first task makes the head")
 
 

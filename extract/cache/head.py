@@ -274,7 +274,7 @@ def read_head(
             f"{path} is no linear layer on the features of the backbone: its rows read"
             f" {facts.feature_map.get('width')} random {kind} features of them",
             remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
-            " and `clinit rerun` alone read this one.",
+            " and `clinit rerun` can read this one.",
         )
     return Head(
         weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map, facts.origin

@@ -351,4 +351,4 @@ def _notes(
                 " value beyond may be better"
             )
     if not fitted.converged or not all(point.converged for point in grid):
-        yield "searches ended before the minimum: give more --max-iterations"
+        yield "L-BFGS stopped before the minimum: raise --max-iterations"

@@ -183,7 +183,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     summed = [each.summed for each in sources if each.summed is not None]
     if len(summed) > 1:
         raise ExperimentError(
-            f"{len(summed)} files of statistics stand for the rows of one side",
+            f"{len(summed)} files of statistics for one side, expected one",
             remedy="Sum their caches together: `clinit statistics CACHE CACHE --out FILE`.",
         )
     if not summed:
@@ -352,7 +352,7 @@ def starting_head(
     """
     if given is not None and not base.class_names:
         raise ExperimentError(
-            "a head to start from is one of base classes, and there are none",
+            "a pretrained head was given without its base classes",
             remedy="Give their cache too (--base CACHE; in Python, base), or leave the head out.",
         )
     if isinstance(given, Path):
