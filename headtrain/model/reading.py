@@ -88,7 +88,11 @@ def read_facts(path: Path) -> ModelFacts:
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise _no_model(f"{file} is not a model file: {error}") from error
     if text is None:
-        raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
+        raise ModelError(
+            f"{file} does not name its classes: it is no file of `clinit export`",
+            remedy="Write one with `clinit export RUN --out FILE`; a network of timm is given to"
+            f" `clinit add` by `--backbone NAME --weights {path}`.",
+        )
     return parse_facts(text, file)
 
 
