@@ -172,6 +172,7 @@ def read_literal(text: str) -> Any:
         raise ValueError(f"{cut_short(text)} is not a Python literal") from error
 
 
+_Names = tuple[str, ...] | None
 _WITHOUT_CLASSIFIER = (
     "Extract its features without a head, `--model-arg num_classes=0`, or choose a network with one"
     " linear classifier, such as convnextv2_femto, vit_tiny_patch16_224 or resnet18."
@@ -330,9 +331,7 @@ def projection_widths(name: str) -> frozenset[int]:
     return frozenset(rows for rows in known if rows and rows % 64 == 0)
 
 
-def _last_layer(
-    config: BackboneConfig, network: nn.Module, names: tuple[str, ...] | None
-) -> Head | None:
+def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> Head | None:
     """Return the linear layer that a network ends in; None if nothing follows its features.
 
     Its rows have the names that the weights hold, else `names`.
@@ -431,9 +430,7 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
         )
 
 
-def _stored_names(
-    path: Path, rows: int, names: tuple[str | int, ...] | None
-) -> tuple[str, ...] | None:
+def _stored_names(path: Path, rows: int, names: _Names) -> _Names:
     # Whoever wrote the weights may name no classes in our way.
     with suppress(SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         with safe_open(path, framework="numpy") as file:
@@ -441,13 +438,14 @@ def _stored_names(
         found = json.loads(metadata.get("class_names", "null"))
         if "clinit_model" in metadata:  # a model of `clinit export` is a backbone too
             found = json.loads(metadata["clinit_model"])["class_names"]
-        names = msgspec.convert(found, tuple[str | int, ...] | None) or names
+        if found is not None:
+            names = tuple(map(str, msgspec.convert(found, list[str | int])))
     if names is not None and len(names) != rows:
         raise BackboneError(
             f"{path} names {len(names)} classes, its classifier has {rows} rows",
             remedy="Give the right names with `--head-classes FILE`, one per line.",
         )
-    return None if names is None else tuple(map(str, names))
+    return names
 
 
 def state_sha256(state: Mapping[str, Tensor]) -> str:

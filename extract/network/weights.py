@@ -182,9 +182,7 @@ def failure(error: Exception, what: str, remedy: str) -> ClinitError:
             f"not enough memory: {what}",
             remedy="Free memory, or choose a smaller backbone; then run the same command again.",
         )
-    text = " ".join(str(error).split())[:300]
-    plain = isinstance(error, RuntimeError | ValueError | OSError | AssertionError)
-    why = text if text and plain else f"{type(error).__name__}: {text}".rstrip(": ")
+    why = " ".join(str(error).split())[:300] or type(error).__name__
     return BackboneError(f"{what}: {why}", remedy=remedy)
 
 

@@ -88,11 +88,7 @@ def read_facts(path: Path) -> ModelFacts:
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise _no_model(f"{file} is not a model file: {error}") from error
     if text is None:
-        raise ModelError(
-            f"{file} does not name its classes: it is no file of `clinit export`",
-            remedy="Write one with `clinit export RUN --out FILE`; a network of timm is given to"
-            f" `clinit add` by `--backbone NAME --weights {path}`.",
-        )
+        raise _no_model(f"{file} does not name its classes: it is no file of `clinit export`")
     return parse_facts(text, file)
 
 
@@ -117,7 +113,11 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
 
 
 def _no_model(why: str) -> ModelError:
-    return ModelError(why, remedy="Write one with `clinit export RUN --out FILE`.")
+    return ModelError(
+        why,
+        remedy="Write one with `clinit export RUN --out FILE`. `clinit add` takes a network of timm"
+        " by `--backbone NAME --weights PATH`.",
+    )
 
 
 def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
