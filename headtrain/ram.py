@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from clinit.errors import MachineError
-from clinit.extract.cache.read import CacheSplit, largest_shard
+from clinit.extract.cache.read import CacheSplit
 from clinit.machine import free_memory
 from clinit.words import size_text
 
@@ -79,36 +78,11 @@ def feature_bytes(split: CacheSplit) -> int:
 
 
 def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheSplit]:
-    """Return the splits that do not fit into memory, once the smaller ones are loaded.
-
-    Raises:
-        CacheError: If a shard of such a split is missing.
-        MachineError: If memory does not hold one of its shards.
-    """
+    """Return the splits that do not fit into memory, once the smaller ones are loaded."""
     ascending = sorted(splits, key=feature_bytes)
     ends = itertools.accumulate(map(feature_bytes, ascending))
     most = int(LOADED_SHARE * memory.size_bytes)
-    left = [split for split, end in zip(ascending, ends, strict=True) if end > most]
-    for split in reversed(left):
-        check_shards(split, memory)
-    return set(left)
-
-
-def check_shards(split: CacheSplit, memory: HostMemory) -> None:
-    """Check that the largest shard of a split fits into memory.
-
-    Raises:
-        CacheError: If a shard is missing.
-        MachineError: If it does not fit.
-    """
-    largest = largest_shard(split)
-    if largest > memory.size_bytes:
-        raise MachineError(
-            f"a shard of {split.path} takes {size_text(largest)} and is read as a whole to verify"
-            f" it, but features may take only {memory}",
-            remedy="Give more memory (--memory; in Python, memory=), or extract the features again"
-            " with a smaller --shard-rows.",
-        )
+    return {split for split, end in zip(ascending, ends, strict=True) if end > most}
 
 
 def disk_note(split: CacheSplit, memory: HostMemory) -> str:

@@ -295,8 +295,8 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     if max(found) > 1:
         shown = ",".join(f"{number:g}/255" for number in found)
         raise typer.BadParameter(
-            f"{option} is of pixels between 0 and 1, got {text!r}. Was {shown} meant, which is"
-            f" {','.join(f'{number / 255:.3g}' for number in found)}?"
+            f"{option} is in units of pixel values from 0 to 1, got {text!r}. Did you mean {shown}"
+            f" = {','.join(f'{number / 255:.3g}' for number in found)}?"
         )
     if min(found) < 0 or (option == "--std" and min(found) == 0):
         raise typer.BadParameter(f"{option} must not be negative or a deviation of 0, got {text!r}")

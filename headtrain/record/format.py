@@ -150,29 +150,6 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def write_records(
-    records: Sequence[RunRecord], folders: Sequence[Path], *, overwrite: bool | None = None
-) -> None:
-    """Write each record to its folder; one that cannot be written does not stop the others.
-
-    `overwrite` as in `write_record`.
-
-    Raises:
-        RecordError: If one could not be written, after all others are.
-    """
-    failed: list[RecordError] = []
-    for record, folder in zip(records, folders, strict=True):
-        try:
-            write_record(record, folder, overwrite=overwrite)
-        except RecordError as error:
-            failed.append(error)
-    if failed:
-        raise RecordError(
-            f"{failed[0]}; {len(failed):,} of {len(records):,} runs are not recorded",
-            remedy=failed[0].remedy,
-        ) from failed[0]
-
-
 def _write_files(record: RunRecord, folder: Path) -> None:
     for name in TABLES:
         table: pl.DataFrame | None = getattr(record, name)

@@ -183,7 +183,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     summed = [each.summed for each in sources if each.summed is not None]
     if len(summed) > 1:
         raise ExperimentError(
-            f"{len(summed)} files of statistics stand for the rows of one side",
+            f"{len(summed)} files of statistics for one side, expected one",
             remedy="Sum their caches together: `clinit statistics CACHE CACHE --out FILE`.",
         )
     if not summed:
@@ -304,7 +304,7 @@ def head_digest(head: Head) -> str:
 
 
 def read_base_head(
-    path: Path, *, dim: int | None = None, on_note: Callable[[str], None] = lambda note: None
+    path: Path, *, on_note: Callable[[str], None] = lambda note: None
 ) -> tuple[Head, dict[str, Any]]:
     """Read a head file and what a run record contains about it.
 
@@ -313,13 +313,12 @@ def read_base_head(
 
     Args:
         path: The file.
-        dim: As in `read_head`.
         on_note: As in `read_head`.
 
     Raises:
         HeadError: If there is no such file, or it or its facts are damaged.
     """
-    head = read_head(path, dim=dim, on_note=on_note)
+    head = read_head(path, on_note=on_note)
     facts, origin = head.alignment, f"the alignment in {path}"
     beside = path.with_suffix(".alignment.json")
     if facts is None and beside.is_file():
@@ -353,11 +352,11 @@ def starting_head(
     """
     if given is not None and not base.class_names:
         raise ExperimentError(
-            "a head to start from is one of base classes, and there are none",
+            "a pretrained head was given without its base classes",
             remedy="Give their cache too (--base CACHE; in Python, base), or leave the head out.",
         )
     if isinstance(given, Path):
-        return read_base_head(given, dim=base.train.dim, on_note=on_note)
+        return read_base_head(given, on_note=on_note)
     head = base.head if given is None else given
     if head is None:
         raise ExperimentError(

@@ -9,9 +9,7 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +64,11 @@ def run_top(
     blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()
-    assert blocks.shares is not None
-    # Whether this run, or an attempt at it that was killed after a checkpoint, has computed them.
-    parts = [replace(part, computed_here=part.part in blocks.paid) for part in inputs.parts]
-    paid = (part.seconds or 0.0 for part in parts if part.computed_here)
     (record,) = records_of(
         learner,
         origin,
         inputs.notes([study], head_facts),
-        {"trunk": math.fsum(paid), **{phase: learner.watch.seconds[phase] for phase in PHASES}},
+        {phase: learner.watch.seconds[phase] for phase in PHASES},
         {
             "name": "AdamW",
             "layer_decay": inputs.top.layer_decay,
@@ -82,11 +76,8 @@ def run_top(
             "state": "fresh each task",
         },
         facts={
-            "top": {
-                "blocks": blocks.model.cut.blocks,
-                **{f"{name}_parameters": n for name, n in asdict(blocks.shares).items()},
-            },
-            "activations": [asdict(part) for part in parts],
+            "top": {"blocks": blocks.model.cut.blocks},
+            "activations": list(inputs.parts),
         },
         changed=blocks.changed,
     )

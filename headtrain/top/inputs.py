@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.network import check_cut, cut_network
-from clinit.headtrain.top.trunk_cache import Part, StoredPart, TrunkCache
+from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +56,8 @@ class TopInputs:
     """The pretrained network; each run trains a copy."""
     train: PoolActivations
     val: PoolActivations
-    parts: tuple[StoredPart, ...]
-    """As the first run finds them; see `reused`."""
+    parts: tuple[dict[str, Any], ...]
+    """Name, rows, bytes of activations, and whether these are stored."""
 
     @property
     def device(self) -> torch.device:
@@ -69,10 +69,6 @@ class TopInputs:
         """The settings that define the learning part of the network."""
         assert self.study.top is not None
         return self.study.top
-
-    def reused(self) -> TopInputs:
-        """Return the inputs as every later run finds them: everything was stored before."""
-        return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
     def notes(
         self, studies: Sequence[Study], head_facts: Mapping[str, Any] | None = None
@@ -154,11 +150,9 @@ def prepare_runs(
     opened: dict[str, ActivationRows] = {}
     facts = []
     for part, stored in zip(wanted, keep, strict=True):
-        if stored:
-            opened[part.name], found = cache.store(part, observer)
-        else:
-            opened[part.name], found = cache.from_images(part), cache.unstored(part)
-        facts.append(found)
+        opened[part.name] = cache.store(part, observer) if stored else cache.from_images(part)
+        size = {"rows": len(part.rows), "bytes": cache.bytes(part)}
+        facts.append({"part": part.name, **size, "stored": stored})
     pools = {
         split: PoolActivations(
             [rows for name, rows in sorted(opened.items()) if name.endswith(split)],

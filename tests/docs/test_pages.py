@@ -36,6 +36,7 @@ LINKING = [
     *PAGES,
     *(ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.md"))),
     *sorted((ROOT / "tests" / "data").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*.ipynb")),
 ]
 
 

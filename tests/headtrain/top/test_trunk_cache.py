@@ -56,7 +56,7 @@ def make_cache(trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def store(cache: TrunkCache, part: Part) -> np.ndarray:
     """Return the stored activations of all rows of a part."""
-    return read(cache.store(part, ignore)[0], part)
+    return read(cache.store(part, ignore), part)
 
 
 def read(rows: ActivationRows, part: Part) -> np.ndarray:
@@ -95,7 +95,7 @@ def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
         pinned.append(block)
         return block
 
-    rows, _ = for_cuda._open(part, cache.path(cache.plan(part)), computed_here=False)
+    rows = for_cuda._open(part, cache.path(cache.plan(part)))
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     np.testing.assert_array_equal(read(rows, part), plain)
     assert len(pinned) == 2
@@ -150,10 +150,9 @@ def test_a_run_waits_for_another_that_computes_the_same_part(
         shutil.copytree(tmp_path / "other", tmp_path / "trunk", dirs_exist_ok=True, ignore=ignored)
         other.close()
 
-    rows, found = cache.store(part, finish)
+    rows = cache.store(part, finish)
     assert len(events) == 1
     assert isinstance(events[0], Noted)
-    assert not found.computed_here
     np.testing.assert_array_equal(read(rows, part), store(cache, part))
 
 
