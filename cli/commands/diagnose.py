@@ -67,7 +67,7 @@ def diagnose(
         opened = open_cache(cache)
         name = split.value if split else next(iter(opened.splits))
         rows, stored = opened.split(name), opened.head
-    chosen = stored if head == STORED else read_head(Path(head), dim=rows.dim, on_note=note)
+    chosen = stored if head == STORED else read_head(Path(head), on_note=note)
     if chosen is None:
         raise HeadError(
             f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."

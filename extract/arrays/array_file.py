@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import polars as pl
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
@@ -19,7 +18,6 @@ from clinit.words import examples
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
 """From numbers of rows to their features, in float32."""
-Block = tuple[Int[np.ndarray, " block"], Float[np.ndarray, "block dim"]]
 Labels = np.ndarray | list[str]
 """Integers of shape (rows,), or texts."""
 
@@ -104,18 +102,14 @@ class ExportedRows:
     """Their numbers in the cache and in its manifest; int64."""
     labels: Int[np.ndarray, " exported"]
     """int64."""
-    images: pl.DataFrame
-    """path, label and class_name of all rows of the manifest."""
     class_names: tuple[str, ...]
     dim: int
     dtype: np.dtype
     """float16 or float32, little-endian."""
-    block_rows: int
-    """Most rows of a block."""
     metadata: dict[str, str]
     """Contents besides the rows: class names as a JSON list, and the origin of the file."""
-    blocks: Callable[[], Iterator[Block]]
-    """Reads numbers and features of the rows, a shard at a time."""
+    blocks: Callable[[], Iterator[Float[np.ndarray, "block dim"]]]
+    """Reads the features of the rows, a shard at a time."""
 
 
 def number_labels(

@@ -89,7 +89,7 @@ class Audit:
         """The findings, in at most eight lines."""
         parts = {
             "known already": [
-                f"{each['class']} is {in_words(each['old'])}"
+                f"{in_words(each['class'])} is {in_words(each['old'])}"
                 + (f" ({each['images']:,} images)" if each["images"] else " by its name")
                 for each in self.known
             ],

@@ -143,7 +143,7 @@ class TrunkCache:
         except CacheError:  # not begun, not finished, or damaged
             pass
         self.from_images(part)  # checks them
-        with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
+        with claim_folder(folder, on_busy=busy), whole_images():
             trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
