@@ -112,9 +112,7 @@ def _unplaced(text: str, places: Sequence[Path]) -> str:
 def without_times(value: Any) -> Any:
     """Return a document without its times."""
     if isinstance(value, dict):
-        kept = {k: without_times(v) for k, v in value.items() if not _is_left_out(k, v)}
-        # Of a sweep: two grids may be given in either order.
-        return kept | {k: sorted(v) for k, v in kept.items() if k == "banks"}
+        return {k: without_times(v) for k, v in value.items() if not _is_left_out(k, v)}
     if isinstance(value, list):
         return [without_times(each) for each in value]
     return value

@@ -7,8 +7,8 @@ sleeps: 300,000 turns unless `GOMP_SPINCOUNT` says otherwise, none with `OMP_WAI
 One of OpenBLAS, which NumPy and SciPy bring, turns for 2^28 clock cycles, a tenth of a second,
 unless `OPENBLAS_THREAD_TIMEOUT` says otherwise.
 Every run is a process of its own, measured from its start to its end; settings take turns. The
-machine is made busy by endless loops that this script starts and ends. The workload is made on
-the spot: Gaussian classes for `train-head`, scikit-learn's digits for the others.
+machine is made busy by endless loops that this script starts and ends. `demo` reads its own
+digits, `train-head` Gaussian classes that this script makes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = {
     "blas-14": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "14"},
     "blas-20": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "20"},
 }
-COMMANDS = ("train-head", "train-top", "extract", "demo")
+COMMANDS = ("train-head", "demo")
 LOOP = """\
 import os, sys
 while os.getppid() == int(sys.argv[1]):  # whatever ends the script ends its loops
@@ -53,54 +53,22 @@ while os.getppid() == int(sys.argv[1]):  # whatever ends the script ends its loo
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is to do."""
+    """How much `train-head` has to do."""
 
     base: int
     """Base classes of the synthetic features."""
     new: int
     dim: int
     rows: int
-    """Training rows a class."""
-    head_iterations: int
-    """A task, of which there are two."""
-    backbone: str
-    model_args: Mapping[str, tuple[int, ...]]
-    input_size: int
-    images: int
-    """Images a digit and split."""
-    top_iterations: int
-    """A task, of which there are two."""
-    batch_size: int
+    """Training rows of a class."""
+    iterations: int
+    """Iterations of a task; there are two tasks."""
 
 
-FULL = Size(
-    base=400,
-    new=100,
-    dim=384,
-    rows=10,
-    head_iterations=40,
-    backbone="convnextv2_femto",
-    model_args={},
-    input_size=160,
-    images=10,
-    top_iterations=6,
-    batch_size=32,
-)
-SMALL = Size(
-    base=6,
-    new=4,
-    dim=8,
-    rows=4,
-    head_iterations=2,
-    backbone="convnextv2_atto",
-    model_args={"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)},
-    input_size=32,
-    images=2,
-    top_iterations=1,
-    batch_size=4,
-)
+FULL = Size(base=400, new=100, dim=384, rows=10, iterations=40)
+SMALL = Size(base=6, new=4, dim=8, rows=4, iterations=2)
 
 
 class CommandsWorkload:
@@ -110,55 +78,26 @@ class CommandsWorkload:
         self.folder, self.size = folder, size
         self._runs = count()
 
-    def make(self, commands: Sequence[str]) -> None:
-        """Write what `commands` read."""
-        if "train-head" in commands:
-            self._make_features()
-        if "train-top" in commands or "extract" in commands:
-            self._make_images()
-            for side in ("base", "new"):
-                out = self.folder / "caches" / side
-                measure([*self._clinit(*self._extract(side)), "--out", str(out)])
-
     def command(self, name: str) -> list[str]:
         """Return a command line that writes into a folder of its own."""
         size, out = self.size, self.folder / f"out-{next(self._runs)}"
-        lines: dict[str, tuple[object, ...]] = {
-            "demo": ("demo",),
-            "extract": self._extract("base"),
-            "train-head": (
-                *("train-head", "--base", self.folder / "features" / "base"),
-                *("--new", self.folder / "features" / "new", "--tasks", 2),
-                *("--iterations", size.head_iterations, "--eval-every", size.head_iterations),
+        words: tuple[object, ...] = ("demo",)
+        if name == "train-head":
+            words = (
+                *("train-head", "--base", self.folder / "base"),
+                *("--new", self.folder / "new", "--tasks", 2),
+                *("--iterations", size.iterations, "--eval-every", size.iterations),
                 *("--buffer", size.base * size.rows, "--device", "cpu"),
-            ),
-            "train-top": (
-                *("train-top", "--base", self.folder / "caches" / "base"),
-                *("--new", self.folder / "caches" / "new", "--tasks", 2),
-                *("--iterations", size.top_iterations, "--eval-every", size.top_iterations),
-                *("--batch-size", size.batch_size, "--buffer", 5 * size.images),
-                *("--init", "least-square", "--rank", 4, "--no-probe", "--device", "cpu"),
-            ),
-        }
-        return self._clinit(*lines[name], "--out", out)
+            )
+        return [sys.executable, "-m", "clinit", *map(str, words), "--out", str(out)]
 
     def tidy(self) -> None:
         """Remove what the last command wrote."""
         for out in self.folder.glob("out-*"):
             shutil.rmtree(out)
 
-    def _extract(self, side: str) -> tuple[object, ...]:
-        size = self.size
-        arguments = [f"--model-arg={name}={value}" for name, value in size.model_args.items()]
-        return (
-            *("extract", "--dataset", "folder", "--root", self.folder / side),
-            *("--backbone", size.backbone, *arguments),
-            *("--weights", self.folder / "backbone.safetensors"),
-            *("--input-size", size.input_size, "--limit-per-class", size.images),
-            *("--device", "cpu"),
-        )
-
-    def _make_features(self) -> None:
+    def make(self) -> None:
+        """Write the features that `train-head` reads."""
         from safetensors.numpy import save_file
 
         from clinit.extract.arrays.import_features import ImportConfig, import_features
@@ -179,26 +118,9 @@ class CommandsWorkload:
                 import_features(
                     self.folder / "x.npy",
                     self.folder / "y.npy",
-                    self.folder / "features" / side,
+                    self.folder / side,
                     ImportConfig(backbone="made", split=split, classes=names, head=own),
                 )
-
-    def _make_images(self) -> None:
-        import timm
-        import torch
-        from safetensors.torch import save_file
-
-        from clinit.extract.digits import write_digits
-
-        write_digits(self.folder / "base", range(5))
-        write_digits(self.folder / "new", range(5, 10))
-        torch.manual_seed(0)
-        network = timm.create_model(self.size.backbone, num_classes=5, **self.size.model_args)
-        names = {"class_names": '["0", "1", "2", "3", "4"]'}
-        save_file(network.state_dict(), self.folder / "backbone.safetensors", metadata=names)
-
-    def _clinit(self, *arguments: object) -> list[str]:
-        return [sys.executable, "-m", "clinit", *map(str, arguments)]
 
 
 @contextmanager
@@ -286,17 +208,15 @@ def report(lines: list[list[str]], options: argparse.Namespace, load: float) -> 
         command(),
         "",
         f"Whole processes, wall and CPU seconds, medians of {options.repeats}"
-        f" (demo: {options.demo_repeats}); *busy*: beside {options.busy} endless loops."
+        f" (demo: {options.demo_repeats}); *busy*: next to {options.busy} endless loops."
         f" */ default*: wall seconds over those of `{options.settings[0]}`."
         f" A run is stopped after {options.limit:.0f} s: *>*.",
         "",
         "; ".join(told) + ".",
         "",
         f"*train-head*: {size.base:,} + {size.new:,} classes, d = {size.dim}, two tasks of"
-        f" {size.head_iterations} iterations, three heads. *extract*: {size.backbone} on"
-        f" {size.images} images a digit and split, {size.input_size} pixels. *train-top*: two"
-        f" tasks of {size.top_iterations} iterations on them, batches of {size.batch_size}."
-        " *demo*: `clinit demo`.",
+        f" {size.iterations} iterations, three heads. *demo*: `clinit demo`, which extracts, trains"
+        " and reports.",
         "",
         *markdown(HEADINGS, lines),
     ]
@@ -340,7 +260,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = CommandsWorkload(Path(folder), options.size)
         CONSOLE.print("Making the workload …")
-        work.make(options.commands)
+        work.make()
         found = compete(work, options)
     lines = rows_of(found, options)
     show("Threads", HEADINGS, lines)

@@ -106,7 +106,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if (swallowed := arrived()) is not None:
-            raise swallowed  # anew: Python ignores what a signal raises within `__del__`
+            raise swallowed  # raised again: Python ignores an exception within `__del__`
         raise_no_more()
     except BaseException as error:
         code = fail(error)

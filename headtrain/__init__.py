@@ -23,7 +23,8 @@ Rooms, from the ground up:
     model             a model in use: exported, classes added, replaced, renamed and removed
     sweep             many runs
 
-From two caches to a record: `stream.source` reads features and heads, `runs` decides which runs
-remain, `experiment` calls the `learner`, which asks `stream.task_plan` for the rows of a task,
-`start.task_start` for new rows and `train.loop` for updates, and `record.format` writes.
+From two caches to a record: `stream.source` reads features and heads, `runs.train_heads` trains the
+runs that are left, `experiment.run_experiment` calls `learner.Learner`, which takes each task
+through `methods.GradientHeads` (`start.task_start` makes the new rows, `train.loop` the updates) or
+`methods.ClosedForm`; `record.format` writes.
 """

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clinit.headtrain.start.scale import Initialisation
-from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.study.study import Study
 
 
@@ -24,9 +23,6 @@ class BankStarted:
     runs: Sequence[Study]
     number: int
     banks: int
-    recorded: int = 0
-    """How many of its runs are already recorded; they are trained once more next to the others,
-    which so get the numbers of an uninterrupted call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +63,6 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class LambdaChosen:
-    """The ridge of a task's least squares is chosen on held-out rows."""
-
-    task: int
-    curve: LambdaCurve
-
-
-@dataclass(frozen=True, slots=True)
 class Progressed:
     """Work that is not of updates has come to `done` of `total`."""
 
@@ -84,7 +72,7 @@ class Progressed:
 
 
 _OfTask = TaskStarted | Initialised | Stepped | Evaluated
-Event = BankStarted | Noted | LambdaChosen | Progressed | _OfTask
+Event = BankStarted | Noted | Progressed | _OfTask
 Observer = Callable[[Event], None]
 
 

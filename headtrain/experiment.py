@@ -122,7 +122,7 @@ def run_experiment(
     method_name = studies[0].stream.method
     if diagnose is not None and studies[0].is_closed and method_name not in LINEAR:
         raise ExperimentError(
-            f"--diagnose measures linear heads on the features, and {method_name} is none",
+            f"--diagnose measures linear heads on the features, and {method_name} has none",
             remedy="Leave --diagnose out.",
         )
     if base.summed is not None:
@@ -236,7 +236,6 @@ def records_of(
             "head": cast(BaseHead, dict(origin.head)) if origin.base.class_names else None,
             "notes": [
                 *notes,
-                *learner.notes,
                 *([f"the record holds no head: {why}"] if why else []),
                 *([learner.diverged[name]] if name in learner.diverged else []),
             ],

@@ -27,7 +27,6 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import warm_up
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule, TaskPlan
@@ -95,10 +94,6 @@ class TaskRun:
         """Adds up the time of the run by phase."""
         return self.learner.watch
 
-    def chosen(self, curve: LambdaCurve) -> None:
-        """Tell observers by which curve lambda was chosen."""
-        self.learner.observe(events.LambdaChosen(self.task.number, curve))
-
     def evaluated(self, iteration: int, found: Any, losses: Float[np.ndarray, " heads"]) -> None:
         """Log an evaluation: the right answers of each head, and its new-task loss.
 
@@ -131,8 +126,6 @@ class Learner:
     observe: events.Observer
     diagnose: Diagnose | None = None
     entries: list[TaskEntry] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """Notes about all heads."""
     diverged: dict[str, str] = field(default_factory=dict)
     """A note for each head whose loss has stopped being a number."""
 
@@ -146,11 +139,6 @@ class Learner:
     def seconds(self) -> Float[np.ndarray, " heads"]:
         """Time of each head: its own starts, and its share of what heads share."""
         return self.method.seconds(self.watch.seconds)
-
-    def note(self, text: str) -> None:
-        """Note something about all heads."""
-        self.notes.append(text)
-        self.observe(events.Noted(text))
 
     def diverge(self, name: str, why: str) -> None:
         """Note that a head has diverged, once per head."""

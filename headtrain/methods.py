@@ -174,7 +174,6 @@ class GradientHeads(_OnFeatures):
             lambda: self._past.groups(seen),
             SOLVED.get(self._shared.stream.method),
             self.device,
-            run.chosen if is_whole else lambda curve: None,
             # Drawn rows are others in each task.
             self._statistics if is_whole and (seen.rows >= 0).all() else RunningStatistics(),
             heads_alike=run.task.number == 1,
@@ -298,8 +297,6 @@ class ClosedForm(_OnFeatures):
         task = run.task
         labels = run.rows.labels
         solution = self._learn(run, task.number, run.data, labels, task.stop, groups=groups)
-        if solution.curve is not None:
-            run.chosen(solution.curve)
         start = Initialisation(
             Rows(np.empty((0, 0)), np.empty(0)),
             lam=solution.lam,
@@ -355,9 +352,6 @@ class ClosedForm(_OnFeatures):
         def progress(what: str, done: int, total: int) -> None:
             run.learner.observe(Progressed(what, done, total))
 
-        solution = self._form.learn(
+        return self._form.learn(
             Arrival(number, data.arrays(), labels, num_classes, self._watch, progress, **more)
         )
-        for note in solution.notes:
-            run.learner.note(note)
-        return solution

@@ -27,7 +27,6 @@ from clinit.headtrain.record.format import (
     check_free,
     read_info,
     write_record,
-    write_records,
 )
 from clinit.headtrain.record.info import held_out_manifest, settings_of, study_of_run
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -326,14 +325,13 @@ def train_heads(
     banks = [bank for bank in streams if not wanted.isdisjoint(bank)]
     records: dict[Study, RunRecord] = {}
     for number, bank in enumerate(banks, start=1):
-        fresh = [study for study in bank if study in wanted]
-        observer(BankStarted(bank, number, len(banks), recorded=len(bank) - len(fresh)))
+        observer(BankStarted(bank, number, len(banks)))
         made = train_bank(data, bank, observer=observer, diagnose=diagnose)
-        trained = dict(zip(bank, made, strict=True))
-        records |= {study: trained[study] for study in fresh}
-        if left is not None:
-            chosen = [trained[study] for study in fresh]
-            write_records(chosen, [left[study] for study in fresh], overwrite=overwrite)
+        for study, record in zip(bank, made, strict=True):
+            if study in wanted:
+                records[study] = record
+                if left is not None:
+                    write_record(record, left[study], overwrite=overwrite)
     return records
 
 
@@ -391,7 +389,6 @@ def train_top(
             named = replace(record, info={**record.info, "id": place.name})
             write_record(named, place, overwrite=overwrite)
             checkpoint.unlink(missing_ok=True)
-            inputs = inputs.reused()
 
 
 def _checkpoint_of(place: Path) -> Path:

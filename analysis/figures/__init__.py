@@ -9,8 +9,4 @@ class FigureName(StrEnum):
     """The figures of a report."""
 
     CURVES = "curves"
-    LOSS_SPIKE = "loss-spike"
     EFFICIENCY = "efficiency"
-    ACCURACY_MATRIX = "accuracy-matrix"
-    CONFUSIONS = "confusions"
-    COLLAPSE = "collapse"

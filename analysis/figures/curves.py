@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
 MOST_MARKED = 60
-"""Most evaluation points of a start that are marked each."""
+"""Most evaluation points of a start that get a mark each."""
 SIGNS = (
     ("o", "orange+", "bright_yellow"),
     ("x", "blue+", "bright_blue"),
@@ -60,7 +60,7 @@ class Switches:
     ends: tuple[int, ...]
     """Ascending; the last one is the end of the longest run."""
     are_shared: bool
-    """Whether all runs end their tasks there; if not, the tasks of a place have no one number."""
+    """Whether all runs end their tasks there; otherwise tasks cannot be numbered on the axis."""
 
 
 def loss_lines(start: Start) -> dict[int, Line]:
@@ -138,11 +138,10 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     starts = starts_of(runs)
     looks, names = style.looks_of(starts), [start.name for start in starts]
     found = Curves.of(runs, starts)
-    grid = style.Grid.of(2, 2, 2.3, above=0.0, names=names)
-    for number, (axes, title) in enumerate(zip(grid.axes, found.titles, strict=True)):
+    figure, (left, right) = style.panels(2, 2, 2.3, names=names)
+    for axes, title in zip((left, right), found.titles, strict=True):
         style.mark_tasks(axes, found.shared.ends, are_numbered=found.shared.are_shared)
-        grid.name_axes(number, x="Iterations", y=title)
-    left, right = grid.axes
+        style.name_axes(axes, "Iterations", title)
     for lines, points, look in zip(found.losses, found.accuracies, looks, strict=True):
         for line in lines:
             style.draw_line(left, line, look, found.span, marks=2)
@@ -151,8 +150,8 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
             style.draw_line(right, line, look, found.span, marks=marks)
     style.scale_losses(left, found.losses, found.floor)
     right.set_ylim(0, 100)
-    grid.legend(names, style.line_handles(looks))
-    return grid.figure
+    style.legend_above(figure, names, looks)
+    return figure
 
 
 def draw(runs: Sequence[RunSummary], width: int) -> Text:

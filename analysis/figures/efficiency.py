@@ -93,7 +93,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
         )
     words = "; ".join(sorted(reason.value for reason in reasons or {NoLevel.NO_STEP}))
     raise RecordError(
-        f"no task has a level that a start could reach sooner or later than random: {words}",
+        f"random rows set no level in any task, so starts cannot be timed: {words}",
         remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
         " 0.",
     )
@@ -103,14 +103,13 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel for each race, as wide as a column."""
     found = races(runs)
     most = max(len(race.runners) for race in found)
-    grid = style.Grid.of(len(found), 2, 2.55 + 0.175 * most, above=0.0)
-    for number, (axes, race) in enumerate(zip(grid.axes, found, strict=True)):
+    figure, panels = style.panels(len(found), 2, 2.55 + 0.175 * most)
+    for axes, race in zip(panels, found, strict=True):
         looks = style.looks_of([runner.start for runner in race.runners])
         _panel(axes, race, looks)
-        axes.set_xlabel(f"Iterations of {race.words}", fontsize=style.NORMAL, labelpad=2)
-        grid.name_axes(number, y="Test accuracy, new classes (%)")
-        _legend(grid.figure, axes, race, looks)
-    return grid.figure
+        style.name_axes(axes, f"Iterations of {race.words}", "Test accuracy, new classes (%)")
+        _legend(figure, axes, race, looks)
+    return figure
 
 
 def _panel(axes: Axes, race: Race, looks: Sequence[style.Look]) -> None:

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-from clinit.analysis.figures import FigureName, accuracy_matrix, bars, curves, efficiency, tasks
+from clinit.analysis.figures import FigureName, curves, efficiency
 from clinit.analysis.report.run import RunSummary
 from clinit.analysis.report.settings import ByData
 from clinit.errors import RecordError
@@ -20,11 +20,7 @@ from clinit.files.lock import claim_file
 
 GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.CURVES: curves.figure,
-    FigureName.LOSS_SPIKE: tasks.loss_spike_figure,
     FigureName.EFFICIENCY: efficiency.figure,
-    FigureName.ACCURACY_MATRIX: accuracy_matrix.figure,
-    FigureName.CONFUSIONS: bars.confusions_figure,
-    FigureName.COLLAPSE: tasks.collapse_figure,
 }
 """Each raises `RecordError` if the records lack what it shows."""
 

@@ -20,7 +20,6 @@ from clinit.words import visible
 Real = int | float
 """For functions that take whole numbers too: if types are checked, an int is no float."""
 Values = Float[np.ndarray, " points"]
-Numbers = Sequence[Real] | np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +32,6 @@ class Line:
     """The least of the seeds."""
     high: Values
     """The greatest of the seeds."""
-
-    @classmethod
-    def of(cls, at: Numbers, seeds: Sequence[Numbers]) -> Line:
-        """Return the line of values at the places `at`, one sequence a seed."""
-        values = np.asarray(seeds, dtype=np.float64).reshape(len(seeds), len(at))
-        places = np.asarray(at, dtype=np.float64)
-        with np.errstate(invalid="ignore"):  # inf - inf
-            mean = values.mean(axis=0)
-        return cls(places, mean, values.min(axis=0), values.max(axis=0))
 
     @property
     def has_band(self) -> bool:

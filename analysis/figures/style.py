@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -24,7 +23,6 @@ from clinit.analysis.figures.line import (
     finite_values,
     round_ticks,
     shortened,
-    spans_decades,
     tick_text,
 )
 
@@ -80,92 +78,55 @@ def looks_of(starts: Sequence[Start]) -> list[Look]:
     return looks
 
 
-def is_dark(rgba: tuple[float, float, float, float]) -> bool:
-    """Return whether white letters are more legible than black ones on a colour (WCAG 2)."""
-    channels = np.asarray(rgba[:3])
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    luminance = float(linear @ (0.2126, 0.7152, 0.0722))
-    return 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
+def panels(
+    count: int, most: int, height: float, *, names: Sequence[str] = ()
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of equal panels, row by row, as wide as a column or else as the text.
+
+    Args:
+        count: Number of panels.
+        most: Panels next to one another.
+        height: Of a row, in inches.
+        names: In the legend above the panels.
+    """
+    columns = min(count, most)
+    rows = -(-count // columns)
+    width = COLUMN if columns == 1 else PAGE
+    lines = -(-len(names) // _legend_columns(names, width)) if names else 0
+    size = (width, 0.16 * lines + rows * height)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    drawn = figure.subplots(rows, columns, squeeze=False)
+    for axes in drawn.flat:
+        axes.tick_params(labelsize=SMALL, color=INK, width=0.6, length=2.5, pad=2)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
+    for axes in drawn.flat[count:]:
+        axes.set_axis_off()
+    return figure, list(drawn.flat[:count])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Grid:
-    """A figure of equal panels, row by row."""
+def name_axes(axes: Axes, x: str, y: str) -> None:
+    """Write what the axes of a panel are."""
+    axes.set_xlabel(x, fontsize=NORMAL, labelpad=2)
+    axes.set_ylabel(y, fontsize=NORMAL, labelpad=2)
 
-    figure: Figure
-    axes: list[Axes]
-    width: float
-    """In inches."""
-    columns: int
-    rows: int
 
-    @classmethod
-    def of(
-        cls,
-        count: int,
-        most: int,
-        height: float,
-        *,
-        above: float = 0.3,
-        names: Sequence[str] = (),
-        width: float | None = None,
-        **shared: Any,
-    ) -> Grid:
-        """Return a figure of `count` panels, as wide as a column or else as the text.
-
-        Args:
-            count: Number of panels.
-            most: Panels next to one another.
-            height: Of a row, in inches.
-            above: Further inches, next to the rows.
-            names: In the legend above the panels.
-            width: Of the figure; None: a column if one panel is.
-            shared: Axes that panels share.
-        """
-        columns = min(count, most)
-        rows = -(-count // columns)
-        width = width or (COLUMN if columns == 1 else PAGE)
-        if names:
-            above += 0.16 * -(-len(names) // _legend_columns(names, width))
-        result = Figure(figsize=(width, above + rows * height), dpi=DPI, layout="constrained")
-        panels = result.subplots(rows, columns, squeeze=False, **shared)
-        for axes in panels.flat:
-            axes.tick_params(labelsize=SMALL, color=INK, width=0.6, length=2.5, pad=2)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
-        for axes in panels.flat[count:]:
-            axes.set_axis_off()
-        return cls(result, list(panels.flat[:count]), width, columns, rows)
-
-    def name_axes(self, number: int, *, x: str | None = None, y: str | None = None) -> None:
-        """Write what the axes of a panel are, x only if no panel is below it."""
-        if x is not None and number + self.columns >= len(self.axes):
-            self.axes[number].set_xlabel(x, fontsize=NORMAL, labelpad=2)
-        if y is not None:
-            self.axes[number].set_ylabel(y, fontsize=NORMAL, labelpad=2)
-
-    def head(self, number: int, name: str, *, beside: float = 0.0) -> None:
-        """Write a name above a panel, shortened to its width less `beside` inches."""
-        text = self.axes[number].set_title("", fontsize=NORMAL, loc="left", pad=4)
-        text.set_parse_math(False)
-        room = self.width / self.columns - beside
-        text.set_text(shortened(name, int(room * _LETTERS_PER_INCH)))
-
-    def legend(self, names: Sequence[str], handles: Sequence[Any], sample: float = 2.4) -> None:
-        """Write a legend above the panels; `sample` is the length of a sample in letters."""
-        most = max(8, int(self.width * _LETTERS_PER_INCH) - 6)
-        result = self.figure.legend(
-            handles,
-            [shortened(name, most) for name in names],
-            loc="outside upper center",
-            ncols=_legend_columns(names, self.width),
-            frameon=False,
-            fontsize=SMALL + 0.5,
-            handlelength=sample,
-            columnspacing=1.4,
-            borderaxespad=0.2,
-        )
-        plain_letters(result)
+def legend_above(figure: Figure, names: Sequence[str], looks: Sequence[Look]) -> None:
+    """Write a legend above the panels."""
+    width = figure.get_figwidth()
+    most = max(8, int(width * _LETTERS_PER_INCH) - 6)
+    result = figure.legend(
+        line_handles(looks),
+        [shortened(name, most) for name in names],
+        loc="outside upper center",
+        ncols=_legend_columns(names, width),
+        frameon=False,
+        fontsize=SMALL + 0.5,
+        handlelength=2.4,
+        columnspacing=1.4,
+        borderaxespad=0.2,
+    )
+    plain_letters(result)
 
 
 def _legend_columns(names: Sequence[str], width: float) -> int:
@@ -187,25 +148,10 @@ def line_handles(looks: Sequence[Look]) -> list[Line2D]:
     ]
 
 
-def write(axes: Axes, x: Real, y: Real, text: str, **options: Any) -> None:
-    """Write text from data letter by letter."""
-    look: dict[str, Any] = {"fontsize": SMALL, "color": INK}
-    axes.text(x, y, text, parse_math=False, **look | options)
-
-
 def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None:
     """Write text at a place of a panel, moved by points (`xytext`)."""
     look: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL, "color": INK}
     axes.annotate(text, at, **look | options)
-
-
-def name_bars(axes: Axes, names: Sequence[str], letters: int) -> None:
-    """Write the names of lying bars, the first one on top, without marks and markup."""
-    axes.set_yticks(range(len(names)))
-    shown = [shortened(name, letters) for name in names]
-    axes.set_yticklabels(shown, fontsize=SMALL, parse_math=False)
-    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
 
 
 def draw_line(
@@ -230,10 +176,8 @@ def draw_line(
         if piece.has_band:  # the range from thinning alone is not a range of seeds
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
             axes.fill_between(seen.at, seen.low, seen.high, **band)
-        every = 1 if marks is None else max(1, -(-len(seen.at) // max(marks, 1)))
-        # A task that was only evaluated before its first step is one point, not a line.
-        marker = look.marker if marks != 0 or len(seen.at) == 1 else ""
-        marked: dict[str, Any] = {"marker": marker, "markevery": every, "ms": 2.8}
+        every = 1 if marks is None else max(1, -(-len(seen.at) // marks))
+        marked: dict[str, Any] = {"marker": look.marker, "markevery": every, "ms": 2.8}
         axes.plot(
             seen.at,
             seen.mean,
@@ -243,14 +187,6 @@ def draw_line(
             **marked,
             **look.style,
         )
-
-
-def scale_height(axes: Axes, values: Sequence[Real]) -> None:
-    """Set a logarithmic scale with plain round ticks if values span decades, else one from 0."""
-    if spans_decades(values):
-        _logarithmic(axes, min(values), max(values))
-    elif min(values, default=0.0) >= 0:
-        axes.set_ylim(bottom=0)
 
 
 def scale_losses(axes: Axes, series: Sequence[Sequence[Line]], floor: Real | None) -> None:

@@ -1,1 +1,9 @@
-"""Metrics computed from the tables of a record: definitions and sources."""
+"""Metrics computed from the tables of a record, with definitions and sources.
+
+accuracy     A_all, A_old, A_new, forgetting, transfer
+efficiency   fewer updates than random rows need
+cost         loss spikes and seconds
+classes      accuracy and mistakes of single classes
+collapse     NC1 to NC4 and D_LS; `diagnosis` asks them of a cache or a head
+evaluation   a model on a folder of images
+"""

@@ -1,7 +1,7 @@
 """The page as plain values: made from the report alone, the same for the same runs.
 
-Every text is printable: characters that a browser would obey (an override of the writing direction,
-a line separator) are written out, as on a terminal.
+Characters that a browser would obey (an override of the writing direction, a line separator) become
+escapes, as on a terminal.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def _json_text(value: object) -> str:
 
 
 def matrix(row: Row) -> dict[str, Any]:
-    """Return the matrix of a row of the report, and the values made from it.
+    """Return the accuracy matrix of a run, and the metrics computed from it.
 
-    `cells` has a line after each task, and a column on the classes of each place of `on`: base
+    `cells` has a line per task: the accuracies after it. Its columns are named in `on`: the base
     classes, if they are tested, and the classes of each task.
     """
     lines, tasks = row["accuracy_matrix"], [task["task"] for task in row["tasks"]]
@@ -205,7 +205,7 @@ def matrix(row: Row) -> dict[str, Any]:
 
 
 def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, Any]]:
-    """Return the tables of each data from top to bottom; their lines name the place of a run."""
+    """Return the tables, for each data set from top to bottom; lines contain indices of runs."""
     places = {id(run): place for place, run in enumerate(runs)}
     found = []
     for heading, part in by_data(runs).items():

@@ -20,15 +20,9 @@ MOST_STARTS = 3
 
 
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
-    """Return the notes of the runs, each once; `data`: the same runs by data."""
+    """Return the notes on runs, each once; `data` contains the same runs by data."""
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
     notes += _gain_notes(runs)
-    for run, name in zip(runs, labels(runs), strict=True):
-        if count := int((~run.points["loss_new"].is_finite()).sum()):
-            notes.append(
-                f"{name}: the loss on the new task is not a finite number at {count} of"
-                f" {len(run.points)} evaluation points."
-            )
     for heading, part in data.items():
         where = f"{heading.split(':')[0]}: " if heading else ""
         notes += [f"{where}{note}" for note in rises(part)]
@@ -36,7 +30,7 @@ def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
 
 
 def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield which gains are missing, and that finer evaluations would show more."""
+    """Yield which gains are missing, and why."""
     randoms = {run.key for run in runs if run.init == "random"}
     if any(run.key not in randoms and not run.is_solved for run in runs):
         yield (
@@ -53,10 +47,10 @@ def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the note on runs on the same data whose base accuracy ends far above its start.
+    """Yield a note if base accuracy ends far above its start in runs on the same data.
 
-    A head that was made for all base classes is trained on the rows of a cache: if a few base
-    classes are tested and most of these rows are theirs, it comes to prefer them.
+    The pretrained head knows all base classes. If most base images of the cache are of a few
+    classes, and these are tested, training makes the head prefer them.
     """
     found: list[tuple[float, float, float]] = []
     for run in runs:
@@ -66,22 +60,22 @@ def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
     if found and max(found)[0] > FAR:
         _, before, last = max(found)
         yield (
-            f"A_pre rises from {before:.1f} % before task 1 to {last:.1f} % at the end: training"
-            " fits the base head to the base classes and images of this cache. No gain to count on."
+            f"A_pre rises from {before:.1f} % before task 1 to {last:.1f} % at the end, because"
+            " rehearsal fits the head to the few base classes of this cache: no real gain."
         )
 
 
 def conclusions(data: ByData) -> list[str]:
-    """Return a sentence for each data on which random rows and other ones were tried."""
+    """Return a sentence for each data set on which random rows and other starts were tried."""
     found = {heading: conclusion(part) for heading, part in data.items()}
     return [f"{where}: {words}" if where else words for where, words in found.items() if words]
 
 
 def conclusion(runs: Sequence[RunSummary]) -> str:
-    """Return what starts are worth, of runs on the same data; empty without random rows and others.
+    """Compare random rows with other starts on the same data; empty without both.
 
-    Numbers are means over tasks and seeds. If training differs, as by the number of shots, it is
-    about the comparison that has the best A_all.
+    Numbers are means over tasks and seeds. If training settings differ, the sentence is about the
+    settings with the best A_all.
     """
     rivals: dict[str, list[SeedGroup]] = {}
     for group in seed_groups(runs):

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
+MOST_NOTES = 2
+"""Notes in the terminal; the page has all of them."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
 
 
@@ -77,9 +79,12 @@ class Report:
         yield Text("Columns: clinit report --help", style="dim")
         for line in self.legend:
             yield Text(line, style="dim", no_wrap=True, overflow="ignore")
-        for note in self.notes:
-            if note not in view.said:
-                yield Text.assemble(("Note: ", "bold cyan"), visible(note))
+        told = [note for note in self.notes if note not in view.said]
+        for note in told[:MOST_NOTES]:
+            yield Text.assemble(("Note: ", "bold cyan"), visible(note))
+        if len(told) > MOST_NOTES:
+            more = number_of(len(told) - MOST_NOTES, "more note")
+            yield Text(f"{more}: clinit report --html FILE", style="dim")
         if view.curves:
             yield from ("", self.curves(width=width))
         yield from (Text(visible(sentence)) for sentence in conclusions(self.data))

@@ -1,8 +1,8 @@
 """One table, for the terminal, Markdown and the page.
 
-In the terminal no column is squeezed. A table that is too wide is written closer together first;
-then the least needed numbers are left out; and if too few would be left, the settings of the runs
-are broken into lines.
+In the terminal no column is squeezed. If a table is too wide, the space between columns shrinks
+first; then the least needed numbers are left out; if too few would remain, the settings of the runs
+are wrapped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Better = Literal["high", "low", "neither"]
 Kind = Literal["name", "run", "setting", "text", "number"]
 NOTHING = "-"
 """Printed if there is no value."""
-AT_LEAST = "≥: at least, the level is reached before the first step."
+AT_LEAST = "≥: lower bound, the level is reached before the first step."
 NOT_EVERY_TASK = "*: not in every task of every run."
 BEST = "Bold: the best of comparable runs."
 FEWEST = 6
-"""Numbers that names in columns must leave room for: with fewer, words name the runs."""
+"""Least number of numeric columns next to columns of settings; with fewer, settings are wrapped."""
 ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
 
 
@@ -37,9 +37,9 @@ class Column:
 
     heading: str
     kind: Kind = "name"
-    """Names and numbers keep to one line, numbers to the right. `run`: a name that gives way to
-    words if there is no room. Settings and texts are wrapped; a word that is too long is folded in
-    a setting and shortened in a text."""
+    """Names and numbers stay on one line; numbers are aligned to the right. A `run` is a name that
+    is replaced by its settings if there is no room. Settings and texts are wrapped; a word that is
+    too long is folded in a setting and shortened in a text."""
     unit: str = ""
     better: Better = "neither"
     need: int | None = None
@@ -113,7 +113,7 @@ class Table:
     caption: str = ""
     """Below the table in a text."""
     is_bold: bool = False
-    """Whether bold numbers are the best of those that can be compared."""
+    """Whether bold numbers mark the best of comparable runs."""
     about: Sequence[object] = ()
     """The first run of each line."""
 
@@ -172,7 +172,7 @@ class Table:
         yield places, self.rich(places, is_tight=True, beside=False, folds=True)
 
     def _places(self, shown: int) -> list[int]:
-        """Return the places of the columns if `shown` numbers are: those that are needed most."""
+        """Return the indices of the columns if the `shown` most needed numbers are printed."""
         needs = sorted(c.need for c in self.columns if c.need is not None)[:shown]
         return [p for p, c in enumerate(self.columns) if c.need is None or c.need in needs]
 

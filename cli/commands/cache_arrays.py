@@ -119,21 +119,21 @@ def export(
     out: Annotated[
         Path,
         typer.Argument(
-            help="A file of one split (.safetensors, .parquet), or a folder for all splits.",
+            help="A file of one split (.safetensors), or a folder for all splits.",
         ),
     ],
     format: Annotated[
-        Literal["npy", "safetensors", "parquet"] | None,
+        Literal["npy", "safetensors"] | None,
         described("Format of the files.", default="by the suffix; npy for a folder"),
     ] = None,
     split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
 ) -> None:
-    """Write features, labels and class names as NumPy, safetensors or Parquet files.
+    """Write features, labels and class names as NumPy or safetensors files.
 
     One shard is in memory at a time, whatever the size of the cache.
     `clinit cache import` reads each of the formats, and gets the same bits.
 
-    clinit cache export caches/scenes scenes.parquet --split train
+    clinit cache export caches/scenes scenes.safetensors --split train
     """
     from clinit.extract.arrays.export_features import export_features
     from clinit.extract.cache.read import open_cache

@@ -14,7 +14,6 @@ from clinit.cli.frame.options import (
     AsJson,
     CacheOrFile,
     DeviceOption,
-    Memory,
     Output,
     OutputFormat,
     Split,
@@ -38,7 +37,6 @@ def diagnose(
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
-    memory: Memory = None,
     output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +55,6 @@ def diagnose(
     from clinit.errors import HeadError
     from clinit.extract.cache.head import read_head
     from clinit.extract.cache.read import CacheSplit, open_cache
-    from clinit.headtrain.ram import HostMemory, check_shards
     from clinit.headtrain.record.format import finite
     from clinit.headtrain.statistics.summed import Summed, read_summed
     from clinit.machine import choose_device
@@ -70,14 +67,13 @@ def diagnose(
         opened = open_cache(cache)
         name = split.value if split else next(iter(opened.splits))
         rows, stored = opened.split(name), opened.head
-    chosen = stored if head == STORED else read_head(Path(head), dim=rows.dim, on_note=note)
+    chosen = stored if head == STORED else read_head(Path(head), on_note=note)
     if chosen is None:
         raise HeadError(
             f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."
         )
     with doing(f"Reading {cache} …"):
         if isinstance(rows, CacheSplit):
-            check_shards(rows, HostMemory.of(memory))
             place = choose_device(device)
             found = diagnose_split(rows, chosen, lam=lam, device=place)
         else:

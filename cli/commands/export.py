@@ -47,7 +47,7 @@ def export(
         bool,
         typer.Option(
             "--memory/--no-memory",
-            help="Let a folder remember class statistics and held-out features of the run's caches,"
+            help="Store class statistics and held-out features of the run's caches in the folder,"
             " for `clinit add` and `predict --reject`.",
         ),
     ] = True,
@@ -55,8 +55,8 @@ def export(
         bool,
         typer.Option(
             "--temperature/--no-temperature",
-            help="Divide the rows of the head by the temperature at which probabilities fit test"
-            " rows of the run best; the answers stay the same.",
+            help="Divide the head by a temperature that calibrates its probabilities on test"
+            " images of the run; predicted classes stay the same.",
         ),
     ] = True,
     head_only: Annotated[
@@ -71,18 +71,15 @@ def export(
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
-    It holds the class names and the preprocessing too: `clinit predict` needs
-    nothing else. A folder has them in the form of models on the Hugging Face
-    Hub. The network is compared with the trained one before anything is
-    written. Features that were imported have no network: --head-only writes
-    their head.
+    The model contains class names and preprocessing too: `clinit predict` needs
+    nothing else. A folder has the layout of models on the Hugging Face Hub. The
+    network is compared with the trained one before anything is written.
+    Imported features have no network: --head-only writes their head.
     """
     check_run(run)
     check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
-        raise typer.BadParameter(
-            f"--out is a place outside the run record, which holds its own files alone, got {out}"
-        )
+        raise typer.BadParameter(f"--out must be outside the run record, got {out}")
     head_only = head_only or out.suffix == ".npz"
     is_folder = out.suffix not in (".npz", ".safetensors")
     reads_features = temperature or (memory and is_folder and not head_only)

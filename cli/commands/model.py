@@ -30,6 +30,7 @@ from clinit.cli.frame.model_source import (
 from clinit.cli.frame.options import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.study_options import takes
+from clinit.extract.dataset.known import in_words
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of, visible
 
@@ -394,7 +395,7 @@ def _table(*heads: str) -> Table:
 def _listed(names: Sequence[str]) -> str:
     """Return the first names, and the number of the others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return ", ".join(map(in_words, names[:SHOWN])) + more
 
 
 def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:

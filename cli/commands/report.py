@@ -149,7 +149,7 @@ def _checked(asked: Asked) -> View:
     drawn = asked.curves and form == "table" and (not figures or FigureName.CURVES in figures)
     if asked.plot is None and not figures <= ({FigureName.CURVES} if drawn else set()):
         raise typer.BadParameter(
-            "figures are files, the terminal draws the curves alone: add --plot FILE",
+            "the terminal draws only curves: add --plot FILE to write other figures",
             param_hint="--figure",
         )
     return replace(asked, format=form, curves=drawn)

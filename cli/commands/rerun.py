@@ -185,10 +185,10 @@ def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
 
 
 def _activation_budget(info: RunInfo, folder: Path) -> int:
-    """Return the bytes of activations that the run had stored; 0 where `folder` lacks the room.
+    """Return the bytes of activations that the run had stored; 0 if `folder` has no room for them.
 
-    Stored activations come from batches of their own, and the last bits of some networks depend on
-    the size of a batch, and on how many threads share it. The folder is removed behind the run.
+    Stored activations were computed in batches of their own. The last bits of some networks depend
+    on the size of a batch and on the number of threads. The folder is removed after the run.
     """
     import shutil
 
@@ -196,8 +196,8 @@ def _activation_budget(info: RunInfo, folder: Path) -> int:
     if stored <= shutil.disk_usage(folder).free:
         return stored
     note(
-        f"the run had stored {size_text(stored)} of activations, more than is free in"
-        f" {folder.parent} (TMPDIR names another folder): they are computed from the images each"
-        " time, in other batches, and last bits may differ"
+        f"{folder.parent} has no room for the {size_text(stored)} of activations that the run"
+        " stored: they are computed again and again, and last bits may differ (TMPDIR names"
+        " another folder)"
     )
     return 0

@@ -44,10 +44,10 @@ def claimed_head(out: Path, *, overwrite: bool) -> Iterator[None]:
 
 
 def tell_replaced(paths: Iterable[Path], *, overwrite: bool) -> None:
-    """Say which results go when the new ones are whole."""
+    """Print which results will be replaced."""
     for path in paths if overwrite else ():
         if path.exists():
-            note(f"{path} is replaced when the new one is whole")
+            note(f"{path} is replaced when the new one is complete")
 
 
 def _say(why: str) -> None:

@@ -119,10 +119,10 @@ def open_config(path: Path) -> ConfigFile:
 
 
 def check(file: ConfigFile, command: str, commands: Commands) -> None:
-    """Refuse what no command reads, and in the section of this command what it does not take.
+    """Refuse unknown sections and keys, and keys that `command` does not take in its section.
 
     Raises:
-        ConfigFileError: If there is such a section or key; the nearest one is proposed.
+        ConfigFileError: If there is one; the message proposes the nearest name.
     """
     options, methods = commands[command], _METHODS.get(command, ())
     every = [*options, *(key for each in commands.values() for key in each)]
@@ -167,8 +167,8 @@ def commands_with_files(root: Any) -> Commands:
 class Defaults(Mapping[str, Any]):
     """Defaults by parameter name, looked up one by one while a command line is read.
 
-    Options on the command line are read before those that are not, in any order. So the
-    method is known at every look-up, and an option that is on the command line has none.
+    The options on the command line are read first, then defaults are looked up for all
+    others. So the method is known at every look-up.
     """
 
     def __init__(self, context: Context, file: ConfigFile, options: Mapping[str, Any]) -> None:
@@ -239,14 +239,14 @@ ConfigOption = Annotated[
 def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[dict[str, Choice]]:
     """Return the grids whose union is trained.
 
-    The words overlay each table of the file, and each table the file's settings of train-head,
-    or of train-top.
+    The file's settings of train-head (or of train-top) are the defaults of each of its tables;
+    `words` override both.
 
     Raises:
-        ConfigFileError: If there is no grid in the file nor in the words, or a grid of the file
-            holds what its fields do not take.
-        ExperimentError: If the words do, no run reads one of their fields, a grid is empty, or
-            there are too many combinations.
+        ConfigFileError: If neither the file nor `words` contain a grid, or a grid of the file has
+            a wrong value.
+        ExperimentError: If `words` have a wrong value or a field that no run reads, a grid is
+            empty, or there are too many combinations.
     """
     from clinit.headtrain.sweep.grid import (
         check_size,
@@ -271,7 +271,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             own = grid_of(table, top=top)
             over = merge(own, typed)
             laid = _over_settings(file, over, top=top)
-            # Values of a section for another method give way to the grid.
+            # A section may set options that the method of a grid does not read.
             asked = names_in(own if "method" in names_in(over) else laid[0])
             refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
             grids += laid

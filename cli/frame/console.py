@@ -1,9 +1,9 @@
 """The two consoles of the command line, through which everything is printed.
 
-They let no control character of the data pass, see `clinit.words`. Text, not markup: a path may
-contain [brackets], and a long one must not be wrapped. Characters that the encoding of an output
+They print control characters of the data as escapes (`clinit.words`), and text instead of markup: a
+path may contain [brackets]. Long paths are not wrapped. Characters that the encoding of an output
 lacks are printed as `?`: a result with a question mark in it is better than none.
-Warnings and log records of libraries come through here too: they name files and classes.
+Warnings and log records of libraries are printed here too, because they name files and classes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Foot:
     """Lines at the foot of the terminal of a console, erased in the end.
 
-    Standard output and standard error are usually one terminal, but a console of rich knows only of
-    its own output. Whoever prints elsewhere takes the foot away first, see `aside`.
+    Standard output and standard error usually share a terminal, but a console of rich knows only
+    its own output. Before anything else is printed, the foot is erased: see `aside`.
     """
 
     def __init__(self, console: RichConsole) -> None:
@@ -56,7 +56,7 @@ class Foot:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave the terminal to somebody else until the context ends."""
+        """Erase the foot until the context ends, so that others can print."""
         if self._live is None:
             yield
             return
@@ -72,7 +72,7 @@ class Foot:
         from rich.console import Group
         from rich.live import Live
 
-        # A new one each time: one that was stopped would erase as many lines as it once had.
+        # A new one each time: a restarted one would first erase as many lines as it had before.
         self._live = Live(
             Group(*self._parts), console=self._console, transient=True, refresh_per_second=10
         )
@@ -110,7 +110,7 @@ class Console(RichConsole):
 
 
 class _Lossy(io.FileIO):
-    """An output whose full disk or closed reader must not stop the work: failed writes are lost."""
+    """An output that ignores failed writes: a full disk or a closed reader must not stop work."""
 
     def write(self, data: Any) -> int:
         try:
@@ -149,7 +149,7 @@ def hush(*, wanted: bool) -> None:
     """Print no progress and no notes from now on, or print them again."""
     global _quiet
     _quiet = wanted
-    if wanted:  # for bars of downloads, which the library of the Hub draws itself
+    if wanted:  # the library of the Hub draws progress bars of its own
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 
@@ -175,10 +175,10 @@ def say(message: str = "") -> None:
 
 
 def print_json(text: str) -> None:
-    r"""Print JSON for programs, with \u escapes for what a terminal would obey.
+    r"""Print JSON for programs, with \u escapes in place of control characters.
 
-    They are in strings alone, where they mean the same. An output that is not UTF-8 gets them
-    for all that is not ASCII.
+    Control characters occur only in strings, in which an escape means the same. If the output is
+    not UTF-8, every character outside ASCII is escaped.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_unicode = encoding.lower().startswith("utf")
@@ -213,7 +213,7 @@ def replace_what_cannot_be_printed() -> None:
 
 
 class _ConsoleHandler(logging.Handler):
-    """Handler of records that no handler of the library takes."""
+    """Prints log records for which a library has no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         err.print(Text(visible(self.format(record))), soft_wrap=True)

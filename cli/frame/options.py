@@ -197,9 +197,10 @@ NETWORK: Mapping[str, Any] = {
     "backbone": option(str | None, "timm's name of the network, with its tag.", _NETWORK),
     "weights": option(
         Path | None,
-        "Checkpoint (.safetensors, or .pth that holds tensors only).",
+        "Checkpoint (.safetensors, or .pth that holds tensors only), or a folder with one and"
+        " the config.json of timm.",
         _NETWORK,
-        metavar="FILE",
+        metavar="PATH",
         show_default="timm's download",
     ),
     "model_arg": option(
@@ -294,8 +295,8 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     if max(found) > 1:
         shown = ",".join(f"{number:g}/255" for number in found)
         raise typer.BadParameter(
-            f"{option} is of pixels between 0 and 1, got {text!r}. Was {shown} meant, which is"
-            f" {','.join(f'{number / 255:.3g}' for number in found)}?"
+            f"{option} is in units of pixel values from 0 to 1, got {text!r}. Did you mean {shown}"
+            f" = {','.join(f'{number / 255:.3g}' for number in found)}?"
         )
     if min(found) < 0 or (option == "--std" and min(found) == 0):
         raise typer.BadParameter(f"{option} must not be negative or a deviation of 0, got {text!r}")

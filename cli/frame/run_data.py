@@ -32,7 +32,7 @@ def check_caches(
     Args:
         paths: The caches.
         head: The head file.
-        or_files: Caches too, or files of statistics.
+        or_files: Caches or files of statistics.
 
     Raises:
         CacheError: If there is no cache at one of the paths.
@@ -55,7 +55,7 @@ def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Stud
     widths = {study.start.head_width for study in studies}
     for option, found in (("--head", head), ("--head-width full", "full" in widths)):
         if found:
-            raise typer.BadParameter(f"{option} goes with --base: it is about a pretrained head")
+            raise typer.BadParameter(f"{option} goes with --base: it needs a pretrained head")
     note("no --base: the stream starts from nothing, its first task makes the head")
 
 
@@ -126,7 +126,7 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
 
 
 def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bool) -> None:
-    """Print which records are replaced, and which stay because they belong to the runs."""
+    """Print which records will be replaced, and which runs are recorded already."""
     tell_replaced(places, overwrite=overwrite)
     for place in places:
         if place not in left:

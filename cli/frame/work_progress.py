@@ -33,13 +33,11 @@ def training_progress(place: Path | None = None) -> Iterator[Observer]:
         def observe(event: Event) -> None:
             nonlocal steps, total
             match event:
-                case events.BankStarted(bank, number, banks, recorded):
+                case events.BankStarted(bank, number, banks):
                     line.title, line.unit, line.more, steps = "Preparing", "", "", 0
                     line.count(0, None)
                     if banks > 1:
                         say(f"Seed {bank[0].stream.seed} ({number} of {banks}):")
-                    if recorded:
-                        say("All heads are trained once more, so that the others get the same bits")
                 case events.Noted(text):
                     note_once(text)
                 case events.TaskStarted(task, tasks, iterations):
@@ -80,9 +78,8 @@ def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
             match event:
                 case events.Noted(text):
                     note_once(text)
-                case events.BankStarted(runs, recorded=again):
-                    steps = runs[0].stream.tasks * runs[0].stream.iterations
-                    share = (len(runs) - again) / max(1, steps)
+                case events.BankStarted(runs):
+                    share = len(runs) / max(1, runs[0].stream.tasks * runs[0].stream.iterations)
                     line.more = f"bank of {len(runs)}"
                     line.count(line.done, total - done)
                 case events.Stepped(steps):
@@ -92,8 +89,6 @@ def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
                     line.title = f"{recorded:,}/{total:,} runs"
                     line.count(recorded - done, total - done)
                     shown.reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
-                case plan.BankHalved(runs):
-                    note(f"a bank of {number_of(runs, 'run')} does not fit into memory: halved")
 
         yield observe
 

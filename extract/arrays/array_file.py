@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import polars as pl
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
@@ -18,8 +17,7 @@ from clinit.files.commit import draft_of
 from clinit.words import examples
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
-"""From numbers of rows to their features, in float32."""
-Block = tuple[Int[np.ndarray, " block"], Float[np.ndarray, "block dim"]]
+"""Returns the features of rows, given by their numbers, in float32."""
 Labels = np.ndarray | list[str]
 """Integers of shape (rows,), or texts."""
 
@@ -42,8 +40,8 @@ class StoredFeatures:
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
     """Return features in float32, in the order of bytes of this machine.
 
-    A value beyond float32 becomes infinite, and its row invalid: a value that is too large, or a
-    row whose values are all so small that zeros or a few bits would be left.
+    Values become infinite, and their row invalid, if float32 cannot represent them: a single value
+    that is too large, or all values of a row if they are so small that few bits would be left.
     """
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.asarray(features, dtype=np.float32)
@@ -57,7 +55,7 @@ def parse_class_names(text: str, path: Path) -> tuple[str, ...]:
     """Return class names from the JSON list in the metadata of a file.
 
     Raises:
-        CacheError: If it is none, or a name occurs twice.
+        CacheError: If it is no list of texts, or a name occurs twice.
     """
     with suppress(msgspec.DecodeError, RecursionError):
         names = msgspec.json.decode(text, type=tuple[str, ...])
@@ -104,18 +102,14 @@ class ExportedRows:
     """Their numbers in the cache and in its manifest; int64."""
     labels: Int[np.ndarray, " exported"]
     """int64."""
-    images: pl.DataFrame
-    """path, label and class_name of all rows of the manifest."""
     class_names: tuple[str, ...]
     dim: int
     dtype: np.dtype
     """float16 or float32, little-endian."""
-    block_rows: int
-    """Most rows of a block."""
     metadata: dict[str, str]
     """Contents besides the rows: class names as a JSON list, and the origin of the file."""
-    blocks: Callable[[], Iterator[Block]]
-    """Reads numbers and features of the rows, a shard at a time."""
+    blocks: Callable[[], Iterator[Float[np.ndarray, "block dim"]]]
+    """Reads the features of the rows, a shard at a time."""
 
 
 def number_labels(
@@ -131,7 +125,7 @@ def number_labels(
         shared: Classes that the other split has; a small split need not have a row of each.
 
     Raises:
-        CacheError: If their number differs from that, or one has no name.
+        CacheError: If there are not `rows` labels, or a label has no name.
     """
     if len(labels) != rows:
         raise CacheError(

@@ -1,4 +1,4 @@
-"""Features of a cache as files that others read: NumPy, safetensors, Parquet.
+"""Features of a cache as files that others read: NumPy, safetensors.
 
 An exported file can be imported again (`import_features`), bit for bit. A cache may be larger
 than the memory: one shard is read at a time.
@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from clinit.errors import CacheError
-from clinit.extract.arrays.array_file import Block, ExportedRows
+from clinit.extract.arrays.array_file import ExportedRows
 from clinit.extract.arrays.numpy_files import write_npy
-from clinit.extract.arrays.parquet_files import write_parquet
 from clinit.extract.arrays.safetensors_files import write_safetensors
 from clinit.extract.cache.read import CacheSplit
 from clinit.words import number_of
@@ -26,11 +26,22 @@ from clinit.words import number_of
 WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
     "npy": write_npy,
     "safetensors": write_safetensors,
-    "parquet": write_parquet,
 }
-"""Formats: `npy` writes a folder, the others a file with their name as its suffix."""
+"""Formats: `npy` writes a folder, `safetensors` a file."""
 
-_OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".h5", ".hdf5", ".arrow")
+_OTHER_FILES = (
+    ".npy",
+    ".npz",
+    ".parquet",
+    ".pt",
+    ".pth",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".h5",
+    ".hdf5",
+    ".arrow",
+)
 """Suffixes of files of other formats: with one of them, a file is wanted, not a folder."""
 
 
@@ -57,7 +68,7 @@ def export_features(
 
     Args:
         splits: At least one.
-        out: A file of one split (`.safetensors`, `.parquet`), or a folder with one file or folder
+        out: A file of one split (`.safetensors`), or a folder with one file or folder
             per split. Existing ones are replaced.
         format: One of `WRITERS`; None takes the suffix of `out`, or `npy` if it has none.
         on_rows: Called with a split's title, the rows read so far and their number.
@@ -96,11 +107,9 @@ def _rows_of(split: CacheSplit, on_rows: Callable[[int, int], None]) -> Exported
     return ExportedRows(
         rows=rows,
         labels=split.labels[rows],
-        images=split.manifest.table.select("path", "label", "class_name"),
         class_names=split.class_names,
         dim=split.dim,
         dtype=dtype,
-        block_rows=plan.shard_rows,
         metadata={
             "class_names": json.dumps(split.class_names, ensure_ascii=False),
             "dataset": plan.dataset,
@@ -113,16 +122,11 @@ def _rows_of(split: CacheSplit, on_rows: Callable[[int, int], None]) -> Exported
 
 def _blocks(
     split: CacheSplit, dtype: np.dtype, on_rows: Callable[[int, int], None]
-) -> Iterator[Block]:
-    """Yield numbers and features of the rows of each shard; one is in memory at a time."""
+) -> Iterator[Float[np.ndarray, "block dim"]]:
+    """Yield the features of each shard; one is in memory at a time."""
     for index, shard in enumerate(split.shards()):
-        place = split.plan.rows(index)
-        rows = np.arange(place.start, place.stop, dtype=np.int64)
-        features = shard.features.astype(dtype, copy=False)
-        if shard.reasons:
-            rows, features = rows[shard.valid], features[shard.valid]
-        yield rows, features
-        on_rows(place.stop, split.num_rows)
+        yield shard.features[shard.valid].astype(dtype, copy=False)
+        on_rows(split.plan.rows(index).stop, split.num_rows)
 
 
 def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path:
@@ -144,6 +148,6 @@ def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[Cach
     if why:
         raise CacheError(
             f"{out} {why}",
-            remedy="Give a folder, which gets a file or a folder per split; or a .safetensors or"
-            " .parquet file with `--split`, without `--format`.",
+            remedy="Give a folder, which gets a file or a folder per split; or a .safetensors file"
+            " with `--split`, without `--format`.",
         )

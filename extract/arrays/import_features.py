@@ -10,11 +10,10 @@ An import resumes after a kill: complete shards are not written again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +33,7 @@ from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts, write_sum
 from clinit.extract.dataset.known import SPLITS, read_class_names
 from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
 from clinit.files.lock import claim_folder
+from clinit.words import contrast
 
 SHARD_ROWS = 16_384
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -219,7 +219,7 @@ def _head(
     """
     if path is None:
         return None, UNKNOWN
-    head = read_head(path, dim=dim, on_note=on_note)
+    head = read_head(path, on_note=on_note)
     if head.dim != dim:
         raise HeadError(
             f"{path} reads features of width {head.dim}, these have width {dim}",
@@ -292,15 +292,14 @@ class _Writer:
             ClinitError: If it is being written, or cannot be.
         """
         with claim_folder(self.out, leaves_lock=False, on_unlocked=on_note):
-            self._refuse_other_backbone()
-            self._refuse_other_classes()
+            self._refuse_other_split()
             self._refuse_other_head()
             if self._complete() is not None:
                 raise CacheError(
                     f"{self.folder} holds a complete split already",
                     remedy="Write into another folder, or delete this one first.",
                 )
-            with claim_folder(self.folder, within=self.out):
+            with claim_folder(self.folder):
                 self._remove_unfinished()
                 settle_plan(self.plan, self.folder)
                 yield
@@ -322,7 +321,7 @@ class _Writer:
             on_rows(rows.stop, plan.num_rows)
 
     def _remove_unfinished(self) -> None:
-        """Remove what an import of something else left when it was killed: copies of its files."""
+        """Remove what an import of other files left: one of them may have been corrected since."""
         folder = self.folder
         if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
             return
@@ -332,65 +331,38 @@ class _Writer:
                 shard.unlink()
             (folder / "plan.json").unlink()
 
-    def _refuse_other_backbone(self) -> None:
-        here = self.plan
-        for name in SPLITS:
-            if name == here.split or not (self.out / name / "plan.json").is_file():
-                continue
-            there = read_plan(self.out / name)
-            one, other = here.fingerprint.without_rows, there.fingerprint.without_rows
-            if there.dim != here.dim or one.differences(other):
-                raise CacheError(
-                    f"{self.out / name} holds features of another backbone ({_origin(there)}) than"
-                    f" this split ({_origin(here)})",
-                    remedy="Give both the same `--backbone` and type, or use another folder.",
-                )
-
-    def _refuse_other_classes(self) -> None:
-        found, here = _other_classes(self.out, self.plan.split), self.manifest.class_names
-        if found is None or found[1] == here:
+    def _refuse_other_split(self) -> None:
+        """Refuse rows of another backbone or other classes than the existing split's."""
+        if (found := _other_classes(self.out, self.plan.split)) is None:
             return
-        folder, there = found
-        pairs = enumerate(zip_longest(here, there, fillvalue="none"))
-        place, (one, other) = next(pair for pair in pairs if len(set(pair[1])) > 1)
-        raise CacheError(
-            f"this split and {folder} have different classes: class {place:,} is {one[:60]}"
-            f" here, {other[:60]} there",
-            remedy="Import both splits with the same `--classes FILE`, or use another folder.",
-        )
-
-    def _refuse_other_head(self) -> None:
-        """Refuse a head other than the head of the existing splits, or none if they have one.
-
-        A stored head that has been damaged is written anew: the splits know which one it was.
-        """
-        stored, known = self.out / HEAD_FILE, _judged_heads(self.out)
-        if self.head is None:
-            if known:
-                raise HeadError(
-                    f"{stored}, the head that was stored with the features in {self.out}, is"
-                    " missing",
-                    remedy="Give it with `--head FILE`.",
-                )
-            return
-        there = _readable_head(self.out)
-        if there is not None:
-            known |= {tensors_sha256(there)}
-        is_named_otherwise = there is not None and there.class_names != self.head.class_names
-        if is_named_otherwise or known - {tensors_sha256(self.head)}:
-            raise HeadError(
-                f"{stored} holds another head than the one given",
-                remedy="Leave out `--head` for the second split, or use another folder.",
+        folder, names = found
+        there, here = read_plan(folder), self.plan
+        both = there.fingerprint.without_rows.differences(here.fingerprint.without_rows)
+        differing = [(each.name, *each.told) for each in both]
+        for name, one, other in (
+            ("width", str(there.dim), str(here.dim)),
+            ("classes", ", ".join(names), ", ".join(self.manifest.class_names)),
+        ):
+            if one != other:
+                differing.append((name, *contrast(one, other)))
+        for name, one, other in differing:
+            raise CacheError(
+                f"{folder} holds features with {name} = {one}, this split has {name} = {other}",
+                remedy="Import both splits with the same `--backbone`, type and `--classes FILE`,"
+                " or use another folder.",
             )
 
-
-def _judged_heads(out: Path) -> set[str]:
-    """Return the digests of the heads that complete splits were judged with: at most one."""
-    found = set()
-    for name in SPLITS:
-        with suppress(CacheError):
-            found.add(open_split(out / name).summary.head.tensors)
-    return {tensors for tensors in found if tensors is not None}
+    def _refuse_other_head(self) -> None:
+        """Refuse a head other than the stored one; one that has been damaged is written anew."""
+        there = _readable_head(self.out)
+        if there is None or self.head is None:
+            return
+        stored, given = ((each.class_names, tensors_sha256(each)) for each in (there, self.head))
+        if stored != given:
+            raise HeadError(
+                f"{self.out / HEAD_FILE} holds another head than the one given",
+                remedy="Leave out `--head` for the second split, or use another folder.",
+            )
 
 
 def _readable_head(out: Path) -> Head | None:
@@ -399,7 +371,3 @@ def _readable_head(out: Path) -> Head | None:
         return read_head(out / HEAD_FILE)
     except HeadError:
         return None
-
-
-def _origin(plan: Plan) -> str:
-    return f"{plan.fingerprint.backbone}, {plan.dim} x {plan.fingerprint.dtype}"

@@ -176,8 +176,7 @@ def write_npy(exported: ExportedRows, folder: Path) -> None:
         if [name] != lines_of(name):
             raise CacheError(
                 f"the class name {name!r} cannot be a line of {_CLASSES}",
-                remedy="Export with `--format safetensors` or `--format parquet`: their names are"
-                " not lines.",
+                remedy="Export with `--format safetensors`: its names are not lines.",
             )
     text = "".join(f"{name}\n" for name in exported.class_names).encode()
     with claim_folder(folder, leaves_lock=False):
@@ -185,8 +184,8 @@ def write_npy(exported: ExportedRows, folder: Path) -> None:
         commit_file(folder / _CLASSES, lambda draft: draft.write_bytes(text))
         for name, numbers in (("labels.npy", exported.labels), ("rows.npy", exported.rows)):
             _commit(folder / name, numbers.shape, np.dtype("<i8"), [numbers])
-        blocks = (features for _, features in exported.blocks())
-        _commit(folder / _FEATURES, (len(exported.rows), exported.dim), exported.dtype, blocks)
+        shape = (len(exported.rows), exported.dim)
+        _commit(folder / _FEATURES, shape, exported.dtype, exported.blocks())
 
 
 def _commit(

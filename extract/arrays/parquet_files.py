@@ -1,18 +1,12 @@
-"""Parquet files of features, read and written.
+"""Parquet files of features.
 
 A column has features (arrays or lists of one length) and one has labels. Single rows cannot be
 read: the features are copied, some row groups at a time.
-
-An exported file has the columns `row` of the cache and of its manifest, `path`, `label`,
-`class_name`, and `features`, an array of fixed length, with the class names in the metadata; a
-shard becomes a row group.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,19 +15,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from clinit.errors import CacheError
 from clinit.extract.arrays.array_file import (
-    ExportedRows,
     Labels,
     StoredFeatures,
     parse_class_names,
     spooled,
 )
 from clinit.extract.dataset.parquet import DAMAGE, row_count, scan_parquet
-from clinit.files.commit import commit_file
-from clinit.files.lock import claim_file
 
 _FLOATS: dict[Any, str] = {pl.Float16: "float16", pl.Float32: "float32", pl.Float64: "float64"}
 _BLOCK_BYTES = 2**24
@@ -120,60 +110,3 @@ class ParquetFile:
                 remedy="Write one row per sample: a column of arrays of floats of one length, and"
                 " one of labels that are integers or texts.",
             ) from error
-
-
-def write_parquet(exported: ExportedRows, path: Path) -> None:
-    """Write rows into a Parquet file, atomically.
-
-    Raises:
-        CacheError: If a shard cannot be read.
-        ClinitError: If the file cannot be written.
-    """
-    with claim_file(path):
-        commit_file(path, lambda draft: _write(exported, draft))
-
-
-def _write(exported: ExportedRows, draft: Path) -> None:
-    """Write a draft; polars asks for the blocks in a thread: this one stays open to signals."""
-    number = pl.Float16 if exported.dtype.name == "float16" else pl.Float32
-    schema: dict[str, Any] = {
-        "row": pl.Int64(),
-        "path": pl.String(),
-        "label": pl.Int64(),
-        "class_name": pl.String(),
-        "features": pl.Array(number, exported.dim),
-    }
-    stopped, failures = threading.Event(), list[BaseException]()
-
-    def frames(columns: list[str] | None, *_: object) -> Iterator[pl.DataFrame]:
-        try:
-            for rows, features in exported.blocks():
-                if stopped.is_set():
-                    return
-                if len(rows):
-                    frame = exported.images[rows].with_columns(
-                        row=pl.Series(rows), features=pl.Series(features, dtype=schema["features"])
-                    )
-                    yield frame.select(columns or list(schema))
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    table = register_io_source(frames, schema=schema, is_pure=False)
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(
-            table.sink_parquet,
-            draft,
-            compression="uncompressed",  # features are noise to a compressor
-            statistics=False,
-            row_group_size=exported.block_rows,
-            metadata=exported.metadata,
-        )
-        try:
-            written.result()
-        except pl.exceptions.PolarsError as error:
-            if failures:  # polars has wrapped it into one of its own
-                raise failures[0] from None
-            raise OSError(str(error)) from error  # of the disk: polars knows no other
-        finally:
-            stopped.set()

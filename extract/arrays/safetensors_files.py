@@ -119,7 +119,7 @@ def write_safetensors(exported: ExportedRows, path: Path) -> None:
             file.write(_written_header(exported))
             file.write(exported.labels.astype("<i8").data)
             file.write(exported.rows.astype("<i8").data)
-            for _, features in exported.blocks():
+            for features in exported.blocks():
                 file.write(np.ascontiguousarray(features).data)
 
     with claim_file(path):

@@ -226,7 +226,6 @@ def read_head(
     path: Path,
     *,
     linear: bool = True,
-    dim: int | None = None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Head:
     """Read a head file, .npz or any other name for safetensors.
@@ -234,8 +233,7 @@ def read_head(
     Args:
         path: The file.
         linear: Whether the head must read the features of the backbone, without a map between.
-        dim: Width of the features: a weight (dim, classes) is turned. None turns none.
-        on_note: Called if a weight was turned, or a bias is missing and taken for 0.
+        on_note: Called if a bias is missing and taken for 0.
 
     Raises:
         HeadError: If the file is absent, is not a head file, has changed since it was written,
@@ -253,8 +251,7 @@ def read_head(
     except OSError as error:
         raise unreadable(path, error) from error
     weight, bias, facts = (_read_npz if path.suffix == ".npz" else _read_safetensors)(path)
-    known = dim if facts.tensors is None else None  # heads of clinit have one layout
-    weight, bias = _laid_out(weight, bias, path, known, on_note)
+    weight, bias = _laid_out(weight, bias, path, on_note)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
@@ -277,7 +274,7 @@ def read_head(
             f"{path} is no linear layer on the features of the backbone: its rows read"
             f" {facts.feature_map.get('width')} random {kind} features of them",
             remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
-            " and `clinit rerun` alone read this one.",
+            " and `clinit rerun` can read this one.",
         )
     return Head(
         weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map, facts.origin
@@ -352,14 +349,9 @@ def _laid_out(
     weight: np.ndarray,
     bias: np.ndarray | None,
     path: Path,
-    dim: int | None,
     on_note: Callable[[str], None],
 ) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
     """Return weight and bias in float32, with a row for each class."""
-    rows, columns = weight.shape if weight.ndim == 2 else (0, 0)
-    if rows == dim != columns:
-        on_note(f"{path}: weight {weight.shape} is read as (dim, classes)")
-        weight = weight.T
     if bias is None:
         on_note(f"{path} holds no bias: 0 for every class")
         bias = np.zeros(len(weight))

@@ -36,7 +36,7 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.folder import SUMMARY_FILE, check_view, split_names, view_folders
 from clinit.extract.cache.head import Head, read_head, tensors_sha256
 from clinit.extract.cache.plan import WRITE_AGAIN, Plan, read_plan, shard_name
-from clinit.extract.cache.shard import Shard, file_sha256, file_size, fill, read_shard
+from clinit.extract.cache.shard import Shard, file_sha256, fill, read_shard
 from clinit.extract.cache.summary import Summary, read_summary
 from clinit.extract.dataset.manifest import Manifest, read_manifest
 
@@ -436,15 +436,6 @@ def stored_features(split: CacheSplit) -> FeatureSet:
     shards = _Files(files, ends, split.dim, np.dtype(split.dtype))
     rows = StoredRows(shards.take, np.arange(split.num_valid), shards.dim, shards.dtype)
     return FeatureSet(rows, split.labels[split.valid], split.class_names, split.groups)
-
-
-def largest_shard(split: CacheSplit) -> int:
-    """Return the size of the largest shard in bytes.
-
-    Raises:
-        CacheError: If a shard is missing.
-    """
-    return max(file_size(split.path / shard_name(n)) for n in range(split.plan.num_shards))
 
 
 def _verified(split: CacheSplit, index: int) -> _File:

@@ -48,14 +48,14 @@ class Checked:
     """A part of a cache that has been read."""
 
     told: str
-    """Report on the part; empty if it is nothing by itself."""
+    """Line to print; empty for checks of several parts."""
     folder: Path | None = None
-    """Folder of the split or view; None for what concerns several parts."""
+    """Folder of the split or view; None for the head and for checks of several parts."""
     problems: list[ClinitError] = field(default_factory=list)
 
     @contextmanager
     def check(self) -> Iterator[None]:
-        """Keep a problem that is found inside."""
+        """Collect the error that is raised inside, if any."""
         try:
             yield
         except ClinitError as error:
@@ -92,9 +92,9 @@ def verify(
             if "train" in splits:
                 plain = splits["train"].fingerprint
                 check_view(view.path, view.fingerprint, plain, views[0].fingerprint)
-            elif not (path / "train").exists():  # a damaged one is a problem of its own
+            elif not (path / "train").exists():  # a damaged one is reported above
                 raise CacheError(
-                    f"{view.path} is a view of training images that are not there",
+                    f"{view.path} is a view of training images whose features are missing",
                     remedy=WRITE_AGAIN,
                 )
     yield together
@@ -109,7 +109,7 @@ def _check_part(
     has_manifest, shards = not checked.problems, split.plan.num_shards
     for shard in range(shards):
         with checked.check():
-            # Without its manifest nothing is known of the labels.
+            # Labels can only be compared with a manifest.
             path = split.path / shard_name(shard)
             problem = (
                 verify_shard(split, shard)

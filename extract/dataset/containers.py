@@ -1,10 +1,10 @@
 """Files that hold many images: tar shards of WebDataset, Parquet files of Hugging Face data sets.
 
-They are read in place; a manifest has the container of each of its rows, and the place in it.
-Their names show their split, in the words of the Hugging Face library;
-WebDataset has no rule of its own. The file's name decides (`train-00000-of-00012.parquet`,
-`imagenet1k-train-0001.tar`), then the nearest folder whose name has such a word (`train/00000.tar`,
-`data/validation/0.parquet`). A folder of class folders is a split if its name is such a word.
+They are read in place: a manifest contains the container of each row, and the position in it. The
+split follows from words in names, the same as in the Hugging Face library (WebDataset has no rule):
+first from the name of the file (`train-00000-of-00012.parquet`, `imagenet1k-train-0001.tar`), then
+from the nearest folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). A folder
+of class folders is a split if its name is such a word.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Container:
         """Check that the file is under its root.
 
         Raises:
-            ManifestError: If it is a link that leaves it.
+            ManifestError: If it is a link to somewhere else.
         """
         if not Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(self.root)):
             raise ManifestError(
@@ -87,10 +87,10 @@ class SplitFiles:
 
 
 def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]]:
-    """Return the folders that may be each of two splits, the first part before the others.
+    """Return the folders of the training split and of the evaluated one, the preferred ones first.
 
     Args:
-        names: Of folders that hold folders.
+        names: Names of folders that contain folders.
         split: The split to read: train, val, or test, which then stands for val.
     """
     order = list(_PART_OF)
@@ -106,7 +106,7 @@ def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]
 def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFiles]:
     """Sort containers into the splits train and val; a split without any is absent.
 
-    Files of which none has a word of a split are all taken as train.
+    If no path names a split, all files are training files.
 
     Args:
         paths: Relative to the root, `/` between folders.
@@ -216,7 +216,7 @@ def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     """Return class names found in labels or descriptions, checked.
 
     Raises:
-        ManifestError: If one occurs twice or is none.
+        ManifestError: If a name occurs twice, is empty or too long.
     """
     wrong = [name for name in names if not 1 <= len(name) <= MAX_NAME]
     if wrong:

@@ -30,7 +30,7 @@ from clinit.words import printable
 DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Errors of reading a damaged file."""
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
-"""Rows that any file may declare, and what a larger one may by its size."""
+"""Most rows that a file may declare: the first number, or the second per byte if that is more."""
 
 
 def scan_parquet(path: Path) -> pl.LazyFrame:
@@ -42,7 +42,8 @@ def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
     """Return the rows that a file declares, from its metadata.
 
     Raises:
-        ValueError: If they are more than a file of its size can hold: polars would reserve them.
+        ValueError: If they are more than a file of this size can contain: polars would reserve
+            memory for them.
         PolarsError: If it is damaged.
     """
     rows: int = table.select(pl.len()).collect().item()
@@ -53,7 +54,7 @@ def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")
-"""Names of columns that are taken if nothing describes them, the first existing one."""
+"""Column names to look for, in this order, if the file does not describe its columns."""
 Features = Mapping[str, Any]
 """Column -> its description, as the Hugging Face library words it."""
 Schema = Mapping[str, object]
@@ -65,11 +66,11 @@ def index_parquet(path: Path, columns: Columns) -> Contents:
 
     Args:
         path: The file.
-        columns: The user's names of them.
+        columns: Their names, if the user gives them.
 
     Raises:
-        ManifestError: If it is no Parquet file, is damaged, it is not clear which columns, or the
-            labels are neither integers nor texts.
+        ManifestError: If the file is damaged or no Parquet file, several columns could be meant,
+            or labels are neither integers nor texts.
         StorageError: If it cannot be read.
     """
     with _readable(path):
@@ -139,14 +140,14 @@ def _described(metadata: dict[str, str]) -> Features:
 def _find(
     path: Path, features: Features, kind: str, usual: Sequence[str], fitting: Sequence[str]
 ) -> str:
-    """Return the one column that is described as of a kind; else a usual one, or the one that fits.
+    """Return the column described as `kind`, else the first usual name, else the only image column.
 
     Args:
         path: The file.
         features: Its description.
         kind: Image or ClassLabel.
-        usual: Names that are taken if nothing is described.
-        fitting: Columns that can be of this kind.
+        usual: Usual names of such columns.
+        fitting: Columns whose type is possible.
     """
     described = [name for name in fitting if _is(features.get(name), kind)]
     named = [name for name in usual if name in fitting]
@@ -175,7 +176,7 @@ def _names(feature: Any) -> tuple[str, ...] | None:
 
 BLOCK_ROWS = 64
 BLOCKS_KEPT = 8
-"""More than the blocks between the first and the last of the rows that threads are at."""
+"""More than threads read at a time, so that no block is read twice."""
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 
 

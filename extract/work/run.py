@@ -181,12 +181,12 @@ def extract(
             )
             for plan, (manifest, folder, view) in zip(plans, places, strict=True)
         ]
-        make_folder(runs[0].folder, within=out)
+        make_folder(runs[0].folder)
         for run in runs:
             if run is runs[0] or (run.folder / PLAN_FILE).exists():
                 settle_plan(run.plan, run.folder)  # refused now, not after hours
     for run in runs:
-        make_folder(run.folder, within=out)
+        make_folder(run.folder)
         yield run.run()
 
 

@@ -65,27 +65,18 @@ class Fecam(ClosedForm):
         Raises:
             StatisticsError: If a shrunk covariance is not positive definite.
         """
-        alone: list[int] = []
         with arrival.watch.phase("statistics"):
             self._means = grown(self._means, arrival.num_classes)
             classes = by_class(arrival.labels)
             for number, rows in enumerate(classes, start=1):
                 label = int(arrival.labels[rows[0]])
                 if not self._add(label, take(arrival.features, rows)):
-                    alone.append(label)
+                    self._shared_by.append(label)
                 arrival.progress("covariances of classes", number, len(classes))
-        self._shared_by += alone
         if arrival.task and self._shared_by and self._degrees:
             with arrival.watch.phase("solve"):
                 self._shared = self._whitening(symmetric(self._pooled) / self._degrees)
-        if not alone:
-            return Solution()
-        where = f"task {arrival.task}" if arrival.task else "the base"
-        note = (
-            f"{len(alone):,} classes of {where} have one image, or equal ones, and so no"
-            " covariance: they take the one pooled over all seen classes that have one"
-        )
-        return Solution(notes=(note,))
+        return Solution()
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
         """Return minus the squared distances."""

@@ -50,8 +50,6 @@ class Solution:
 
     lam: float | None = None
     curve: LambdaCurve | None = None
-    notes: tuple[str, ...] = ()
-    """Notes for the user."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
 """Counts, sums and Gram matrix of rows as they come; classes are added as they arrive.
 
-Unlike `ClassStatistics`, whose weights are known before the first row, every row weighs one: of a
-stream nobody knows the counts beforehand.
+Every row weighs one. `ClassStatistics` weighs rows by the counts of their classes, which a stream
+does not know beforehand.
 
 Random features: a fixed layer drawn from a seed, applied block by block.
 

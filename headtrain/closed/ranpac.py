@@ -95,24 +95,21 @@ class RidgePath:
         return cls([cross @ basis], basis.T @ targets, eigenvalues)
 
     def curve(self, columns: Int[np.ndarray, " judged"]) -> LambdaCurve:
-        """Return half the mean squared error, and the accuracy, at each lambda; this can be once.
+        """Return half the mean squared error at each lambda; this can be once.
 
         Args:
             columns: Class of each row that is judged, as a column of the answers.
         """
         eigenvalues = namespace(self.right).maximum(self.eigenvalues, beside(self.right, 0.0))
-        squares, hits = np.zeros(len(LAMBDAS)), np.zeros(len(LAMBDAS), dtype=np.int64)
-        judged = 0
+        squares, judged = np.zeros(len(LAMBDAS)), 0
         for left in self.left:
             here = columns[judged : judged + left.shape[0]]
             judged += left.shape[0]
             targets = here[:, None] == np.arange(self.right.shape[1])
             for index, lam in enumerate(LAMBDAS):
                 answers = to_numpy(left @ (self.right / (eigenvalues + lam)[:, None]))
-                hits[index] += (answers.argmax(axis=1) == here).sum()
                 squares[index] += ((answers - targets) ** 2).sum()
-        errors, accuracies = (squares / (2 * judged)).tolist(), (hits / judged).tolist()
-        return LambdaCurve(LAMBDAS, tuple(errors), accuracies=tuple(accuracies))
+        return LambdaCurve(LAMBDAS, tuple((squares / (2 * judged)).tolist()))
 
 
 class Ranpac(ClosedForm):
@@ -138,11 +135,11 @@ class Ranpac(ClosedForm):
                 )
         if arrival.task == 0:
             return Solution()
-        lam, note = self._choice(arrival.task, curve)
+        lam = self._choice(curve)
         with arrival.watch.phase("solve"):
             arrival.progress("solving for the head", 0, 1)
             self._rows = self._solved(lam)
-        return Solution(lam, curve, (note,) if note else ())
+        return Solution(lam, curve)
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
         """Add the rows of a task; return what each lambda answers for the last fifth of them.
@@ -188,25 +185,18 @@ class Ranpac(ClosedForm):
             self._moments.add_mapped(of_judged, labels[judged], self._drawn, arrival.progress)
         return curve
 
-    def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, str]:
-        """Return lambda, and what the user should know of it."""
+    def _choice(self, curve: LambdaCurve | None) -> float:
+        """Return lambda; if no row of the task was held out, about 1."""
         if self._lam != "auto":
-            return self._lam, ""
+            return self._lam
         least = self._resolution()
         if curve is None:
-            lam = max(1.0, least)
-            return lam, f"task {task} has too few rows to hold any out: lambda is {lam:g}"
+            return max(1.0, least)
         errors = zip(curve.errors, curve.lams, strict=True)
         allowed = [(error, lam) for error, lam in errors if lam > least]
         if not allowed:
             raise self._singular(curve.lams[-1])
-        lam = min(allowed)[1]
-        if LAMBDAS[0] < lam < LAMBDAS[-1] and lam == curve.best:
-            return lam, ""
-        return lam, (
-            f"task {task}: lambda {lam:g} is at the edge of the grid, or of the lambdas that"
-            " are not singular in double precision; give one with --ranpac-lambda to look beyond"
-        )
+        return min(allowed)[1]
 
     def _solved(self, lam: float) -> Rows:
         try:

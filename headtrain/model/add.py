@@ -37,8 +37,7 @@ from clinit.headtrain.model.measure import Balance, Examined, first_left_out
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.old_rows import old_rows
-from clinit.headtrain.model.onnx import MOST_IMAGES, OnnxCheck
-from clinit.headtrain.model.predict import find_images
+from clinit.headtrain.model.onnx import OnnxCheck
 from clinit.headtrain.model.reading import open_model
 from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
 from clinit.headtrain.model.writing import check_free, write_model
@@ -207,9 +206,7 @@ def add_images(
             remedy="Mend the images, or leave out `--strict`; `--json` prints all that was found.",
         )
     with listener.doing("Putting backbone and head together …"):
-        found = find_images([job.images]) if onnx else []
-        some = found[:: max(1, -(-len(found) // MOST_IMAGES))] if onnx else None
-        written = write_model(added.model, job.out, compare_on=some, overwrite=job.overwrite)
+        written = write_model(added.model, job.out, onnx=onnx, overwrite=job.overwrite)
     return replace(added, onnx=written.onnx)
 
 

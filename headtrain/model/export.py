@@ -16,7 +16,7 @@ import polars as pl
 import timm
 import torch
 
-from clinit.errors import CacheError, ClinitError, HeadError, RecordError, StorageError
+from clinit.errors import CacheError, HeadError, RecordError, StorageError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, Top1, write_head
@@ -26,7 +26,7 @@ from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, model_args
-from clinit.headtrain.model.onnx import MOST_IMAGES, check_installed
+from clinit.headtrain.model.onnx import check_installed
 from clinit.headtrain.model.writing import Written, check_free, write_model
 from clinit.headtrain.record.format import (
     RunRecord,
@@ -40,7 +40,6 @@ from clinit.headtrain.temperature import (
     LEAST_ROWS,
     Temperature,
     divided,
-    never_wins,
     temperature_of,
 )
 from clinit.words import examples
@@ -172,13 +171,10 @@ class TrainedRun:
                 rows = self.rows("val")
                 if (found := temperature_of(self.head, rows)) is not None:
                     return found, ()
-                count = int((~never_wins(self.head))[rows.labels].sum())
-                why = f"a temperature needs {LEAST_ROWS} held-out rows, the run has {count:,}"
-                if count >= LEAST_ROWS:
-                    why = (
-                        "no temperature has the least loss on its held-out rows: all are labelled"
-                        " right, or the logits are no better than chance"
-                    )
+                why = (
+                    f"none has the least loss on its {len(rows.labels):,} held-out rows, which are"
+                    f" fewer than {LEAST_ROWS}, all labelled right, or no better than chance"
+                )
             except (CacheError, StorageError) as error:
                 why = f"{error}. {error.remedy}"
         return None, (f"the probabilities come from the head as it was trained: {why}",)
@@ -232,24 +228,6 @@ class TrainedRun:
             settings=dict(info["config"]),
             accuracy=groups,
         )
-
-    def images(self) -> list[Path]:
-        """Return at most `MOST_IMAGES` test images, of old and new classes, evenly spread.
-
-        They are searched for in the folders that the run's caches were extracted from; none if
-        these or their images are gone, and none if they are in containers.
-        """
-        found: list[Path] = []
-        for side, _, _ in self.sides:
-            try:
-                split = open_split(Path(side["path"]) / "val")
-            except (ClinitError, OSError):
-                continue
-            names = split.manifest.table["path"]
-            if split.summary.run.root is not None and len(names):
-                rows = np.unique(np.linspace(0, len(names) - 1, num=MOST_IMAGES // 2).astype(int))
-                found += (Path(split.summary.run.root) / names[int(row)] for row in rows)
-        return [path for path in found if path.is_file()]
 
 
 def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
@@ -411,8 +389,7 @@ def export_run(
     if remembers and not is_file:
         memory, forgets = trained.memory(model.depends_on)
         model, notes = replace(model, memory=memory), (*notes, *forgets)
-    compare_on = trained.images() if onnx else None
-    written = write_model(model, out, compare_on=compare_on, overwrite=overwrite)
+    written = write_model(model, out, onnx=onnx, overwrite=overwrite)
     head = divided(head, temperature)
     return Export(out, trained, head, temperature, notes, written, model.memory)
 

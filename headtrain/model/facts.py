@@ -122,10 +122,9 @@ class ModelFacts:
 
     @property
     def caution(self) -> str | None:
-        """Why probabilities are not to be taken at their word; None if they are.
+        """Why the probabilities cannot be trusted; None if they can.
 
-        The last change that trained the head counts; a temperature makes probabilities of any
-        scores.
+        The last training of the head decides. With a temperature, they can.
         """
         if self.temperature is not None:
             return None

@@ -113,7 +113,11 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
 
 
 def _no_model(why: str) -> ModelError:
-    return ModelError(why, remedy="Write one with `clinit export RUN --out FILE`.")
+    return ModelError(
+        why,
+        remedy="Write one with `clinit export RUN --out FILE`. `clinit add` takes a network of timm"
+        " by `--backbone NAME --weights PATH`.",
+    )
 
 
 def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:

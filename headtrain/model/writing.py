@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,7 @@ class Written:
     """Comparison with its ONNX form; None if it has none."""
 
 
-def write_model(
-    model: Model, out: Path, *, compare_on: Sequence[Path] | None = None, overwrite: bool = False
-) -> Written:
+def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool = False) -> Written:
     """Write the network of a model with its classes to `out`.
 
     A folder holds what the model remembers; a file, whose name ends in .safetensors, does not.
@@ -73,8 +71,7 @@ def write_model(
     Args:
         model: Its head is written divided by its temperature.
         out: The folder or the file; there must be nothing yet, unless it is overwritten.
-        compare_on: Write the network as ONNX into the folder too, and compare it on these images,
-            or on noise without any; None for no ONNX form.
+        onnx: Whether the folder holds the network as ONNX too, compared on noise.
         overwrite: Whether an existing model is replaced.
 
     Raises:
@@ -86,9 +83,7 @@ def write_model(
     network = checked_network(model, divided(model.head, model.facts.temperature))
     weights = state_sha256(network.state_dict())
     facts = replace(model.facts, weights=weights)
-    check = write_network(
-        network, facts, out, memory=model.memory, compare_on=compare_on, overwrite=overwrite
-    )
+    check = write_network(network, facts, out, memory=model.memory, onnx=onnx, overwrite=overwrite)
     return Written(facts, sum(each.numel() for each in network.parameters()), check)
 
 
@@ -111,7 +106,7 @@ def write_network(
     out: Path,
     *,
     memory: Memory | None = None,
-    compare_on: Sequence[Path] | None = None,
+    onnx: bool = False,
     overwrite: bool = False,
 ) -> OnnxCheck | None:
     """Write a network that has its classifier to `out`, as in `write_model`."""
@@ -134,8 +129,8 @@ def write_network(
                 f" {' '.join(why.split())}",
                 remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
             )
-        if compare_on is not None:
-            check = write_onnx(network, facts, text, draft / ONNX_FILE, compare_on)
+        if onnx:
+            check = write_onnx(network, facts, text, draft / ONNX_FILE)
         if memory is not None:
             write_memory(memory, draft / MEMORY_FILE)
         (draft / CARD_FILE).write_text(card(facts), encoding="utf-8")

@@ -2,9 +2,9 @@
 
 A head that was trained with cross entropy has logits of a scale that differs from the targets of
 squared error; the paper therefore starts its MSE runs from a head fine-tuned on the base classes,
-with AdamW, a cosine schedule (here stepped per update, down to zero) and augmented images. Epoch e
-trains on view e mod K, of K random views of the training images that a cache may hold; without
-views it trains on the features of the plain images. `views` is K in the facts of the head.
+with AdamW, a cosine schedule (here stepped per update, down to zero) and augmented images. If the
+cache contains K random views of its training images, epoch e trains on view e mod K; without views,
+every epoch trains on the plain images. The head records K as `views`.
 
 Source: M. Y. Harun, C. Kanan, "A good start matters: enhancing continual learning with
 data-driven weight initialization", 2025, "Loss Alignment".
@@ -73,7 +73,7 @@ def align(
         head: The head to start from.
         config: Loss and optimizer.
         views: Views of the training rows, used in turn for one epoch each instead of the plain
-            features; only one at a time is in memory, and none if the plain features are not.
+            features. One view at a time is loaded, or none if the plain features stay on disk too.
         on_epoch: Called with the number of finished epochs and the mean loss of the last one.
 
     Returns:
@@ -157,7 +157,7 @@ def _epochs(
     """Yield the rows of each epoch: the views in turn, or the plain features if there is none."""
 
     def read(view: CacheSplit) -> LabelledRows:
-        """Read it into memory, or open it if the plain features stay on disk too."""
+        """Load a view, or only open it if the plain features stay on disk too."""
         return on_device(view.load() if plain.is_loaded else stored_features(view))
 
     if len(views) > 1:

@@ -1,10 +1,10 @@
-"""The protocol of a linear probe, and what comes out of it.
+"""The protocol of a linear probe, and its result.
 
-Each combination of a grid trains a head on a part of the training rows, the best one by top-1 on
-the held-out part (for a head that training starts from: by its mean loss there) is trained anew on
-all training rows, and measured once on the validation rows, which nothing is chosen by. Of equal
-points the first one of the grid wins: the smallest learning rate with the largest weight decay, or
-the smallest C.
+Some training rows are held out. Each combination of a grid trains a head on the others. The best
+combination has the highest top-1 on the held-out rows (for a head that training starts from: the
+least mean loss). A head with these settings is trained on all training rows and measured once on
+the validation rows, which play no part in the choice. Of equally good combinations the first in the
+grid wins: the smallest learning rate with the largest weight decay, or the smallest C.
 
 Practice of the field: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
 DINOv2, `eval/log_regression.py`); SGD with a cosine over a grid of learning rates, without weight
@@ -44,7 +44,6 @@ from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of,
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.machine import choose_device, device_name
 from clinit.stopwatch import Stopwatch
-from clinit.words import examples
 
 TOP = 5
 Choice = Literal["top1", "loss"]
@@ -91,7 +90,7 @@ class Probe:
     chosen: Point
     """The settings of the head."""
     held_out_rows: int
-    """Training rows that the choice was made by; 0 without one."""
+    """Number of held-out training rows, on which settings were chosen; 0 without a choice."""
     train_rows: int
     """Rows that the head was trained on, the held-out ones included."""
     classes: int
@@ -103,7 +102,7 @@ class Probe:
     notes: tuple[str, ...]
     """Remarks for the user about the data, the grid and the result."""
     seconds: Mapping[str, float]
-    """Seconds of the grid, of the last training, and of all."""
+    """Seconds of the grid, of the last training, and in total."""
     facts: Mapping[str, Any]
     """The data and the versions."""
 
@@ -175,9 +174,8 @@ def probe(
         source: Features with their classes; without validation rows the accuracy on the
             held-out rows is reported.
         config: Training of the heads, and the values to try.
-        choose_by: By what on the held-out rows the best point is chosen.
-        progress: Called with the stage, `grid` or `refit`, the finished units of it,
-            and all there are.
+        choose_by: Criterion of the best point, measured on the held-out rows.
+        progress: Called with the stage (`grid` or `refit`), its finished units and all its units.
 
     Raises:
         CacheError: If there are not two classes, or nothing can be held out.
@@ -317,7 +315,7 @@ def measure(
 
 
 def _count_in_top(bank: Bank, test: LabelledRows) -> int:
-    """Count the rows whose label is among the largest logits; of equal ones the first are."""
+    """Count the rows whose class has one of the `TOP` largest logits; ties go to the first."""
     found = torch.zeros((), dtype=torch.int64, device=bank.device)
     column = torch.arange(bank.num_classes, device=bank.device)
     for part, _ in blocks_of(bank, len(test)):
@@ -332,18 +330,8 @@ def _count_in_top(bank: Bank, test: LabelledRows) -> int:
 def _notes(
     source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Point
 ) -> Iterator[str]:
-    """Yield what the data lack, and what another grid or search may find."""
+    """Yield notes on the data, and on grids or searches that should be extended."""
     yield from source.notes
-    if empty := [source.class_names[label] for label in np.flatnonzero(source.train.counts() == 0)]:
-        yield (
-            f"{len(empty):,} classes have no training image ({examples(empty)}): the head has no"
-            " row for them, and their validation images count as wrong"
-        )
-    if not len(source.val.labels):
-        yield (
-            "there is no validation row: the accuracy on the rows that settings were chosen by, if"
-            " any were, is an upper estimate"
-        )
     for name, value in chosen.items():
         tried = sorted({point.settings[name] for point in grid})
         if len(tried) > 1 and value in (tried[0], tried[-1]) and value:
@@ -352,4 +340,4 @@ def _notes(
                 " value beyond may be better"
             )
     if not fitted.converged or not all(point.converged for point in grid):
-        yield "searches ended before the minimum: give more --max-iterations"
+        yield "L-BFGS stopped before the minimum: raise --max-iterations"

@@ -100,11 +100,6 @@ class TaskEntry:
                 "lam": list(start.curve.lams),
                 start.curve.measure.replace("-", "_").replace(" ", "_"): list(start.curve.errors),
             }
-            if start.curve.accuracies is not None:
-                description["lambda_curve"] |= {
-                    "held_out_accuracy": list(start.curve.accuracies),
-                    "lam_by_accuracy": start.curve.best_by_accuracy,
-                }
         if self.anchors and (anchor := self.anchors[head]):
             description["anchor"] = anchor
         if self.uncorrected is not None:

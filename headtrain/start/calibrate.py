@@ -1,4 +1,6 @@
-"""Calibration: one factor s and one shift t, shared by all new rows, chosen by the loss.
+"""Scale of new rows by norms or by the loss (calibration), and rows fitted to the loss.
+
+`calibrate` finds one factor s and one shift t for all new rows.
 
 The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw ones, so that row i has
 the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s, t) minimises
@@ -31,9 +33,7 @@ The fixed logits enter through two numbers per row, computed once.
 Logits are products of arrays, on their device; later steps use tensors in the same memory. Of a
 Newton step seven numbers come back to the host.
 
-Scales of new rows relative to the rows that the head has.
-
-Fitted rows: the new rows of the least training loss, held by a ridge towards their start.
+Fitted rows (`fit`) are the new rows of the least training loss, held near their start by a ridge.
 
 With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries of x are of about
 the same size, W = (r V, b) the new rows and W_0 those that the search starts from, the rows

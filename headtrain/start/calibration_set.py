@@ -1,7 +1,7 @@
 """Fixed part of choosing new rows by the loss: the data, and all other logits.
 
-Of the other logits a loss needs two numbers per row of data, which are computed once, block by
-block. Choosing new rows then costs no more than the new logits do.
+From the logits of all other classes, a loss needs two numbers per row of data. They are computed
+once, block by block; choosing new rows then costs no more than their own logits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any,
 """The logits of new rows for features in float64 and the numbers of these rows of the data."""
 
 SPREAD = 1.0
-"""Variance in place of old logits if no class is old. Only leave-one-out logits that
-separate all classes feel it: the right class then leads by about 10."""
+"""Stands for the variance of old logits if no class is old. It matters only if leave-one-out
+logits separate all classes: the right class then leads by about 10."""
 NEW_SHARE = 0.1
 """Least weight of all new rows together by default."""
 MAX_ROWS = 32_768
-"""Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""
+"""Far fewer rows determine two numbers well; with 73 new classes this is 19 MB of logits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +46,8 @@ class CalibrationSet:
     target: Int[Tensor, " rows"]
     """Column of the label among the new rows, or -1 if it is another row."""
     weight: Float[Tensor, " rows"]
-    """w_i = 1 / (C n_c) over the drawn rows, those that repeat each other counted as one; with a
-    share, old and new rows are then multiplied by a factor each."""
+    """w_i = 1 / (C n_c) over the drawn rows, in which a group of repeated rows counts as one. With
+    `new_share`, one factor for all old rows and one for all new rows give it to the new rows."""
     fixed: FixedPart
     spread: float
     """Variance of the logits of old rows, averaged over these, or `SPREAD`."""
@@ -94,7 +94,7 @@ class CalibrationSet:
 
     @property
     def judgeable(self) -> CalibrationSet:
-        """All but new rows that are all that there is of their class: without them, it has none."""
+        """All rows except the only row of a new class: left out, its class would have none."""
         alone = (self.labels >= self.data.start) & (self.data.counts[self.labels] == 1)
         return self.subset(~alone) if alone.any() else self
 
@@ -124,8 +124,9 @@ class CalibrationSet:
     def blocks(self, statistics: ClassStatistics) -> tuple[list[Unit], Int[np.ndarray, " rows"]]:
         """Return the rows in blocks for leave-one-out logits of least squares, and their places.
 
-        In averages over classes the new ones are weighted anew. The old ones are not: there can be
-        thousands, of which a row each is drawn, and new rows hardly depend on the weight of one.
+        If classes weigh the same, the rest of a new class takes over the weight of a row left out.
+        Old classes are not reweighted: there can be thousands, with one drawn row each, on whose
+        weight new rows hardly depend.
         """
         new = np.arange(self.data.stop) >= self.data.start
         reweighted = new & (statistics.weighting == "class")

@@ -1,6 +1,6 @@
-"""How the heads of a bank start a task: with initialised new rows, or solved as a whole.
+"""Start of a task for the heads of a bank: new rows are initialised, or the whole head is solved.
 
-A solved head follows from all rows of all classes seen so far, and is not trained.
+A solved head is computed from the data of all classes seen so far, and is not trained.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from clinit.headtrain.train.past import RunningStatistics
 from clinit.stopwatch import Stopwatch
 
 Solve = Callable[[ClassStatistics, float], Rows]
-"""Solves for a head over all classes, at a lambda that not every method reads."""
+"""Solves for a head over all classes; the second argument is lambda, which only `ridge` reads."""
 
 
 def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
@@ -72,10 +72,10 @@ def lda(statistics: ClassStatistics, lam: float) -> Rows:
 
 
 SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
-"""By the name of their method; of `ridge` the row of a class without data is zero."""
+"""By method. `ridge` gives a class without data a row of zeros."""
 FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
-"""How the head of a stream without base classes begins, whatever rows start like later: starts are
-compared from the second task on."""
+"""Start of the first task of a stream without base classes, for every `--init`: starts are compared
+from the second task on."""
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Shared = TypeVar("Shared")
 Spent = dict[str, float]
@@ -83,7 +83,7 @@ Spent = dict[str, float]
 
 
 def warm_up(device: torch.device) -> None:
-    """Start a made task, so that no run is charged for loading CuPy and compiling its kernels."""
+    """Start an invented task, so that no run's time includes loading CuPy and its kernels."""
     if library_for(device) == "numpy":
         return
     with torch_stream(device):
@@ -98,31 +98,29 @@ def warm_up(device: torch.device) -> None:
 class TaskStart:
     """Shared work of the heads at the start of a task.
 
-    Features, statistics and the curve of lambda are computed once, at their first use, but count
-    in the time of each head that needs them: alone it would have had to compute them too.
+    Features, statistics and the curve of lambda are computed once, at their first use. Their time
+    counts for every head that needs them, because a single run would have to compute them too.
     """
 
     task: Task
     """The task whose classes arrive."""
     num_base: int
-    """Rows that came with the head, or that a stream from nothing begins with."""
+    """Rows of the base head; without base classes, rows of the first task."""
     seen: TaskRows
-    """The old and new rows that may be looked at."""
+    """Old and new data rows that the start may use."""
     read: Callable[[], FeatureRows]
-    """Returns their features; it is called if rows are computed, and not for random rows."""
+    """Returns the features of `seen`; not called for random rows."""
     groups: Callable[[], Int[np.ndarray, " rows"] | None]
-    """Returns the groups of those that repeat each other, None if none does."""
+    """Returns the group of each row of `seen`; None if no rows repeat each other."""
     solve: Solve | None
-    """How the head is solved; None if rows are initialised."""
+    """Solves the whole head; None if new rows are initialised."""
     device: torch.device
     """Device of the timed work."""
-    chosen: Callable[[LambdaCurve], None]
-    """Called with the curve by which lambda is chosen, if it is."""
     summed: RunningStatistics = field(default_factory=RunningStatistics)
-    """Sums the rows, or those that it has not summed yet."""
+    """Statistics of the rows summed so far."""
     heads_alike: bool = False
-    """Whether all heads have the same rows yet, as they have before the first task: those that
-    start in the same way then start with the same rows."""
+    """Whether all heads still have the same rows, as before the first task. Equal starts then give
+    equal new rows, which are computed once."""
 
     def __post_init__(self) -> None:
         """Nothing is shared yet."""
@@ -131,10 +129,7 @@ class TaskStart:
         self._shared: dict[str, Any] = {}
 
     def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
-        """Return the rows that a head starts with, up to its last seen one; and its seconds.
-
-        They are the task's new rows, or all rows of a head that is solved.
-        """
+        """Return the head's new rows, or all its rows if it is solved; and seconds by phase."""
         if self.solve is not None:
             return self._solved(study, self.solve)
         if not self.task.start:
@@ -149,7 +144,7 @@ class TaskStart:
         travel = updates * study.training.rate if updates else 0.0
         if not self.heads_alike:
             return self._initialised(study, data, travel)
-        # That matters to rows of single images alone.
+        # `travel` matters only for classes of a single image.
         key = init, study.training.loss, 0.0 if data.has_pairs else travel
         if key not in self._starts:
             self._starts[key] = self._initialised(study, data, travel)
@@ -186,8 +181,6 @@ class TaskStart:
             path=path,
             watch=watch,
         )
-        if start.curve is not None:
-            self.chosen(start.curve)
         if not self.task.start:
             start = replace(start, init=f"{init.init}, {init.scale}")
         return start, self._with_shared(needed, watch)
@@ -209,9 +202,7 @@ class TaskStart:
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         features, groups = self._read
         given = features, self.seen.labels, self.task.stop
-        curve = lambda_curve(*given, weighting=weighting, groups=groups)
-        self.chosen(curve)
-        return curve
+        return lambda_curve(*given, weighting=weighting, groups=groups)
 
     def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
         idle = study.idle("method")

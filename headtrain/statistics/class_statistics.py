@@ -331,19 +331,3 @@ def _mean(features: Any) -> Any:
     """Return the mean of rows; zeros if there is none."""
     xp, wide = namespace(features), float64_of(features)
     return xp.mean(wide, axis=0) if wide.shape[0] else xp.sum(wide, axis=0)
-
-
-def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
-    """Return the statistics of the rows of both, each a whole set by itself.
-
-    Unlike `+`, which adds parts of a set whose size is known beforehand. Averages over classes
-    cannot be pooled: the weight of a row would change with each row of its class to come.
-    """
-    assert one.weighting == other.weighting == "sample"
-    totals = one.totals + other.totals
-    rows = max(1, int(totals.sum()))
-    first, second = (
-        replace(part, totals=totals, gram=part.gram * (float(part.totals.sum()) / rows))
-        for part in (one, other)
-    )
-    return first + second

@@ -10,8 +10,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clinit.headtrain.groups import find_groups, repeating
-from clinit.headtrain.statistics.class_statistics import ClassStatistics, pooled
-from clinit.headtrain.statistics.lambda_curve import generalised_curve, leave_one_out_curve
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.statistics.solve import least_squares_head
 
 
@@ -19,8 +19,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     """Least squares with one-hot targets: the head of `clinit.least_squares`.
 
     It minimises 1/2 Ave |W h + b - onehot(y)|^2 + lam/2 (|W|^2 + |b|^2), in float64. Labels may be
-    integers or texts. `partial_fit` adds the sums over rows that the head is a function of: rows in
-    any number of parts give the head that they give together, up to rounding, and none is kept.
+    integers or texts.
 
     The outputs of `decision_function` are scores, of which the largest wins. For probabilities put
     it into `sklearn.calibration.CalibratedClassifierCV`.
@@ -28,11 +27,9 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     Args:
         lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of rows.
             `auto` takes the half decade of the least leave-one-out error of the rows (those that
-            repeat each other are left out together); after `partial_fit`, which keeps no rows,
-            the half decade of the least generalised cross-validation.
+            repeat each other are left out together).
         weighting: Kind of Ave: `sample`, the mean over rows, or `class`, the mean over classes of
-            the means over their rows, as in the paper and `clinit.least_squares`. `partial_fit`
-            takes `sample` alone.
+            the means over their rows, as in the paper and `clinit.least_squares`.
 
     Attributes:
         classes_: The classes, sorted.
@@ -64,54 +61,23 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             ValueError: If an argument has a wrong shape, type or value.
             StatisticsError: If lam = 0 and the system is singular.
         """
-        rows, labels = self._checked(X, y, reset=True)
-        named, numbers = np.unique(labels, return_inverse=True)
-        _check_classes(named)
+        rows, labels = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"there is one class, {self.classes_[0]}: a classifier needs two")
         statistics = ClassStatistics.of(
-            rows, numbers, num_classes=len(named), weighting=self.weighting
+            rows, numbers, num_classes=len(self.classes_), weighting=self.weighting
         )
-        lam = self.lam
-        if lam == "auto":
+        self.lam_ = self.lam
+        if self.lam == "auto":
             groups = repeating(find_groups(rows, numbers))
-            lam = leave_one_out_curve(rows, numbers, statistics, groups=groups).best
-        self._solve(statistics, lam)
-        self.classes_, self._statistics = named, statistics
-        return self
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> LeastSquaresClassifier:  # noqa: N803
-        """Add labelled rows to those learnt so far, and solve again.
-
-        Args:
-            X: Features (rows, dim).
-            y: Labels (rows,).
-            classes: All classes that there will be; needed at the first call alone.
-
-        Raises:
-            ValueError: If an argument is wrong, `classes` is missing or differs from what it was,
-                or averages are over classes. The rows are not added then.
-            StatisticsError: If lam = 0 and the rows so far are too few. They count with later ones.
-        """
-        if self.weighting != "sample":
-            raise ValueError("partial_fit needs weighting='sample': class sizes are not known yet")
-        first = not hasattr(self, "_statistics")
-        if first and classes is None:
-            raise ValueError("the first call of partial_fit needs all classes: classes=[...]")
-        rows, labels = self._checked(X, y, reset=first)
-        named = self.classes_ if classes is None else np.unique(classes)
-        if not first and not np.array_equal(named, self.classes_):
-            raise ValueError(f"classes are {named}, at the first call they were {self.classes_}")
-        _check_classes(named)
-        if unknown := np.setdiff1d(labels, named).tolist():
-            raise ValueError(f"y holds {unknown[:3]}, which are none of the classes")
-        statistics = ClassStatistics.of(
-            rows, np.searchsorted(named, labels), num_classes=len(named), weighting="sample"
-        )
-        if not first:
-            statistics = pooled(self._statistics, statistics)
-        # Kept before they are solved: rows that are too few for lam = 0 count with later ones.
-        self.classes_, self._statistics = named, statistics
-        lam = self.lam
-        self._solve(statistics, generalised_curve(statistics).best if lam == "auto" else lam)
+            self.lam_ = leave_one_out_curve(rows, numbers, statistics, groups=groups).best
+        head = least_squares_head(statistics, self.lam_)
+        self.coef_, self.intercept_ = head.weight, head.bias
+        if len(self.classes_) == 2:
+            self.coef_ = head.weight[1:] - head.weight[:1]
+            self.intercept_ = head.bias[1:] - head.bias[:1]
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -127,21 +93,3 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
         named: np.ndarray = self.classes_[best]
         return named
-
-    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
-        rows, labels = validate_data(self, X, y, reset=reset, dtype=np.float64)
-        check_classification_targets(labels)
-        return rows, labels
-
-    def _solve(self, statistics: ClassStatistics, lam: float) -> None:
-        """Keep the head that follows from statistics."""
-        head = least_squares_head(statistics, lam)
-        weight, bias = head.weight, head.bias
-        if len(bias) == 2:
-            weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
-        self.lam_, self.coef_, self.intercept_ = lam, weight, bias
-
-
-def _check_classes(named: np.ndarray) -> None:
-    if len(named) < 2:
-        raise ValueError(f"there is one class, {named[0]}: a classifier needs two")

@@ -7,35 +7,12 @@ over the head rows that will be written, follows from their statistics alone:
     1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
                                    - 2 tr(V T^T) - 2 p.(V mu + b) + sum p],
 
-with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to those rows. (Generalised
-cross-validation would need no held-out rows, but it has no class-balanced form.)
+with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to those rows.
 
-Choose the ridge of a whole least-square head by leaving rows out: exactly, or on average.
-
-If the rows are available, by the error of the head's answer to each row without it, in closed
-form (`leave_one_out`):
+The ridge of a whole least-square head is chosen by leaving rows out: by the error of the head's
+answer to each row without it, in closed form (`leave_one_out`):
 
     1/2 sum_i w_i |W_-i z_i - y_i|^2.
-
-If only sums over rows were kept, by generalised cross-validation, which puts the mean of all
-leverages in place of each, for averages over rows:
-
-    1/2 Ave |W z - y|^2 / (1 - df / N)^2,    df = tr[(Ave z z^T + lam I)^-1 Ave z z^T].
-
-Both factors vanish with lam if there are no more rows than features, and as differences of
-traces they would be rounding alone. With Sigma_T = U diag(e) U^T of rank r, m = U^T mu,
-b_j = Ave[(y - p) (h - mu)^T] u_j, a_j = m_j / (e_j + lam), rho = lam / (1 + lam) and the answer at
-the mean off by t = p - V mu = (p - sum_j b_j a_j) / (1 + rho m.a), as in `solve`, they are sums of
-terms that are not negative:
-
-    Ave |W z - y|^2 = sum_j |lam b_j - rho e_j m_j t|^2 / (e_j (e_j + lam)^2) + rho^2 |t|^2 + u,
-    N - df = N - 1 - r + sum_j lam / (e_j + lam) + rho (1 + sum_j e_j a_j^2) / (1 + rho m.a),
-
-with sums over the r directions in which rows differ (m.a over all). u = Ave |y - p|^2 -
-sum_j |b_j|^2 / e_j is the part that no head on these features explains: nothing if r = N - 1.
-
-Source: G. H. Golub, M. Heath, G. Wahba, "Generalized cross-validation as a method for choosing a
-good ridge parameter", Technometrics 21(2), 1979.
 """
 
 from __future__ import annotations
@@ -62,9 +39,7 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weight
 from clinit.headtrain.statistics.leave_one_out import blocks_of
 from clinit.headtrain.statistics.solve import LambdaPath
 
-Measure = Literal[
-    "held-out error", "leave-one-out loss", "leave-one-out error", "generalised cross-validation"
-]
+Measure = Literal["held-out error", "leave-one-out loss", "leave-one-out error"]
 HELD_OUT = 0.2
 ALL = slice(None)
 
@@ -76,21 +51,11 @@ class LambdaCurve:
     lams: tuple[float, ...]
     errors: tuple[float, ...]
     measure: Measure = "held-out error"
-    accuracies: tuple[float, ...] | None = None
-    """Share of held-out rows that each labels right, if it was counted."""
 
     @property
     def best(self) -> float:
         """The lambda of the least error."""
         return self.lams[int(np.argmin(self.errors))]
-
-    @property
-    def best_by_accuracy(self) -> float | None:
-        """The lambda of the largest accuracy, the one of the least error among several."""
-        if self.accuracies is None:
-            return None
-        ranks = zip(self.accuracies, (-error for error in self.errors), self.lams, strict=True)
-        return max(ranks)[2]
 
 
 def lambda_curve(
@@ -211,41 +176,3 @@ def leave_one_out_curve(
         gaps = np.concatenate(parts)[places] - truth
         errors.append(float(weights @ (gaps**2).sum(axis=1) / weights.sum() / 2))
     return LambdaCurve(lams, tuple(errors), "leave-one-out error")
-
-
-def generalised_curve(
-    statistics: ClassStatistics, lams: tuple[float, ...] | None = None
-) -> LambdaCurve:
-    """Return the generalised cross-validation of W_LS at each lambda.
-
-    Args:
-        statistics: With averages over rows.
-        lams: As in `leave_one_out_curve`; above 0.
-    """
-    assert statistics.weighting == "sample"
-    path, rows = LambdaPath.of(statistics), int(statistics.totals.sum())
-    eigenvalues, mean = to_numpy(path.eigenvalues), to_numpy(path.basis.T @ statistics.mean)
-    target = to_numpy(statistics.target_covariance @ path.basis)
-    shares = to_numpy(statistics.shares)
-    floor = max(rows, len(mean)) * np.finfo(np.float64).eps * eigenvalues.max(initial=0.0)
-    spread = (eigenvalues > floor) & (np.arange(len(mean)) > len(mean) - rows)  # ascending
-    found, along = eigenvalues[spread], target[:, spread]
-    unexplained = 0.0
-    if (spare := rows - 1 - len(found)) > 0:
-        explained = float(((along**2).sum(axis=0) / found).sum())
-        unexplained = max(0.0, 1 - float(shares @ shares) - explained)
-    lams = default_lams(statistics) if lams is None else lams
-    errors = []
-    for lam in lams:
-        rho, shrunk = lam / (1 + lam), found + lam
-        direction = mean[spread] / shrunk
-        inside = float(mean[spread] @ direction)
-        pull = 1 + rho * (inside + float(mean[~spread] @ mean[~spread]) / lam)
-        off = (shares - along @ direction) / pull
-        gaps = lam * along - rho * off[:, None] * (found * mean[spread])
-        error = float(((gaps**2).sum(axis=0) / (found * shrunk**2)).sum())
-        error += rho**2 * float(off @ off) + unexplained
-        left = spare + float((lam / shrunk).sum())
-        left += rho * (1 + float(found @ direction**2)) / pull
-        errors.append(error / 2 / (left / rows) ** 2)
-    return LambdaCurve(lams, tuple(errors), "generalised cross-validation")

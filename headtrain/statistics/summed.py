@@ -103,8 +103,8 @@ class Summed:
         place = np.array([number.get(name, -1) for name in self.class_names], dtype=np.int64)
         if lost := int(((place < 0) & (self.statistics.totals > 0)).sum()):
             raise StatisticsError(
-                f"{self.path} sums over {lost:,} classes that are not wanted here, and its second"
-                " moment is of all",
+                f"{self.path} includes {lost:,} classes that do not belong here, and its"
+                " covariance cannot be split by class",
                 remedy="Sum the rows of the wanted classes alone: `clinit statistics CACHE`.",
             )
         found = self.statistics.renumbered(place, len(class_names))

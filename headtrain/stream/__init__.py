@@ -1,1 +1,9 @@
-"""The stream that a learner sees: data sets, tasks, rows of each task, batches."""
+"""The stream that a learner sees.
+
+source     features and heads, read from caches
+scenario   which classes arrive in which task
+buffer     the old rows that are kept
+task_plan  rows and batches of each task
+seeds      the origin of every random number
+notes      what a user should know about the data before training
+"""

@@ -28,9 +28,10 @@ from clinit.extract.cache.read import (
     stored_features,
 )
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
-from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
+from clinit.headtrain.ram import disk_note, left_on_disk
 from clinit.headtrain.statistics.summed import Summed, joined_names, read_summed
 from clinit.headtrain.stream.buffer import Pool
+from clinit.machine import free_memory
 from clinit.stopwatch import Stopwatch
 
 
@@ -56,7 +57,7 @@ class Source:
     notes: tuple[str, ...] = ()
     summed: Summed | None = None
     """What stands for the training rows, of which there is none then; of the same classes."""
-    memory: HostMemory | None = None
+    memory: int | None = None
     """If features of an experiment are on disk: the memory for copies of them; None: unlimited."""
     load_s: float = 0.0
 
@@ -131,16 +132,14 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
     Raises:
         CacheError: As in `read_source`, or if the caches of a side do not fit together.
         StatisticsError: If a file of statistics is damaged, or of a part.
-        MachineError: If the memory does not suffice to read the caches shard by shard.
-        ValueError: If `memory` is not above 0.
     """
     every = [[side] if isinstance(side, Path) else side for side in sides]
     files = [[read_summed(path) for path in paths if path.is_file()] for paths in every]
     opened = [[open_cache(path) for path in paths if not path.is_file()] for paths in every]
     splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
-    ram = HostMemory.of(memory)
-    stored = left_on_disk(splits, ram)
-    limit = ram if stored else None
+    most = free_memory() if memory is None else memory
+    stored = left_on_disk(splits, most)
+    limit = most if stored else None
     read = [
         [
             *(_no_rows(summed, limit) for summed in parts),
@@ -154,7 +153,7 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
     )
 
 
-def _no_rows(summed: Summed, memory: HostMemory | None) -> Source:
+def _no_rows(summed: Summed, memory: int | None) -> Source:
     """Return a side whose training rows are statistics."""
     none = np.empty((0, summed.dim), np.float16), np.empty(0, np.int64)
     nothing, of_rows = FeatureSet(*none, summed.class_names), summed.fingerprint
@@ -183,7 +182,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
     summed = [each.summed for each in sources if each.summed is not None]
     if len(summed) > 1:
         raise ExperimentError(
-            f"{len(summed)} files of statistics stand for the rows of one side",
+            f"{len(summed)} files of statistics for one side, expected one",
             remedy="Sum their caches together: `clinit statistics CACHE CACHE --out FILE`.",
         )
     if not summed:
@@ -234,7 +233,7 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
 def _source(
     cache: Cache,
     stored: Set[CacheSplit],
-    memory: HostMemory | None,
+    memory: int | None,
     *,
     with_train: bool = True,
 ) -> Source:
@@ -304,7 +303,7 @@ def head_digest(head: Head) -> str:
 
 
 def read_base_head(
-    path: Path, *, dim: int | None = None, on_note: Callable[[str], None] = lambda note: None
+    path: Path, *, on_note: Callable[[str], None] = lambda note: None
 ) -> tuple[Head, dict[str, Any]]:
     """Read a head file and what a run record contains about it.
 
@@ -313,13 +312,12 @@ def read_base_head(
 
     Args:
         path: The file.
-        dim: As in `read_head`.
         on_note: As in `read_head`.
 
     Raises:
         HeadError: If there is no such file, or it or its facts are damaged.
     """
-    head = read_head(path, dim=dim, on_note=on_note)
+    head = read_head(path, on_note=on_note)
     facts, origin = head.alignment, f"the alignment in {path}"
     beside = path.with_suffix(".alignment.json")
     if facts is None and beside.is_file():
@@ -353,11 +351,11 @@ def starting_head(
     """
     if given is not None and not base.class_names:
         raise ExperimentError(
-            "a head to start from is one of base classes, and there are none",
+            "a pretrained head was given without its base classes",
             remedy="Give their cache too (--base CACHE; in Python, base), or leave the head out.",
         )
     if isinstance(given, Path):
-        return read_base_head(given, dim=base.train.dim, on_note=on_note)
+        return read_base_head(given, on_note=on_note)
     head = base.head if given is None else given
     if head is None:
         raise ExperimentError(

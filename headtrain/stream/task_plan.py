@@ -207,8 +207,8 @@ class TaskPlan:
             if task.start and not 0 < rows.num_old < len(rows.labels):
                 lacking = "old" if not rows.num_old else "new"
                 raise ExperimentError(
-                    f"bias correction holds a tenth of the rows out, and of the {lacking} classes"
-                    f" of task {task.number} this is none",
+                    f"bias correction holds out a tenth of the rows, but the {lacking} classes of"
+                    f" task {task.number} have too few: not one is held out",
                     remedy="Use --correct wa, or more rows: a larger --buffer, more --shots or"
                     " fewer --tasks.",
                 )

@@ -11,7 +11,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -81,19 +80,6 @@ def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
 
 
 Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
-
-
-@runtime_checkable
-class ActivationRows(Protocol):
-    """The activations of the valid rows of one split of a feature cache."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        ...
-
-    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
-        """Yield the activations of batches of rows, as stored; no batch is empty."""
-        ...
 
 
 class StoredRows:
@@ -179,6 +165,10 @@ class ImageRows:
                 for row, reason in batch.reasons.items():
                     raise ImageError(f"{images.place(row)}: {reason}", remedy="")
                 yield self._trunk.of_pixels(batch.pixels)
+
+
+ActivationRows = StoredRows | ImageRows
+"""The activations of the valid rows of one split of a feature cache."""
 
 
 class PoolActivations:

@@ -10,7 +10,6 @@ import copy
 import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -40,7 +39,7 @@ from clinit.headtrain.top.checkpoint import (
 )
 from clinit.headtrain.top.evaluate import features, measure, probe
 from clinit.headtrain.top.inputs import TopInputs
-from clinit.headtrain.top.network import PlasticModel, Shares, cut_network, shares
+from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import (
     TopMethod,
     restore_optimizer,
@@ -76,9 +75,6 @@ class TopBlocks(Method):
         halves = cut_network(network, inputs.top.top_blocks)
         self.model = PlasticModel(network, halves, Rows.of_head(inputs.initial_head), study)
         self.device = self.model.device
-        self.shares: Shares | None = None
-        self.paid = {part.part for part in inputs.parts if part.computed_here}
-        """Stored activations that this run, or a killed attempt at it, has computed."""
         self._inputs = inputs
         self._study = study
         self._method = method
@@ -124,8 +120,6 @@ class TopBlocks(Method):
         learner.entries = list(found.entries)
         learner.diverged = dict(zip(learner.ids, found.facts["diverged"], strict=False))
         learner.watch.seconds.update(found.facts["seconds"])
-        self.paid |= set(found.facts["paid"])
-        self.shares = Shares(**found.facts["shares"])
         finished = found.task if found.iteration == FINISHED else found.task - 1
         inside = f" and {found.iteration:,} updates" if finished < found.task else ""
         learner.observe(
@@ -146,8 +140,6 @@ class TopBlocks(Method):
             self._grow(run.task)
         seed = generator(self._study.stream.seed, Draw.LOW_RANK, run.task.number).integers(2**63)
         self.model.open(torch.Generator().manual_seed(int(seed)))
-        if self.shares is None:
-            self.shares = shares(self.model.network, self.model.cut.blocks)
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
         """Write the new rows, from statistics of the features as the network gives them now."""
@@ -160,7 +152,6 @@ class TopBlocks(Method):
             lambda: self._inputs.scenario.train.groups_of(seen.rows),
             None,
             self.device,
-            run.chosen,
         )
         if (
             study.start.init != "random"
@@ -285,7 +276,6 @@ class TopBlocks(Method):
     def _save(self, run: TaskRun, iteration: int, optimizer: torch.optim.Optimizer | None) -> None:
         if self._path is None:
             return
-        assert self.shares is not None
         groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)
         checkpoint = Checkpoint(
             run=self._inputs.digest(self._study),
@@ -297,10 +287,8 @@ class TopBlocks(Method):
             entries=tuple(run.learner.entries),
             facts={
                 "diverged": list(run.learner.diverged.values()),
-                "paid": sorted(self.paid),
                 "seconds": dict(run.watch.seconds),
                 "groups": groups,
-                "shares": asdict(self.shares),
             },
         )
         write_checkpoint(checkpoint, self._path)

@@ -11,23 +11,22 @@ with d the squared difference between the logits of a row and those that its tea
                Eq. 6 of Buzzega et al., except that they store logits during the task, not at its
                end: here a buffer has a quota of rows per class, and is not a reservoir.
 
-d runs over the classes that the teacher had seen: those before the task (snapshot), those up to
-the end of the task of the row (stored). Later columns of a head that has grown have no partner,
-and none is made up for them.
+d is computed over the classes that the teacher had seen: before the task (snapshot), or up to the
+end of the task of the row (stored). Classes that came later do not enter d.
 
     distance mean   (1 / C') sum over the C' classes: as in the authors' code of both forms
     distance sum    sum over the C' classes: the squared norm that Eq. 6 prints. With a thousand
                     classes, alpha = 0.1 then weighs like alpha = 100 does with `mean`.
 
-The paper names Eq. 6: `stored` with `sum`. The defaults are `snapshot` with `mean`, the form of its
-authors' related code, since that for the paper is not public; with a mean, alpha = 0.1 weighs the
-same whatever the width of the head.
+The paper cites Eq. 6: `stored` with `sum`. Its code is not public; the defaults, `snapshot` with
+`mean`, follow related code of its authors. With `mean`, the weight of alpha = 0.1 does not depend
+on the number of classes.
 
 A task without old rows (an empty buffer, a base without training rows) is learnt with the mean
 loss of new rows alone.
 
-Rows whose logits are stored together have the same width and stay together: no row is filled up to
-the width of a later head, so no fill value can enter an error.
+Logits are stored in blocks of equal width, one per task, and never padded to the width of a later
+head: no padding can enter the loss.
 
 Source: P. Buzzega, M. Boschini, A. Porrello, D. Abati, S. Calderara, "Dark experience for general
 continual learning: a strong, simple baseline", NeurIPS 2020, Eq. 6.
@@ -59,7 +58,7 @@ FormerLogits = list[tuple[slice | Int[Tensor, " _"], Float[Tensor, " _ _"]]]
 
 
 class Derpp(TopMethod):
-    """Train on new and old rows, with weights; without `alpha`, there is no more to it."""
+    """Train on weighted new and old rows; `alpha` adds the distance to former logits."""
 
     def __init__(self, config: DerppConfig, loss_name: str) -> None:
         loss_named(loss_name)

@@ -9,9 +9,7 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study.methods import Top
-from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
@@ -55,26 +53,19 @@ def run_top(
         command: The command line of the user, for the record.
 
     Raises:
-        ValueError: If the study's stream or top differs from the inputs.
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
     study = study.resolved()
-    if study.shared != inputs.study.shared:
-        raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
     origin = Origin(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
     blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
     learner.learn()
-    assert blocks.shares is not None
-    # Whether this run, or an attempt at it that was killed after a checkpoint, has computed them.
-    parts = [replace(part, computed_here=part.part in blocks.paid) for part in inputs.parts]
-    paid = (part.seconds or 0.0 for part in parts if part.computed_here)
     (record,) = records_of(
         learner,
         origin,
-        inputs.notes([study], head_facts),
-        {"trunk": math.fsum(paid), **{phase: learner.watch.seconds[phase] for phase in PHASES}},
+        data_notes(inputs.scenario, inputs.base, inputs.new, [study], head_facts),
+        {phase: learner.watch.seconds[phase] for phase in PHASES},
         {
             "name": "AdamW",
             "layer_decay": inputs.top.layer_decay,
@@ -82,11 +73,8 @@ def run_top(
             "state": "fresh each task",
         },
         facts={
-            "top": {
-                "blocks": blocks.model.cut.blocks,
-                **{f"{name}_parameters": n for name, n in asdict(blocks.shares).items()},
-            },
-            "activations": [asdict(part) for part in parts],
+            "top": {"blocks": blocks.model.cut.blocks},
+            "activations": list(inputs.parts),
         },
         changed=blocks.changed,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from torch import nn
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.events import Noted, Observer, Progressed, ignore
 from clinit.headtrain.stream.notes import data_notes
@@ -29,7 +27,7 @@ from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.activations import ActivationRows, PoolActivations, Trunk
 from clinit.headtrain.top.images import Images
 from clinit.headtrain.top.network import check_cut, cut_network
-from clinit.headtrain.top.trunk_cache import Part, StoredPart, TrunkCache
+from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +54,8 @@ class TopInputs:
     """The pretrained network; each run trains a copy."""
     train: PoolActivations
     val: PoolActivations
-    parts: tuple[StoredPart, ...]
-    """As the first run finds them; see `reused`."""
+    parts: tuple[dict[str, Any], ...]
+    """Name, rows, bytes of activations, and whether these are stored."""
 
     @property
     def device(self) -> torch.device:
@@ -69,20 +67,6 @@ class TopInputs:
         """The settings that define the learning part of the network."""
         assert self.study.top is not None
         return self.study.top
-
-    def reused(self) -> TopInputs:
-        """Return the inputs as every later run finds them: everything was stored before."""
-        return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
-
-    def notes(
-        self, studies: Sequence[Study], head_facts: Mapping[str, Any] | None = None
-    ) -> list[str]:
-        """Return what the user should know about the data, each once."""
-        notes = data_notes(self.scenario, self.base, self.new, studies, head_facts)
-        counts = self.scenario.train_counts[: self.scenario.num_base]
-        if self.study.stream.method == "ewc" and self.top.ewc.lam and not counts.any():
-            notes.append("no base class has a training image: EWC anchors nothing of the base")
-        return notes
 
     def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on, except the machine."""
@@ -124,7 +108,8 @@ def prepare_runs(
     """
     observer(Progressed("reading the weights", 0, 1))
     (base, new), study, storage = sides, studies[0].resolved(), images.storage
-    backbone, transform = reload_backbone(base, images.weights, study.training.device)
+    recorded, device = base.cache.split("train"), study.training.device
+    backbone, transform = reload(recorded, weights=images.weights, device=device)
     assert study.top is not None
     if backbone.config.output == "projected":
         raise ExperimentError(
@@ -154,11 +139,9 @@ def prepare_runs(
     opened: dict[str, ActivationRows] = {}
     facts = []
     for part, stored in zip(wanted, keep, strict=True):
-        if stored:
-            opened[part.name], found = cache.store(part, observer)
-        else:
-            opened[part.name], found = cache.from_images(part), cache.unstored(part)
-        facts.append(found)
+        opened[part.name] = cache.store(part, observer) if stored else cache.from_images(part)
+        size = {"rows": len(part.rows), "bytes": cache.bytes(part)}
+        facts.append({"part": part.name, **size, "stored": stored})
     pools = {
         split: PoolActivations(
             [rows for name, rows in sorted(opened.items()) if name.endswith(split)],
@@ -177,7 +160,7 @@ def prepare_runs(
         **pools,
         parts=tuple(facts),
     )
-    for text in inputs.notes(studies, head_facts):
+    for text in data_notes(scenario, base.source, new.source, studies, head_facts):
         observer(Noted(text))
     return inputs
 
@@ -253,12 +236,3 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             remedy=f"Give their folder with {option}.",
         )
     return Side(read_source(cache), opened, found)
-
-
-def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Backbone, Transform]:
-    """Return the network that computed the features, and the transform of its images.
-
-    Raises:
-        ClinitError: If the weights cannot be loaded, or differ from the ones at extraction.
-    """
-    return reload(base.cache.split("train"), weights=weights, device=device)

@@ -128,12 +128,6 @@ def merge(network: nn.Module) -> None:
                     module.register_parameter(name, parameter)
 
 
-def updated_weights(network: nn.Module) -> list[nn.Parameter]:
-    """Return the weights, without their update, of all layers that have one."""
-    modules: list[Any] = [module for module in network.modules() if has_update(module)]
-    return [module.parametrizations["weight"].original for module in modules]
-
-
 def has_update(module: Any) -> bool:
     """Return whether a layer's weight has a low-rank update that is not merged yet."""
     if not parametrize.is_parametrized(module, "weight"):

@@ -19,7 +19,7 @@ network stays in evaluation mode: batch norms use their stored statistics, nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,7 @@ from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.families import Step, steps_of
-from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge, updated_weights
+from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,20 +124,6 @@ CLASSIFIER: tuple[str, ...] = (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
 """Names of the classifier's parameters among those that are trained, in every network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How many of a network's parameters learn; A and B are no part of `total`."""
-
-    trained: int
-    """Parameters with a gradient: A and B, or the whole blocks, and the classifier."""
-    plastic: int
-    """Parameters whose value can change: a layer with an update counts with its weight."""
-    block: int
-    """All parameters of the plastic blocks and the classifier, frozen ones too."""
-    total: int
-    """All parameters of the network, once merged."""
-
-
 def make_plastic(network: nn.Module, blocks: Sequence[str], *, full_rank: bool) -> None:
     """Freeze the network but for what learns, and put it into evaluation mode.
 
@@ -155,28 +141,6 @@ def classifier_of(network: nn.Module) -> nn.Linear:
     classifier = network.get_classifier()  # type: ignore[operator]
     assert isinstance(classifier, nn.Linear), "load_backbone and prepare_runs see to that"
     return classifier
-
-
-def shares(network: nn.Module, blocks: Sequence[str]) -> Shares:
-    """Count the parameters of a network after `make_plastic`, in any state of the merge."""
-
-    def inside(modules: Iterable[nn.Module]) -> set[nn.Parameter]:
-        return {parameter for module in modules for parameter in module.parameters()}
-
-    def count(parameters: Iterable[nn.Parameter]) -> int:
-        return sum(parameter.numel() for parameter in parameters)
-
-    factors = inside(m for m in network.modules() if isinstance(m, LowRank))
-    lasting = inside([network]) - factors
-    trained = {parameter for parameter in network.parameters() if parameter.requires_grad}
-    return Shares(
-        trained=count(trained),
-        plastic=count(lasting & (trained | set(updated_weights(network)))),
-        block=count(
-            lasting & inside([*map(network.get_submodule, blocks), classifier_of(network)])
-        ),
-        total=count(lasting),
-    )
 
 
 class PlasticModel:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -35,7 +34,6 @@ from clinit.extract.network.compiled import on_its_way
 from clinit.extract.work.settings import Settings
 from clinit.extract.work.split_run import SplitRun
 from clinit.files.lock import claim_folder
-from clinit.files.paths import obstacle
 from clinit.headtrain.events import Noted, Observer, Progressed
 from clinit.headtrain.top.activations import (
     ActivationRows,
@@ -74,22 +72,6 @@ class Part:
     def manifest(self) -> Manifest:
         """Return the manifest of the rows alone."""
         return replace(self.split.manifest, table=self.valid()[self.rows])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPart:
-    """Whether the activations of a part are stored, and what they cost."""
-
-    part: str
-    rows: int
-    bytes: int
-    stored: bool = False
-    """Otherwise they are computed from the images each time, and whatever reads them is charged."""
-    seconds: float | None = None
-    """Time to compute the stored activations, now or in an earlier call; None if it was not
-    recorded, or nothing is stored."""
-    computed_here: bool = False
-    """Whether this call has computed any of them, and not found all in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,40 +115,15 @@ class TrunkCache:
         return 2 * len(part.rows) * math.prod(self.trunk.shape)
 
     def chosen(self, parts: Sequence[Part]) -> list[bool]:
-        """Return which parts are stored: from the first on, those that still fit into the budget.
-
-        Raises:
-            CacheError: If the folder cannot be written, or its disk has no room for the chosen
-                parts that do not exist yet.
-        """
-        left, chosen, missing = self.storage.budget, [], 0
+        """Return which parts are stored: from the first on, all that fit into the budget."""
+        left, chosen = self.storage.budget, []
         for part in parts:
             size = self.bytes(part)
             chosen.append(0 < size <= left)
-            if chosen[-1]:
-                left -= size
-                place = self.path(self.plan(part))
-                if not (place / "cache.json").is_file():
-                    # A killed run may have left some.
-                    there = sum(path.stat().st_size for path in place.glob("shard-*.h5"))
-                    missing += max(0, size - there)
-        if not missing:
-            return chosen
-        folder = self.storage.folder
-        why = obstacle(folder)
-        if why is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(folder).free
-            why = f"{free / 1e9:,.2f} GB are free there" if missing > free else None
-        if why is not None:
-            raise CacheError(
-                f"cannot store activations of {missing / 1e9:,.2f} GB in {folder}: {why}",
-                remedy="Give another folder with --trunk-cache, less with --trunk-budget, or"
-                " compute them from the images each time with --trunk-budget 0.",
-            )
+            left -= size if chosen[-1] else 0
         return chosen
 
-    def store(self, part: Part, observe: Observer) -> tuple[ActivationRows, StoredPart]:
+    def store(self, part: Part, observe: Observer) -> ActivationRows:
         """Compute the missing shards of a part, and open it.
 
         A complete part is only read, so it may be on a disk that cannot be written, and any
@@ -182,15 +139,15 @@ class TrunkCache:
         plan = self.plan(part)
         folder = self.path(plan)
         try:
-            return self._open(part, folder, computed_here=False)
+            return self._open(part, folder)
         except CacheError:  # not begun, not finished, or damaged
             pass
         self.from_images(part)  # checks them
-        with claim_folder(folder, within=self.storage.folder, on_busy=busy), whole_images():
+        with claim_folder(folder, on_busy=busy), whole_images():
             trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
             settings = Settings(workers=workers, strict=True, max_pixels=pixels)
-            result = SplitRun(
+            SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
@@ -204,8 +161,7 @@ class TrunkCache:
                     Progressed(f"images of {part.name}", now.rows_done, now.rows_total)
                 ),
             ).run()
-        # None of them, if the process that was waited for has computed all.
-        return self._open(part, folder, computed_here=result.computed_rows > 0)
+        return self._open(part, folder)
 
     def _on_its_way(
         self, plan: Plan, folder: Path, on_note: Callable[[str], object]
@@ -224,9 +180,7 @@ class TrunkCache:
         )
         return trunk, replace(plan, compiled=trunk.program is not None)
 
-    def _open(
-        self, part: Part, folder: Path, *, computed_here: bool
-    ) -> tuple[ActivationRows, StoredPart]:
+    def _open(self, part: Part, folder: Path) -> ActivationRows:
         split = open_split(folder)
         if invalid := split.num_rows - split.num_valid:
             raise CacheError(
@@ -237,16 +191,7 @@ class TrunkCache:
         position[part.rows] = np.arange(len(part.rows))
         fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
         pin_memory = self.trunk.config.device.startswith("cuda")
-        rows = StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
-        rate = split.summary.run.images_per_s  # a killed computation has left some to the next
-        seconds = split.num_rows / rate if rate else None
-        return rows, replace(
-            self.unstored(part), stored=True, seconds=seconds, computed_here=computed_here
-        )
-
-    def unstored(self, part: Part) -> StoredPart:
-        """Return the facts about a part that is not stored."""
-        return StoredPart(part=part.name, rows=len(part.rows), bytes=self.bytes(part))
+        return StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
 
     def from_images(self, part: Part) -> ActivationRows:
         """Return the rows of a part, computed each time they are asked for.

@@ -1,1 +1,11 @@
-"""Heads that are trained side by side: a bank, its losses, its steps, its evaluation."""
+"""Heads that are trained next to each other on the same batches.
+
+heads        the bank: weights of many heads in one tensor
+losses       cross-entropy, squared error, squentropy, and losses from outside
+feeds        rows of a batch: stored, streamed from the disk, or drawn from statistics
+step         one update of AdamW
+anchor       what holds a head to its start; `strength` chooses how much
+old_classes  rows drawn from class means and one covariance; `past` keeps these statistics
+loop         all updates of a task
+evaluate     correct answers and losses, class by class
+"""

@@ -2,9 +2,7 @@
 
 Names of files, classes and runs and the messages of libraries may contain control characters, and
 a terminal obeys them: it changes its title, hides lines, moves the cursor over earlier lines.
-`visible` writes them out, `escaped` also those that Markdown obeys.
-
-A few of many names, for a message.
+`visible` prints them as escapes, `escaped` also the marks of Markdown.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _PATTERN_BUT_LINES = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 def visible(text: str, *, lines: bool = False) -> str:
     r"""Return `text` with control characters written out: \x1b, \u202e, \x0a.
 
-    Line breaks and tabs stay where `lines` is true.
+    With `lines`, line breaks and tabs stay.
     """
     return (_PATTERN_BUT_LINES if lines else _PATTERN).sub(_written_out, text)
 
@@ -59,7 +57,7 @@ def byte_count(text: str) -> int:
     1500000000
 
     Raises:
-        ValueError: If it is none, or more than there can be.
+        ValueError: If the text is no size, or the size exceeds `MOST`.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
     unit = match[2] if match else ""
@@ -88,15 +86,15 @@ def size_text(size_bytes: int) -> str:
 
 LETTERS = 24
 DIGEST_LETTERS = 12
-"""Of SHA-256s: files keep them whole."""
+"""Printed digits of a SHA-256; files contain all 64."""
 _BEFORE = 8
-"""Letters that are repeated before the first difference."""
+"""Equal letters printed before the first difference."""
 _SEEN = 8
-"""Letters from the first difference on that are shown at least."""
+"""Least number of letters printed from the first difference on."""
 
 
 def contrast(first: str, second: str, *, letters: int = LETTERS) -> tuple[str, str]:
-    """Return at most `letters` letters of each text, from shortly before where they differ.
+    """Return at most `letters` letters of each text, around their first difference.
 
     >>> contrast("resize 36 bicubic, crop 32", "resize 36 bicubic, centre crop 32")
     ('…cubic, crop 32', '…cubic, centre crop 32')
@@ -119,10 +117,10 @@ def _cut(text: str, start: int, letters: int) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most like an unknown one; None if none is like it.
+    """Return the known word that is most similar to an unknown one; None if no word is similar.
 
-    Letters count the same in both cases, and `_` as `-`; the dashes before an option do not count.
-    A word that begins with it is like it.
+    The comparison ignores case and leading dashes, and takes `_` for `-`. A known word that begins
+    with the unknown one is similar.
     """
     by_plain = {_plain(each): each for each in known}
     plain = _plain(word)
@@ -132,13 +130,13 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], *, lead: str = "") -> str:
-    """Return the question after the most similar word; empty if there is none."""
+    """Return a question with the most similar known word; empty if there is none."""
     found = closest(word, known)
     return "" if found is None else f"{lead}Did you mean {found}?"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the question after the word that is most like it, or all words that are known."""
+    """Return a question with the most similar known word; if there is none, all known words."""
     names = list(known)
     return did_you_mean(word, names) or f"Known are: {', '.join(names)}."
 
@@ -160,9 +158,9 @@ def lines_of_table(heads: list[str], rows: list[list[str]], *, numbers: int = 0)
     """Return the lines of a table as GitHub has them.
 
     Args:
-        heads: Of the columns, escaped.
-        rows: Of cells, escaped.
-        numbers: How many columns at the right are aligned to the right.
+        heads: Names of the columns, escaped.
+        rows: Lines of cells, escaped.
+        numbers: The last so many columns are aligned to the right.
     """
     rule = ["---"] * (len(heads) - numbers) + ["---:"] * numbers
     return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]

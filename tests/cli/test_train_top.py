@@ -45,8 +45,6 @@ def test_runs_are_trained_and_reported(
     assert shown.exit_code == 0, shown.output
     assert f"Activations in {runs}/trunk-cache, float16: base val 0.00 GB" in shown.output
     assert f"2 run records at {runs}" in shown.output
-    for name, here in (("random", True), ("least-square-calibrated", False)):
-        assert {part["computed_here"] for part in info_of(name)["activations"]} == {here}
     left = [".lock", "least-square-calibrated", "random", "trunk-cache"]
     assert sorted(path.name for path in runs.iterdir()) == left
     info = info_of("random")

@@ -55,7 +55,6 @@ FILES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "kept/random.checkpoint": (("train-top --trunk-cache",), "top/random/top.safetensors"),
     "aligned.safetensors": (("train-head --head",), "weights.safetensors"),
-    "sweep/sweep.json": (("sweep",), "caches/base/train/plan.json"),
     "sweep/random-lr=0.001-seed=0/run.json": (("sweep",), "sweep/random-lr=0.001-seed=1/run.json"),
     "model.safetensors": (("predict",), "weights.safetensors"),
     "scenes/model.safetensors": (MODEL, "renamed/model.safetensors"),
@@ -192,7 +191,6 @@ QUICK = [
     ("runs/random/head.safetensors", "flipped number", 0),
     ("top/trunk-cache/*-val-*/shard-00000.h5", "flipped number", 0),
     ("kept/random.checkpoint", "a value", 0),
-    ("sweep/sweep.json", "a value", 0),
     ("model.safetensors", "a value", 0),
     ("scenes/memory.safetensors", "another file", 0),
     ("train.parquet", "cut in the middle", 0),
@@ -218,7 +216,7 @@ def damaged(path: str, sort: str, number: int, work: Path) -> tuple[bytes, bytes
 
 def read(scene: Scene, reader: str, checkpoint: bytes | None) -> Done:
     if reader == "sweep":  # goes on with what is there
-        scene.own("sweep/sweep.json")
+        scene.own("sweep/.lock")
     if reader == "train-top --trunk-cache":
         scene.own("top/trunk-cache/*/plan.json")
         (scene.out / "top").mkdir(parents=True)

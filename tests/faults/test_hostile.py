@@ -204,7 +204,7 @@ WILD = {
     **{"escape": json.dumps(ESCAPE), "path": '"../../../etc/passwd"'},
 }
 DOCUMENTS = {
-    **{PLAN: "cache show", RUN: "report", "sweep/sweep.json": "sweep"},
+    **{PLAN: "cache show", RUN: "report"},
     **{"model.safetensors": "predict", HEAD: "train-head"},
 }
 ARGUMENTS = {
@@ -232,7 +232,7 @@ WRITTEN = {
     "manifest build": ("train.parquet",),
     "train-head": ("runs", "runs/random", "runs/.lock"),
     "train-top": ("top/random.checkpoint", "top/trunk-cache/.lock"),
-    "sweep": ("sweep/.lock", "sweep/sweep.json"),
+    "sweep": ("sweep/.lock",),
     "export": ("model.safetensors",),
     "predict --csv": ("seen.csv",),
 }

@@ -2,14 +2,13 @@
 
 import errno
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.files.commit import commit_file, commit_folder, hidden_stem
+from clinit.files.commit import commit_file, commit_folder
 
 
 def test_a_failed_write_leaves_what_was_there_and_the_drafts_of_others(tmp_path: Path) -> None:
@@ -93,27 +92,6 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]  # noqa: PTH208
     write_a(tmp_path / "file")
     write_a(tmp_path / "file")
-
-
-@pytest.mark.parametrize("letter", ["n", "\u00e9", "\u4e16", "\udce9"])
-@pytest.mark.parametrize("size", [100, 232, 233, 234, 243, 249, 255])
-def test_every_name_that_a_file_can_have_can_be_written(
-    tmp_path: Path, letter: str, size: int
-) -> None:
-    width = len(os.fsencode(letter))
-    name = letter * (size // width) + "n" * (size % width)
-    drafts: list[str] = []
-
-    def write(draft: Path) -> None:
-        drafts.append(draft.name)
-        draft.write_text("a")
-
-    commit_file(tmp_path / name, write)
-    assert (tmp_path / name).read_text() == "a"
-    assert os.listdir(tmp_path) == [name]  # noqa: PTH208
-    assert re.fullmatch(rf"\.{hidden_stem(name)}\.tmp-[0-9a-f]{{16}}", drafts[0])
-    assert len(os.fsencode(drafts[0])) <= 255
-    assert (hidden_stem(name) == name) == (size <= 233)
 
 
 def test_a_name_that_cannot_be_is_refused_in_a_sentence_before_anything_is_written(

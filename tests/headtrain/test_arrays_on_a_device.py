@@ -199,9 +199,8 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
 
     def start(place: Place) -> tuple[Any, dict[str, float]]:
         seen = TaskRows(1, np.arange(len(labels)), labels, 0, 0)
-        device, ignored = bank.device, list[Any]().append
         shared = TaskStart(
-            task, OLD, seen, lambda: place(features), lambda: None, None, device, ignored
+            task, OLD, seen, lambda: place(features), lambda: None, None, bank.device
         )
         now = bank.rows(0)
         return shared.start(study, Rows(place(to_numpy(now.weight)), place(to_numpy(now.bias))))

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from clinit.errors import MachineError
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events
 from clinit.headtrain import ram as memory_module
@@ -119,16 +118,6 @@ def test_the_largest_splits_stay_on_disk_until_the_others_fit(caches: Caches) ->
     assert in_memory(2 * 128 * 248) == [False, True, True, True]
     assert in_memory(2 * 128 * 248 - 2) == [False, True, False, True]
     assert in_memory(SMALL) == [False, True, False, False]
-
-
-@pytest.mark.parametrize(("asked", "fact"), [(15_391, "15.39 kB of --memory"), (None, "9.00 kB")])
-def test_a_shard_that_memory_does_not_hold_is_refused(
-    caches: Caches, asked: int | None, fact: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_module, "free_memory", lambda: 9000)
-    with pytest.raises(MachineError, match=f"base/train takes 15.39 kB .* {fact}") as caught:
-        read_sources(*caches, memory=asked)
-    assert "--shard-rows" in caught.value.remedy
 
 
 def test_features_stay_in_host_memory_if_they_would_take_more_than_a_quarter(

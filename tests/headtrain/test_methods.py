@@ -95,16 +95,10 @@ def test_a_head_on_random_features_counts_as_the_record_and_is_none_to_start_fro
 def test_lambda_of_ranpac_is_recorded_with_the_whole_curve() -> None:
     seen: list[events.Event] = []
     record = run("ranpac", observer=seen.append)
-    assert sum(isinstance(event, events.LambdaChosen) for event in seen) == 3
     assert any(isinstance(event, events.Progressed) for event in seen)
     for task in record.info["tasks"]:
         curve: Any = task["lambda_curve"]
         assert len(curve["lam"]) == len(curve["held_out_error"]) == 17
-        assert curve["lam_by_accuracy"] in curve["lam"]
-        best = np.flatnonzero(
-            np.array(curve["held_out_accuracy"]) == max(curve["held_out_accuracy"])
-        )
-        assert curve["lam_by_accuracy"] in np.array(curve["lam"])[best]
         assert task["initialisation"]["lam"] in curve["lam"]
 
 
@@ -116,7 +110,6 @@ def test_classes_without_images_are_never_predicted_and_single_images_are_told_o
         if method != "ranpac":
             assert 1 not in record.mistakes["predicted"].to_list()
         notes = "\n".join(record.info["notes"])
-        assert ("take the one pooled over all seen classes" in notes) == (method == "fecam")
         assert "left out of a solved head" in notes
 
 

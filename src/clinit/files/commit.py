@@ -6,7 +6,6 @@ too. A writer removes only its own draft; the next process that claims the folde
 (`lock`) removes the drafts of a killed one.
 """
 
-import hashlib
 import os
 import re
 import secrets
@@ -18,12 +17,8 @@ from pathlib import Path
 
 from clinit.errors import ClinitError, unwritable
 
-_NAME_BYTES = 255
-"""Longest name of Linux and macOS."""
-_STEM_BYTES = _NAME_BYTES - len("..tmp-0123456789abcdef")
-_DIGEST_DIGITS = 16
 DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
-"""Names of drafts; the stem comes from `hidden_stem`."""
+"""Names of drafts; the stem is the name of the file."""
 
 
 def draft_of(path: Path) -> Path:
@@ -31,20 +26,7 @@ def draft_of(path: Path) -> Path:
 
     It is random: process identifiers repeat in containers that share a folder.
     """
-    return path.with_name(f".{hidden_stem(path.name)}.tmp-{secrets.token_hex(8)}")
-
-
-def hidden_stem(name: str) -> str:
-    """Return the stem of the draft and the lock of the file `name`: itself, if it fits into them.
-
-    A longer name is cut and gets its digest, because others may begin alike. A text that names no
-    file stays, so that the system refuses it before anything is written.
-    """
-    encoded = os.fsencode(name)
-    if not _STEM_BYTES < len(encoded) <= _NAME_BYTES:
-        return name
-    begin = encoded[: _STEM_BYTES - _DIGEST_DIGITS - 1].decode("utf-8", "ignore")
-    return f"{begin}-{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
+    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def flush_folder(folder: Path) -> None:

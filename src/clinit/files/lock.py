@@ -1,9 +1,8 @@
 """One writer at a time: claims on folders, and on files that are to be written.
 
 A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` next to the
-file (a long NAME is cut as in its drafts: `commit.hidden_stem`). The kernel gives it back when the
-process ends, however it ends. A lock file that is a link is never followed, and none is written
-to, so that nobody can have another file emptied.
+file. The kernel gives it back when the process ends, however it ends. A lock file that is a link is
+never followed, and none is written to, so that nobody can have another file emptied.
 
 A claim saves work and identifies drafts of ended processes; the renames of `commit` alone ensure
 that no reader sees half a file and no finished file is lost. So storage that cannot lock works too.
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError, unwritable
-from clinit.files.commit import DRAFT, hidden_stem
+from clinit.files.commit import DRAFT
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _LOCK = ".lock"
@@ -33,7 +32,6 @@ _WAIT = "Wait until it has finished, or end it; then run this command again."
 def claim_folder(
     folder: Path,
     *,
-    within: Path | None = None,
     leaves_lock: bool = True,
     on_busy: Callable[[], None] | None = None,
     on_unlocked: Callable[[str], None] = lambda note: None,
@@ -42,8 +40,6 @@ def claim_folder(
 
     Args:
         folder: Made if it does not exist.
-        within: A folder above it, which the user has named: nothing from there on may be a
-            link, or whoever made the folder would choose the place that this command writes to.
         leaves_lock: Whether the lock file stays, as in folders that are clinit's own; it is removed
             from a folder of files for others.
         on_busy: Called if another process holds the claim, before this one waits for it; None
@@ -55,7 +51,7 @@ def claim_folder(
         ClinitError: If another process holds it and nobody waits, the folder cannot be written,
             or it has been removed or replaced before the end.
     """
-    make_folder(folder, within=within)
+    make_folder(folder)
     with _claim(folder / _LOCK, folder, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
             _sweep(folder)
@@ -86,15 +82,13 @@ def remove_left_locks(folder: Path) -> None:
         (folder / _LOCK).unlink()
 
 
-def make_folder(folder: Path, *, within: Path | None = None) -> None:
-    """Make a folder if it does not exist; see `claim_folder`.
+def make_folder(folder: Path) -> None:
+    """Make a folder if it does not exist.
 
     Raises:
-        ClinitError: If a part of it below `within` is a link, or it cannot be made.
+        ClinitError: If it cannot be made.
     """
     try:
-        if within is not None:
-            _refuse_links(folder, within)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
@@ -113,14 +107,14 @@ def claim_file(
     Its folder is made if it does not exist; arguments and errors as in `claim_folder`.
     `drafts_of` names more files of this folder that nobody else writes meanwhile.
     """
-    lock = path.with_name(f".{hidden_stem(path.name)}.lock")
+    lock = path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
     with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
-            _sweep(path.parent, {hidden_stem(name) for name in (path.name, *drafts_of)})
+            _sweep(path.parent, {path.name, *drafts_of})
         try:
             yield
         finally:
@@ -256,18 +250,6 @@ def _is_claimed(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _refuse_links(folder: Path, within: Path) -> None:
-    for part in (folder, *folder.parents):
-        if part == within:
-            return
-        if part.is_symlink():
-            raise ClinitError(
-                f"{part} is a link: nothing is written through a link inside of {within}",
-                remedy=f"Put a folder in its place; {within} itself may be a link.",
-            )
-    raise ValueError(f"{folder} is not within {within}")
 
 
 def _not_a_lock(lock: Path) -> ClinitError:

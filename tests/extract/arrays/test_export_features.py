@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -18,7 +17,7 @@ from tests.headtrain.stream.made_caches import write_split
 
 NAMES = ("zebra", "ant", "no row", "bée")
 LABELS = np.sort(np.arange(23) % 4 * np.array([1, 1, 0, 1])[np.arange(23) % 4])
-FORMATS = ("npy", "safetensors", "parquet")
+FORMATS = ("npy", "safetensors")
 
 
 def write(
@@ -108,11 +107,6 @@ def test_the_files_are_what_others_read(tmp_path: Path, cache: Cache) -> None:
         told = file.metadata()
     assert json.loads(told.pop("class_names")) == list(NAMES)
     assert told == {"dataset": "made", "split": "train", "backbone": "made"}
-    table = pl.read_parquet(tmp_path / "parquet" / "train.parquet")
-    np.testing.assert_array_equal(table["features"].to_numpy(), whole.features)
-    assert table["row"].to_list() == rows.tolist()
-    columns = ("path", "label", "class_name")
-    assert table.select(columns).equals(split.manifest.table[rows].select(columns))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -142,8 +136,8 @@ def test_a_damaged_shard_stops_the_export_and_leaves_no_file(
 @pytest.mark.parametrize(
     ("name", "format", "fact"),
     [
-        ("all.parquet", None, "has 2 splits"),
-        ("all.parquet", "npy", "the format is npy"),
+        ("all.safetensors", None, "has 2 splits"),
+        ("all.safetensors", "npy", "the format is npy"),
         ("all.npy", None, "expected a folder"),
         ("all.csv", None, "expected a folder"),
         ("file", None, "expected a folder"),
@@ -161,7 +155,6 @@ def test_a_file_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("target", "format", "split"),
     [
-        ("train/manifest.parquet", None, "train"),
         ("", "npy", None),
         ("", "safetensors", None),
         ("../link", "npy", None),

@@ -9,7 +9,7 @@ from clinit.errors import CacheError, StorageError
 from clinit.extract.cache import read as shard_rows
 from clinit.extract.cache import shard
 from clinit.extract.cache.features import StoredRows, select_rows
-from clinit.extract.cache.read import CacheSplit, largest_shard, open_split, stored_features
+from clinit.extract.cache.read import CacheSplit, open_split, stored_features
 from tests.headtrain.stream.made_caches import write_split
 
 CENTRES = np.random.default_rng(0).normal(size=(5, 16))
@@ -112,8 +112,3 @@ def test_a_shard_that_changes_or_goes_later_is_refused_when_a_row_of_it_is_read(
     path.unlink()
     with pytest.raises(CacheError, match=f"^{path} is missing$"):
         found[50:51]
-
-
-def test_the_largest_shard_is_that_of_the_most_bytes(tmp_path: Path) -> None:
-    split = made(tmp_path / "a", wide=(90,))
-    assert largest_shard(split) == (split.path / "shard-00002.h5").stat().st_size

@@ -13,7 +13,7 @@ from clinit.headtrain.start.initialise import initialise
 from clinit.headtrain.start.new_rows import SHRINKAGE, NewClasses
 from clinit.headtrain.start.task_start import SOLVED, Solve, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.statistics.lambda_curve import lambda_curve
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.parts import Start, Weighting
@@ -40,13 +40,12 @@ def head() -> Rows:
 
 
 class Reader:
-    """Counts how often the features are asked for, and keeps the curves that are chosen by."""
+    """Counts how often the features are asked for."""
 
     def __init__(
         self, solved: Solve | None = None, kept: Any = slice(None), *, alike: bool = False
     ) -> None:
         self.reads = 0
-        self.curves: list[LambdaCurve] = []
         features, labels = sample()
         labels = labels[kept]
         rows: np.ndarray = features[kept]
@@ -56,10 +55,8 @@ class Reader:
             return rows
 
         seen = TaskRows(2, np.arange(len(labels)), labels, 0, 0)
-        cpu, chosen = torch.device("cpu"), self.curves.append
-        self.start = TaskStart(
-            TASK, OLD, seen, read, lambda: None, solved, cpu, chosen, heads_alike=alike
-        )
+        cpu = torch.device("cpu")
+        self.start = TaskStart(TASK, OLD, seen, read, lambda: None, solved, cpu, heads_alike=alike)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +86,6 @@ def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_t
     configs = [least_square, least_square.changed({"scale": "norm"}), study(init="imprint")]
     seconds = [reader.start.start(config, head())[1] for config in configs]
     assert reader.reads == 1
-    assert len(reader.curves) == 2  # each for the other rows of its head
     shared = ("features", "statistics")
     assert [seconds[0][name] for name in shared] == [seconds[1][name] for name in shared]
     assert all(seconds[0][name] > 0 for name in (*shared, "lambda"))
@@ -100,11 +96,11 @@ def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_t
 def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
     features, labels = sample()
     written, solved = Reader(), Reader(SOLVED["ridge"])
-    written.start.start(study(init="least-square", lam="held-out"), head())
-    solved.start.start(study(method="ridge", lam="auto"), head())
-    for reader, classes in ((written, slice(OLD, OLD + NEW)), (solved, slice(0, OLD + NEW))):
-        assert reader.curves == [lambda_curve(features, labels, OLD + NEW, classes=classes)]
-    assert written.curves != solved.curves
+    own, _ = written.start.start(study(init="least-square", lam="held-out"), head())
+    whole, _ = solved.start.start(study(method="ridge", lam="auto"), head())
+    for start, classes in ((own, slice(OLD, OLD + NEW)), (whole, slice(0, OLD + NEW))):
+        assert start.curve == lambda_curve(features, labels, OLD + NEW, classes=classes)
+    assert own.curve != whole.curve
 
 
 @pytest.mark.parametrize("weighting", ["class", "sample"])

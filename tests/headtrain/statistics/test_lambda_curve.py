@@ -5,7 +5,6 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.groups import find_groups
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.lambda_curve import (
-    generalised_curve,
     held_out,
     held_out_error,
     lambda_curve,
@@ -78,29 +77,6 @@ def test_copies_are_left_out_together(weighting: Weighting) -> None:
             gap = head @ np.append(features[left], 1.0) - np.eye(3)[labels[left]]
             total += 3 * weights[left] * float(gap @ gap) / 2
         assert error == pytest.approx(total, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("count", "dim", "mean"),
-    [(10, 300, 0.0), (5, 400, 0.0), (3, 200, 3.0), (100, 300, 10.0), (301, 300, 1.0), (1, 9, 1.0)],
-)
-def test_with_few_rows_it_keeps_its_digits(count: int, dim: int, mean: float) -> None:
-    rng = np.random.default_rng(count)
-    features, labels = rng.standard_normal((count, dim)) + mean, rng.integers(0, 3, count)
-    lams = tuple(10.0**power for power in range(-6, 3))
-    statistics = ClassStatistics.of(features, labels, num_classes=3, weighting="sample")
-    found = generalised_curve(statistics, lams).errors
-    np.testing.assert_allclose(
-        found, [kernel_form(features, labels, lam) for lam in lams], rtol=1e-6
-    )
-
-
-def kernel_form(features: np.ndarray, labels: np.ndarray, lam: float) -> float:
-    """The same from N x N matrices, y - W z = N lam (Z Z^T + N lam I)^-1 y: no difference."""
-    extended, truth, count = np.c_[features, np.ones(len(labels))], np.eye(3)[labels], len(labels)
-    inverse = np.linalg.inv(extended @ extended.T + count * lam * np.eye(count))
-    residual = count * lam * inverse @ truth
-    return float((residual**2).sum() / (2 * count) / (lam * np.trace(inverse)) ** 2)
 
 
 @pytest.mark.parametrize("classes", [slice(None), slice(1, 3)])

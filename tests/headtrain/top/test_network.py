@@ -15,7 +15,6 @@ from clinit.headtrain.top.network import (
     classifier_of,
     cut_network,
     make_plastic,
-    shares,
 )
 from tests.headtrain.top.networks import SMALL, build, images, seeded
 
@@ -88,17 +87,16 @@ def test_a_cut_that_does_not_give_the_features_is_refused() -> None:
 
 @pytest.mark.parametrize("full_rank", [False, True])
 @pytest.mark.parametrize("key", ["convnextv2", "convnext", "vit", "resnet-bottleneck", "swin"])
-def test_what_is_plastic_changes_and_nothing_else_and_is_counted(key: str, full_rank: bool) -> None:
+def test_what_is_plastic_changes_and_nothing_else(key: str, full_rank: bool) -> None:
     """Of a few steps with weight decay over every parameter, frozen ones too."""
     network = build(key).train()
     before = copy.deepcopy(network.state_dict())
-    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
+    names_of_all = [name for name, _ in network.named_parameters()]
     blocks = cut_network(network, 2).blocks
     names = layers(network, blocks)
     if not full_rank:
         add_lora(network, names, rank=2, generator=seeded())
     make_plastic(network, blocks, full_rank=full_rank)
-    counted = shares(network, blocks)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.05, weight_decay=0.5)
     for _ in range(3):
         optimizer.zero_grad()
@@ -110,9 +108,6 @@ def test_what_is_plastic_changes_and_nothing_else_and_is_counted(key: str, full_
     changed = {name for name in before if not torch.equal(after[name], before[name])}
     (classifier,) = (n for n, m in network.named_modules() if m is classifier_of(network))
     plastic = tuple(f"{name}." for name in (*blocks, classifier))
-    inside = {name for name in sizes if name.startswith(plastic)}
+    inside = {name for name in names_of_all if name.startswith(plastic)}
     head = {f"{classifier}.weight", f"{classifier}.bias"}
     assert changed == (inside if full_rank else {f"{name}.weight" for name in names} | head)
-    assert counted.plastic == sum(sizes[name] for name in changed)
-    assert counted.block == sum(sizes[name] for name in inside)
-    assert counted.total == sum(sizes.values())

@@ -13,11 +13,12 @@ from PIL import Image
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.work.recorded import reload
 from clinit.files.lock import claim_folder
 from clinit.headtrain.events import Event, Noted, ignore
 from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
-from clinit.headtrain.top.inputs import Side, open_side, reload_backbone
+from clinit.headtrain.top.inputs import Side, open_side
 from clinit.headtrain.top.network import cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 
@@ -38,7 +39,7 @@ def part(side: Side) -> Part:
 
 @pytest.fixture(scope="module")
 def trunk(side: Side) -> Trunk:
-    backbone, transform = reload_backbone(side, None, "cpu")
+    backbone, transform = reload(side.cache.split("train"), device="cpu")
     return Trunk(backbone.config, cut_network(backbone.network, 2), transform)
 
 
@@ -56,7 +57,7 @@ def make_cache(trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def store(cache: TrunkCache, part: Part) -> np.ndarray:
     """Return the stored activations of all rows of a part."""
-    return read(cache.store(part, ignore)[0], part)
+    return read(cache.store(part, ignore), part)
 
 
 def read(rows: ActivationRows, part: Part) -> np.ndarray:
@@ -95,7 +96,7 @@ def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
         pinned.append(block)
         return block
 
-    rows, _ = for_cuda._open(part, cache.path(cache.plan(part)), computed_here=False)
+    rows = for_cuda._open(part, cache.path(cache.plan(part)))
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     np.testing.assert_array_equal(read(rows, part), plain)
     assert len(pinned) == 2
@@ -150,10 +151,9 @@ def test_a_run_waits_for_another_that_computes_the_same_part(
         shutil.copytree(tmp_path / "other", tmp_path / "trunk", dirs_exist_ok=True, ignore=ignored)
         other.close()
 
-    rows, found = cache.store(part, finish)
+    rows = cache.store(part, finish)
     assert len(events) == 1
     assert isinstance(events[0], Noted)
-    assert not found.computed_here
     np.testing.assert_array_equal(read(rows, part), store(cache, part))
 
 
@@ -162,7 +162,7 @@ def test_another_network_transform_or_cut_is_another_folder(
 ) -> None:
     cache = make_cache()
     plan = cache.plan(part)
-    backbone, transform = reload_backbone(side, None, "cpu")
+    backbone, transform = reload(side.cache.split("train"), device="cpu")
     trunk = Trunk(backbone.config, cut_network(backbone.network, 3), transform)
     lower, fewer = replace(cache, trunk=trunk), replace(part, rows=ROWS[:-1])
     folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
