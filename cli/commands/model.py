@@ -333,9 +333,8 @@ def merge(
     with claimed_file(out):
         with doing("Loading the models …"):
             one, two = (open_model(path, device="cpu") for path in (model, other))
-        added = merge_models(
-            one, two, out, config, overwrite=overwrite, data=command_data(), listener=listener()
-        )
+        data = command_data()
+        added = merge_models(one, two, out, config, data, listener(), overwrite=overwrite)
     _tell(added, out)
 
 

@@ -320,10 +320,10 @@ def merge_models(
     other: Model,
     out: Path,
     config: AddConfig,
+    data: Mapping[str, Any],
+    listener: Listener,
     *,
     overwrite: bool = False,
-    data: Mapping[str, Any] | None = None,
-    listener: Listener | None = None,
 ) -> Addition:
     """Write a model of the classes of both, as if all had been added to their shared ones at once.
 
@@ -332,29 +332,21 @@ def merge_models(
         other: Another one of the same network.
         out: The place of the new model, which is not that of either.
         config: How the classes of one of them alone are added.
-        overwrite: Whether an existing model is replaced.
         data: Further contents of the history.
         listener: What is told of the work.
+        overwrite: Whether an existing model is replaced.
 
     Raises:
         ModelError: If they are of different networks, differ in a class that both have, or do not
             remember the training rows of all others.
         ClinitError: If the new model cannot be written.
     """
-    listener, origin = listener or Listener(), {"models": [model.origin, other.origin]}
+    data = {**data, "models": [model.origin, other.origin]}
     for each in (model, other):
         check_apart(out, Path(each.origin))
     left, images, model = of_both(model, other)
-    with listener.training() as observer:
-        added = add(
-            model,
-            images,
-            config,
-            left=left,
-            action="merge",
-            data={**(data or {}), **origin},
-            observer=observer,
-        )
+    with listener.training() as seen:
+        added = add(model, images, config, left=left, action="merge", data=data, observer=seen)
     with listener.doing("Putting backbone and head together …"):
         write_model(added.model, out, overwrite=overwrite)
     return added

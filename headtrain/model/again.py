@@ -147,10 +147,7 @@ def _before(model: Model, came: FeatureSet) -> Model:
     """Return the model without classes of which all training rows are there."""
     names = model.facts.class_names
     left = model.of_rows([row for row, name in enumerate(names) if name not in came.class_names])
-    memory = None if model.memory is None else model.memory.before(came)
-    if memory is not None and not memory.known.any():
-        memory = None
-    return replace(left, memory=memory)
+    return left if model.memory is None else replace(left, memory=model.memory.before(came))
 
 
 def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
