@@ -439,7 +439,7 @@ def stored_features(split: CacheSplit) -> FeatureSet:
 
 
 def _verified(split: CacheSplit, index: int) -> _File:
-    path = (split.path / shard_name(index)).absolute()  # whoever reads it may work elsewhere
+    path = (split.path / shard_name(index)).absolute()  # the reader may run in another folder
     try:
         before = _mark(path.stat())
     except OSError:

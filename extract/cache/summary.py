@@ -112,7 +112,7 @@ class RunFacts:
     """The folder of the images, absolute unless an earlier version wrote it; None for imported
     features."""
     weights: str | msgspec.UnsetType | None = msgspec.UNSET
-    """The file of the weights; None for timm's own; unset if nobody knows."""
+    """The file of the weights; None for timm's own; unset if unknown."""
     started: str = ""
     device: str = ""
     workers: _Count | None = None

@@ -90,7 +90,7 @@ def stored_weights(split: CacheSplit) -> Path | None:
     """Return the place of the weights at extraction; None for timm's own.
 
     Raises:
-        CacheError: If nobody knows, or the file is gone.
+        CacheError: If the file is unknown or missing.
     """
     _extracted_weights(split.fingerprint, str(split.path))
     found = split.summary.run.weights
