@@ -92,7 +92,7 @@ class FileFacts:
     path: str
     sha256: str
     name: str | None = None
-    """Name of the array in it; None for a file of one, and for one that holds none."""
+    """Name of the array in the file; None if the file contains a single array or no array."""
 
     @classmethod
     def of(cls, path: Path, name: str = "") -> FileFacts:
