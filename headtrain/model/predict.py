@@ -237,11 +237,6 @@ class Predictor(ABC):
             ModelError: If the network does not compute on the images.
             MachineError: If the memory does not suffice, or the storage fails.
         """
-        if min(top, batch_size, max_pixels) < 1:
-            raise ValueError(
-                "top, batch_size and max_pixels must be positive, got"
-                f" {top}, {batch_size} and {max_pixels}"
-            )
         if isinstance(images, str | os.PathLike):
             paths = find_images([Path(images)])
         else:
@@ -422,13 +417,11 @@ def predict_features(
         reject: When a row is of none of the classes; None for never.
 
     Raises:
-        ValueError: If `top` is not positive, or an array has another width than the head.
+        ValueError: If an array has another width than the head.
         HeadError: If there is no such head, it has no class names, or reads features of another
             width.
         CacheError: If the file is not as described.
     """
-    if top < 1:
-        raise ValueError(f"top must be positive, got {top}")
     head = head if isinstance(head, Head) else read_head(Path(head))
     named, path = named_head(head), Path()
     if isinstance(features, str | Path):

@@ -18,6 +18,7 @@ from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
 from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.groups import groups_of
+from clinit.headtrain.ram import copied_bytes
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -271,7 +272,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             of_base = groups_of(base.train)
         return np.concatenate([of_base, len(of_base) + groups_of(new.train)])
 
-    room = min((side.memory.copied_bytes for side in (base, new) if side.memory), default=None)
+    room = min((copied_bytes(side.memory) for side in (base, new) if side.memory), default=None)
     return Scenario(
         num_base=head.num_classes,
         tasks=tasks,

@@ -17,6 +17,7 @@ from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study.methods import Top
 from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study
@@ -67,7 +68,7 @@ def run_top(
     (record,) = records_of(
         learner,
         origin,
-        inputs.notes([study], head_facts),
+        data_notes(inputs.scenario, inputs.base, inputs.new, [study], head_facts),
         {phase: learner.watch.seconds[phase] for phase in PHASES},
         {
             "name": "AdamW",

@@ -70,16 +70,6 @@ class TopInputs:
         assert self.study.top is not None
         return self.study.top
 
-    def notes(
-        self, studies: Sequence[Study], head_facts: Mapping[str, Any] | None = None
-    ) -> list[str]:
-        """Return what the user should know about the data, each once."""
-        notes = data_notes(self.scenario, self.base, self.new, studies, head_facts)
-        counts = self.scenario.train_counts[: self.scenario.num_base]
-        if self.study.stream.method == "ewc" and self.top.ewc.lam and not counts.any():
-            notes.append("no base class has a training image: EWC anchors nothing of the base")
-        return notes
-
     def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
@@ -171,7 +161,7 @@ def prepare_runs(
         **pools,
         parts=tuple(facts),
     )
-    for text in inputs.notes(studies, head_facts):
+    for text in data_notes(scenario, base.source, new.source, studies, head_facts):
         observer(Noted(text))
     return inputs
 
