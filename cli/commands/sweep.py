@@ -202,7 +202,7 @@ def _sweep(
                 note(SHARED)
             train = stack.enter_context(train_on_ray(data, ray))
         run_sweep(plan, folder, train, observer)
-    return folder.records_of(runs)
+    return [folder.recorded[run.identity] for run in runs]
 
 
 def _sweep_top(

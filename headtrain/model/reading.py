@@ -175,5 +175,7 @@ def read_memory(path: Path) -> Memory:
     tensors, facts = read_tensors(path, remembered.DOCUMENT, remembered.METADATA)
     names = facts["class_names"] = tuple(facts["class_names"])
     facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
+    absent = {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
+    tensors = absent | tensors  # earlier files have none
     facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
     return Memory(**facts)

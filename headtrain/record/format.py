@@ -254,7 +254,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
         HeadError: If it is damaged, its training has diverged, or it is no linear head.
     """
     assert record.path is not None
-    if not holds_head(record):
+    if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
         if why := headless(record.info["config"]):
             raise HeadError(
                 f"the record {record.path} holds no head: {why}",
@@ -266,12 +266,6 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
         )
     _content(record.path, HEAD, record.digests)  # checks it
     return read_head(record.path / HEAD, linear=linear)
-
-
-def holds_head(record: RunRecord) -> bool:
-    """Return whether a stored record holds the head that it ended with."""
-    assert record.path is not None
-    return HEAD in (record.digests or ()) or (record.path / HEAD).is_file()
 
 
 def headless(config: Mapping[str, Any]) -> str | None:

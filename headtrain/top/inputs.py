@@ -16,8 +16,6 @@ from torch import nn
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.events import Noted, Observer, Progressed, ignore
 from clinit.headtrain.stream.notes import data_notes
@@ -110,7 +108,8 @@ def prepare_runs(
     """
     observer(Progressed("reading the weights", 0, 1))
     (base, new), study, storage = sides, studies[0].resolved(), images.storage
-    backbone, transform = reload_backbone(base, images.weights, study.training.device)
+    recorded, device = base.cache.split("train"), study.training.device
+    backbone, transform = reload(recorded, weights=images.weights, device=device)
     assert study.top is not None
     if backbone.config.output == "projected":
         raise ExperimentError(
@@ -237,12 +236,3 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             remedy=f"Give their folder with {option}.",
         )
     return Side(read_source(cache), opened, found)
-
-
-def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Backbone, Transform]:
-    """Return the network that computed the features, and the transform of its images.
-
-    Raises:
-        ClinitError: If the weights cannot be loaded, or differ from the ones at extraction.
-    """
-    return reload(base.cache.split("train"), weights=weights, device=device)
