@@ -13,6 +13,7 @@ import torch
 from harness import Taker
 from top_blocks_workload import TopBlocksWorkload
 
+from clinit.extract.work.recorded import reload
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study.study import Study
@@ -20,7 +21,7 @@ from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.images import Images, Storage
-from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs, reload_backbone
+from clinit.headtrain.top.inputs import TopInputs, open_sides, prepare_runs
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 from clinit.headtrain.train.evaluate import count_correct
@@ -56,7 +57,7 @@ def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
     inputs = prepare_runs(images, sides, head, [study])
     if source != "decoded":
         return inputs
-    backbone, transform = reload_backbone(sides[0], weights, device)
+    backbone, transform = reload(sides[0].cache.split("train"), weights=weights, device=device)
     trunk = Trunk(backbone.config, cut_network(backbone.network, inputs.top.top_blocks), transform)
     train, val = (
         PoolActivations(

@@ -123,8 +123,9 @@ def make_workload(
 
     from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
+    from clinit.extract.work.recorded import reload
     from clinit.extract.work.run import ExtractConfig, extract
-    from clinit.headtrain.top.inputs import open_side, reload_backbone
+    from clinit.headtrain.top.inputs import open_side
     from clinit.headtrain.top.lora import layers
     from clinit.headtrain.top.network import block_names
 
@@ -142,7 +143,7 @@ def make_workload(
         manifests = {split: scan("folder", folder / side, split).manifest for split in pixels}
         list(extract(manifests, folder / side, folder / "caches" / side, config))
         opened = open_side(folder / "caches" / side, None, option="--root")
-        _, transform = reload_backbone(opened, weights, device)
+        _, transform = reload(opened.cache.split("train"), weights=weights, device=device)
         for split, manifest in manifests.items() if with_pixels else ():
             pixels[split].append(decoded(folder / side, manifest.table["path"], transform))
             labels[split].append(manifest.table["label"].to_numpy() + first)

@@ -52,7 +52,7 @@ class Commands(LazyGroup):
         "remember": "Let a model remember its classes: no image, but their statistics.",
         "remove": "Remove classes from a model: their rows, and its memory of them.",
         "rename": "Give classes of a model other names.",
-        "model": "Show a model: its classes, history and memory.",
+        "model": "Show a model, or merge two.",
         "manifest": "Build and show manifests of data sets.",
         "cache": "Show, verify, import, export and group feature caches.",
         "recipe": "Settings of the paper's tables and of the comparison of starts, for --config.",
@@ -104,7 +104,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if (swallowed := arrived()) is not None:
-            raise swallowed  # anew: Python ignores what a signal raises within `__del__`
+            raise swallowed  # raised again: Python ignores an exception within `__del__`
         raise_no_more()
     except BaseException as error:
         code = fail(error)

@@ -84,7 +84,7 @@ def examine(out: Path) -> Iterator[Finding]:
 
 
 def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield what a check finds; if it cannot be made, that is the finding."""
+    """Yield the findings of a check; a check that fails is itself a finding."""
     try:
         yield from check()
     except Exception as error:

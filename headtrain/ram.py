@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -38,33 +37,9 @@ STEPS_AT_ONCE = 25
 """Updates whose rows are gathered together if they are not on the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
-    """How much host memory features may take."""
-
-    size_bytes: int
-    is_asked: bool
-    """Whether the user has set it; otherwise it is the free memory."""
-
-    @classmethod
-    def of(cls, asked: int | None) -> HostMemory:
-        """Return the memory asked for, or the free memory.
-
-        Raises:
-            ValueError: If it is not above 0.
-        """
-        if asked is not None and asked <= 0:
-            raise ValueError(f"memory must be above 0 bytes, got {asked}")
-        return cls(free_memory() if asked is None else asked, asked is not None)
-
-    @property
-    def copied_bytes(self) -> int:
-        """Most bytes of one copy of rows if features are on disk."""
-        return int(COPIED_SHARE * self.size_bytes)
-
-    def __str__(self) -> str:
-        what = "of --memory" if self.is_asked else "that are free"
-        return f"the {size_text(self.size_bytes)} {what}"
+def copied_bytes(memory: int) -> int:
+    """Return the most bytes of one copy of rows if features are on disk."""
+    return int(COPIED_SHARE * memory)
 
 
 def is_resident(size_bytes: int, device: torch.device) -> bool:
@@ -77,17 +52,17 @@ def feature_bytes(split: CacheSplit) -> int:
     return split.num_valid * split.dim * np.dtype(split.dtype).itemsize
 
 
-def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheSplit]:
+def left_on_disk(splits: Sequence[CacheSplit], memory: int) -> set[CacheSplit]:
     """Return the splits that do not fit into memory, once the smaller ones are loaded."""
     ascending = sorted(splits, key=feature_bytes)
     ends = itertools.accumulate(map(feature_bytes, ascending))
-    most = int(LOADED_SHARE * memory.size_bytes)
+    most = int(LOADED_SHARE * memory)
     return {split for split, end in zip(ascending, ends, strict=True) if end > most}
 
 
-def disk_note(split: CacheSplit, memory: HostMemory) -> str:
+def disk_note(split: CacheSplit, memory: int) -> str:
     """Return the note that a split stays on disk."""
     return (
         f"{split.path} stays on disk, which is slower: its {size_text(feature_bytes(split))} of"
-        f" features, their copies and the others could take more than {memory}"
+        f" features, their copies and the others could take more than {size_text(memory)} of memory"
     )

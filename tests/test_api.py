@@ -218,8 +218,6 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
     assert clinit.predict_features(head, torch.from_numpy(rows), top=2) == found
     with pytest.raises(ValueError, match=r"features have shape \(2, 2\), expected \(rows, 3\)"):
         clinit.predict_features(head, rows[:, :2])
-    with pytest.raises(ValueError, match="top must be positive, got 0"):
-        clinit.predict_features(head, rows, top=0)
 
 
 def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
 MOST_MARKED = 60
-"""Most evaluation points of a start that are marked each."""
+"""Most evaluation points of a start that get a mark each."""
 SIGNS = (
     ("o", "orange+", "bright_yellow"),
     ("x", "blue+", "bright_blue"),
@@ -60,7 +60,7 @@ class Switches:
     ends: tuple[int, ...]
     """Ascending; the last one is the end of the longest run."""
     are_shared: bool
-    """Whether all runs end their tasks there; if not, the tasks of a place have no one number."""
+    """Whether all runs end their tasks there; otherwise tasks cannot be numbered on the axis."""
 
 
 def loss_lines(start: Start) -> dict[int, Line]:

@@ -21,14 +21,14 @@ T the last task, backward transfer in percentage points is
 
     BWT = mean over s = 1 ... T - 1 of a(T, s) - a(s, s).
 
-Forgetting measures from the best accuracy of a task, this from the one at its own end. Tasks
-without a test image are left out, and so are the base classes, whose accuracy before new classes
-came is not among all classes. In the source the task of an image is given; here it is not, so that
-new classes cost old ones something by competition alone.
+Forgetting starts from the best accuracy of a task, BWT from the accuracy at the end of that task.
+Tasks without a test image are left out. So are the base classes, because their accuracy before new
+classes came is not comparable. In the source the task of each test image is known; here it is not,
+so old classes also lose images to new classes.
 
 Forward transfer is the best top-1 of a linear probe on the classes of the next task
-(`clinit train-top --probe`), an upper estimate. `forward_transfer` is read at the task that was
-just learnt, `forward_transfer_into` at the one that was probed, as in the paper's Table 7.
+(`clinit train-top --probe`), an upper estimate. `forward_transfer` assigns it to the task that was
+just learnt, `forward_transfer_into` to the probed task, as in the paper's Table 7.
 
 Sources: H. Koh, D. Kim, J.-W. Ha, J. Choi, "Online continual learning on class incremental
 blurry task configuration with anytime inference", ICLR 2022 (average accuracy);

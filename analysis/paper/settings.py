@@ -165,7 +165,7 @@ def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
 
 
 def _of_protocol(table: Table, runs: Sequence[RunSummary]) -> Iterator[Setting]:
-    """Yield what no setting of a single study holds."""
+    """Yield settings of the whole table, which no single study contains."""
     seeds = len({run.config["seed"] for run in runs})
     printed = 5 if table.name == "data-orders" else 1
     yield Setting("seeds", str(printed), str(seeds), seeds < printed)

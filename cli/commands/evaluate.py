@@ -123,14 +123,15 @@ def _check_known(found: Evaluation, model: Path) -> None:
     """Name the folders that are no class of the model; refuse a folder of nothing else."""
     strangers = found.strangers["class"]
     names = strangers.unique(maintain_order=True).to_list()
+    told = examples(list(map(in_words, names)))
     if names and not len(found.known):
         raise ModelError(
-            f"the model has no class of these {len(names):,} names ({examples(names)})",
+            f"the model has no class of these {len(names):,} names ({told})",
             remedy=f"Name the folders as its classes: `clinit model show {model}` lists them.",
         )
     if names:
         note(
-            f"{number_of(len(names), 'folder')} of no class of the model ({examples(names)}):"
+            f"{number_of(len(names), 'folder')} of no class of the model ({told}):"
             f" {number_of(len(strangers), 'image')} that measure rejection alone"
         )
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.predict import Guess, Prediction, Predictor, Rejection
 
 
-RejectRule = Literal["energy", "max-logit"]
+RejectRule = Literal["energy", "max-logit", "probability"]
 """Score that decides whether an image is of none of the classes."""
 
 

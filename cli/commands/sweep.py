@@ -183,17 +183,17 @@ def _sweep(
     plan = plan_sweep(runs, folder, data, bank_size=bank_size)
     streams = number_of(len({run.shared for run in runs}), "stream")
     say(
-        f"{number_of(len(runs), 'run')} on {streams}, {len(plan.done):,} already recorded;"
-        f" {plan.num_left:,} to train in {number_of(len(plan.banks), 'bank')}"
+        f"{number_of(len(runs), 'run')} on {streams}, {len(runs) - len(plan.names):,} already"
+        f" recorded; {len(plan.names):,} to train in {number_of(len(plan.banks), 'bank')}"
     )
     if dry_run:
         for number, bank in enumerate(plan.banks, start=1):
-            say(f"Bank {number}, seed {bank.seed}:")
-            for run in bank.runs:
+            say(f"Bank {number}, seed {bank[0].stream.seed}:")
+            for run in bank:
                 say(f"  {plan.names.get(run.identity, 'one that is recorded, with the others')}")
         return []
     with ExitStack() as stack:
-        observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
+        observer = stack.enter_context(sweep_progress(len(runs), len(runs) - len(plan.names)))
         train = train_here(data, observer)
         if ray is not None and plan.banks:
             from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
@@ -202,7 +202,7 @@ def _sweep(
                 note(SHARED)
             train = stack.enter_context(train_on_ray(data, ray))
         run_sweep(plan, folder, train, observer)
-    return folder.records_of(runs)
+    return [folder.recorded[run.identity] for run in runs]
 
 
 def _sweep_top(

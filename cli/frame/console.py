@@ -140,13 +140,13 @@ def is_quiet() -> bool:
 
 
 def note(message: str) -> None:
-    """Say something that the user may want to know, in one line; nothing with --quiet."""
+    """Print one line that the user may want to know; nothing with --quiet."""
     if not _quiet:
         err.print(Text.assemble(("Note: ", "bold cyan"), visible(message)), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Say something that is probably not what the user wanted, in one line."""
+    """Print one line on something that the user probably did not want."""
     err.print(Text.assemble(("Warning: ", "bold yellow"), visible(message)), soft_wrap=True)
 
 
@@ -179,7 +179,7 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is None:  # closed by whoever started the command
+    if sys.stdout is None:  # closed by the parent process
         return
     with foot.aside():  # it puts another stream in the place of this one
         sys.stdout.write(text)

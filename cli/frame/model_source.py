@@ -29,7 +29,7 @@ from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Observer
-    from clinit.headtrain.model.images import ImageJob
+    from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -213,7 +213,7 @@ def opened(
         check_onnx_out(out)
         check_installed()
     with claimed_file(out):
-        from clinit.headtrain.model.images import ImageJob, Listener
+        from clinit.headtrain.model.images import ImageJob
         from clinit.headtrain.model.model import stock_model
         from clinit.headtrain.model.reading import open_model
 
@@ -224,13 +224,7 @@ def opened(
             features=network.features,
             overwrite=overwrite,
             data=command_data(),
-            listener=Listener(
-                note=note,
-                warn=warn,
-                doing=doing,
-                extracting=extraction_progress,
-                training=_training,
-            ),
+            listener=listener(),
         )
         with doing("Loading the model …"):
             if network.backbone is not None:
@@ -238,6 +232,15 @@ def opened(
             else:
                 model = open_model(paths[0], device=network.device)
         yield model, job
+
+
+def listener() -> Listener:
+    """Return what shows the work on a model in the terminal."""
+    from clinit.headtrain.model.images import Listener
+
+    return Listener(
+        note=note, warn=warn, doing=doing, extracting=extraction_progress, training=_training
+    )
 
 
 @contextmanager

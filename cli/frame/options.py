@@ -187,9 +187,10 @@ NETWORK: Mapping[str, Any] = {
     "backbone": option(str | None, "timm's name of the network, with its tag.", _NETWORK),
     "weights": option(
         Path | None,
-        "Checkpoint (.safetensors, or .pth that holds tensors only).",
+        "Checkpoint (.safetensors, or .pth that holds tensors only), or a folder with one and"
+        " the config.json of timm.",
         _NETWORK,
-        metavar="FILE",
+        metavar="PATH",
         show_default="timm's download",
     ),
     "model_arg": option(

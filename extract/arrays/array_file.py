@@ -17,7 +17,7 @@ from clinit.files.commit import draft_of
 from clinit.words import examples
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
-"""From numbers of rows to their features, in float32."""
+"""Returns the features of rows, given by their numbers, in float32."""
 Labels = np.ndarray | list[str]
 """Integers of shape (rows,), or texts."""
 
@@ -40,8 +40,8 @@ class StoredFeatures:
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
     """Return features in float32, in the order of bytes of this machine.
 
-    A value beyond float32 becomes infinite, and its row invalid: a value that is too large, or a
-    row whose values are all so small that zeros or a few bits would be left.
+    Values become infinite, and their row invalid, if float32 cannot represent them: a single value
+    that is too large, or all values of a row if they are so small that few bits would be left.
     """
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.asarray(features, dtype=np.float32)
@@ -55,7 +55,7 @@ def parse_class_names(text: str, path: Path) -> tuple[str, ...]:
     """Return class names from the JSON list in the metadata of a file.
 
     Raises:
-        CacheError: If it is none, or a name occurs twice.
+        CacheError: If it is no list of texts, or a name occurs twice.
     """
     with suppress(msgspec.DecodeError, RecursionError):
         names = msgspec.json.decode(text, type=tuple[str, ...])
@@ -125,7 +125,7 @@ def number_labels(
         shared: Classes that the other split has; a small split need not have a row of each.
 
     Raises:
-        CacheError: If their number differs from that, or one has no name.
+        CacheError: If there are not `rows` labels, or a label has no name.
     """
     if len(labels) != rows:
         raise CacheError(

@@ -1,4 +1,4 @@
-"""Features that somebody else computed become a cache.
+"""Make a cache from features that another program computed.
 
 Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers and a label.
 Rows are put into the order of a manifest, by label and then as they came; the path of

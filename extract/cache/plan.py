@@ -88,7 +88,7 @@ class Plan:
     def identifier(self) -> str:
         """SHA-256 of the plan; every shard carries it."""
         content = self.content()
-        for name in ("shape", "compiled"):  # as in caches from before there were other values
+        for name in ("shape", "compiled"):  # the only value in earlier caches
             if not content[name]:
                 del content[name]
         return content_sha256(content)

@@ -21,8 +21,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -40,7 +40,12 @@ from torch import Tensor, nn
 from clinit.errors import BackboneError
 from clinit.extract.cache.head import Head
 from clinit.extract.network.compiled import Forward
-from clinit.extract.network.weights import failure, network_of_file, pretrained_network
+from clinit.extract.network.weights import (
+    TimmFolder,
+    failure,
+    network_of_file,
+    pretrained_network,
+)
 from clinit.machine import choose_device
 from clinit.words import cut_short
 
@@ -167,6 +172,7 @@ def read_literal(text: str) -> Any:
         raise ValueError(f"{cut_short(text)} is not a Python literal") from error
 
 
+_Names = tuple[str, ...] | None
 _WITHOUT_CLASSIFIER = (
     "Extract its features without a head, `--model-arg num_classes=0`, or choose a network with one"
     " linear classifier, such as convnextv2_femto, vit_tiny_patch16_224 or resnet18."
@@ -181,7 +187,8 @@ class BackboneConfig:
     name: str
     """timm's name, with its tag if it has one: `convnextv2_femto.fcmae_ft_in1k`."""
     weights: Path | None = None
-    """A safetensors or PyTorch checkpoint; None downloads timm's pretrained weights."""
+    """A safetensors or PyTorch checkpoint, or a folder with one and timm's `config.json`; None
+    downloads timm's pretrained weights."""
     model_args: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `timm.create_model`, see `check_model_args`."""
     device: str = "cpu"
@@ -272,6 +279,11 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     """
     choose_device(config.device)
     _check_name(config.name)
+    folder = None
+    if config.weights is not None and config.weights.is_dir():
+        folder = TimmFolder.read(config.weights, config.name)
+        file, arguments = config.weights / "model.safetensors", folder.model_args
+        config = replace(config, weights=file, model_args={**arguments, **config.model_args})
     try:
         check_model_args(config.model_args)
     except ValueError as error:
@@ -283,7 +295,7 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     else:
         network = network_of_file(config.name, config.weights, config.model_args)
     network.eval().requires_grad_(False)
-    last = _last_layer(config, network)
+    last = _last_layer(config, network, None if folder is None else folder.label_names)
     is_projection = (
         last is not None
         and not named
@@ -299,6 +311,7 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
     # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
     network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     data_config = timm.data.resolve_model_data_config(network)
+    data_config |= {} if folder is None else msgspec.to_builtins(folder.pretrained_cfg)
     head, projection = (None, last) if is_projection else (last, None)
     return Backbone(config, network, head, projection, data_config, sha256)
 
@@ -318,8 +331,11 @@ def projection_widths(name: str) -> frozenset[int]:
     return frozenset(rows for rows in known if rows and rows % 64 == 0)
 
 
-def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
-    """Return the linear layer that a network ends in; None if nothing follows its features."""
+def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> Head | None:
+    """Return the linear layer that a network ends in; None if nothing follows its features.
+
+    Its rows have the names that the weights hold, else `names`.
+    """
     if not hasattr(network, "get_classifier"):
         raise BackboneError(
             f"{config.name} is an encoder of patches: it gives a map of features, nothing pools it",
@@ -344,7 +360,8 @@ def _last_layer(config: BackboneConfig, network: nn.Module) -> Head | None:
             remedy="Give an undamaged checkpoint with `--weights FILE`; training has probably"
             " diverged.",
         )
-    names = None if config.weights is None else _stored_names(config.weights, len(weight))
+    if config.weights is not None:
+        names = _stored_names(config.weights, len(weight), names)
     return Head(weight, bias, names)
 
 
@@ -355,7 +372,9 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
         raise BackboneError(
             f"timm {timm.__version__} has no model {name!r}",
-            remedy=f"Similar models: {', '.join(near)}." if near else "See `timm.list_models()`.",
+            remedy=f"Similar models: {', '.join(near)}."
+            if near
+            else "See `timm.list_models()`; a folder or a file of weights is given by `--weights`.",
         )
     try:
         timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -411,24 +430,22 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
         )
 
 
-def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
-    if path.suffix != ".safetensors":
-        return None
-    try:
+def _stored_names(path: Path, rows: int, names: _Names) -> _Names:
+    # Whoever wrote the weights may name no classes in our way.
+    with suppress(SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
         found = json.loads(metadata.get("class_names", "null"))
         if "clinit_model" in metadata:  # a model of `clinit export` is a backbone too
             found = json.loads(metadata["clinit_model"])["class_names"]
-        names = msgspec.convert(found, tuple[str | int, ...] | None)
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # whoever wrote the weights names no classes in our way
+        if found is not None:
+            names = tuple(map(str, msgspec.convert(found, list[str | int])))
     if names is not None and len(names) != rows:
         raise BackboneError(
             f"{path} names {len(names)} classes, its classifier has {rows} rows",
             remedy="Give the right names with `--head-classes FILE`, one per line.",
         )
-    return None if names is None else tuple(map(str, names))
+    return names
 
 
 def state_sha256(state: Mapping[str, Tensor]) -> str:

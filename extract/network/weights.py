@@ -1,4 +1,7 @@
-"""A network of timm with its weights: timm's own, or from a file.
+"""A network of timm with its weights: timm's own, from a file, or from a folder of the Hub.
+
+The tensors of a .pth file may have other names, as in checkpoints of torchvision: if no name is one
+of timm's and all tensors have the sizes of timm's, in their order, they are taken by their order.
 
 The library of the Hub tries each file six times, with pauses, before it looks into its cache; so
 the Hub is asked once before, and if it does not answer only the cache is searched.
@@ -11,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import timm
 import timm.models
 from huggingface_hub import constants, get_session
@@ -20,10 +24,59 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError, ClinitError, MachineError
 from clinit.files.paths import check_readable
+from clinit.files.text import TextFileError, read_text
 from clinit.machine import out_of_memory
+from clinit.words import cut_short
 
 _PAUSES_S = (0.0, 1.0, 1.0)
 """Seconds before each request; a Hub that refuses all of them counts as out of reach."""
+
+_Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+_Deviation = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _DataConfig(msgspec.Struct, omit_defaults=True):
+    """timm's words for the transform of the images."""
+
+    input_size: tuple[Literal[3], _Side, _Side] | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic"] | None = None
+    crop_pct: Annotated[float, msgspec.Meta(ge=0.1, le=4)] | None = None
+    crop_mode: str | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[_Deviation, _Deviation, _Deviation] | None = None
+
+
+class TimmFolder(msgspec.Struct):
+    """The `config.json` of a network of timm on the Hugging Face Hub, next to its weights."""
+
+    architecture: str
+    pretrained_cfg: _DataConfig
+    label_names: tuple[str, ...] | None = None
+    model_args: dict[str, Any] = {}
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> TimmFolder:
+        """Read the description of the network `name`.
+
+        Raises:
+            BackboneError: If there is none, or it is of another network.
+        """
+        path = folder / "config.json"
+        try:
+            found = msgspec.json.decode(read_text(path), type=cls)
+        except (TextFileError, msgspec.DecodeError) as error:
+            raise BackboneError(
+                f"{folder} is no folder of a timm network: {path.name}: {error}",
+                remedy="Give one with the `config.json` and `model.safetensors` of timm, or the"
+                " weights alone: `--weights FILE`.",
+            ) from error
+        if found.architecture != name.partition(".")[0]:
+            raise BackboneError(
+                f"{folder} contains the network {cut_short(found.architecture)}, not {name}",
+                remedy="Give its name with `--backbone`.",
+            )
+        found.model_args.pop("num_classes", None)
+        return found
 
 
 def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
@@ -73,15 +126,24 @@ def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.
         what = f"timm cannot build {name} with {arguments}"
         raise failure(error, what, "Check `--backbone` and `--model-arg`.") from error
     try:
-        timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
+        by_order = path.suffix != ".safetensors" and _differs_by_names(state, network)
+        timm.models.load_checkpoint(network, str(path), remap=by_order, weights_only=True)
     except Exception as error:  # checkpoint filters raise what they meet
         what = f"{path} does not fit {name}: it holds {len(state):,} tensors such as {_some(state)}"
         remedy = (
             "Check `--backbone` and `--model-arg` against the model that was saved: one without a"
-            " classifier is built with `--model-arg num_classes=0`."
+            " classifier is built with `--model-arg num_classes=0`, one of torchvision with its"
+            " number of classes."
         )
         raise failure(error, what, remedy) from error
     return network
+
+
+def _differs_by_names(state: Mapping[str, Any], network: nn.Module) -> bool:
+    """Return whether a state holds the tensors of a network in order, all by other names."""
+    own = network.state_dict()
+    sizes = [each.numel() if isinstance(each, Tensor) else None for each in state.values()]
+    return state.keys().isdisjoint(own) and sizes == [each.numel() for each in own.values()]
 
 
 def _read_state(path: Path) -> Mapping[str, Any]:
@@ -120,9 +182,7 @@ def failure(error: Exception, what: str, remedy: str) -> ClinitError:
             f"not enough memory: {what}",
             remedy="Free memory, or choose a smaller backbone; then run the same command again.",
         )
-    text = " ".join(str(error).split())[:300]
-    plain = isinstance(error, RuntimeError | ValueError | OSError | AssertionError)
-    why = text if text and plain else f"{type(error).__name__}: {text}".rstrip(": ")
+    why = " ".join(str(error).split())[:300] or type(error).__name__
     return BackboneError(f"{what}: {why}", remedy=remedy)
 
 

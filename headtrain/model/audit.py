@@ -3,13 +3,14 @@
 *Known already*: a new class is one of the model's if its name is (in letters and digits; any
 synonym of ImageNet counts), or if the model gives one answer to two thirds of its images.
 
-*Fit*: features are centred and scaled to length 1. Row i is left out of the mean of its own class
-of n rows, to which its squared distance is then (n / (n - 1))^2 |h_i - mu|^2. It may not belong to
-its class if another new class is nearer by more than `MARGIN`, or if its distance is more than
-`FAR` deviations above the median of all. Classes of fewer than `LEAST` images are not judged.
+*Fit*: features are centred and scaled to length 1. The distance of row i from its own class is
+measured to the mean of the other n - 1 rows; squared, it is (n / (n - 1))^2 |h_i - mu|^2. The row
+may not belong to its class if another new class is nearer by more than `MARGIN`, or if its distance
+is more than `FAR` deviations above the median of all. Classes of fewer than `LEAST` images are not
+checked.
 
-*Look-alikes*: images of a class for which the grown head answers an old one, or of which another
-new class is nearer.
+*Look-alikes*: two classes, if the new head takes images of one for the other, or if images of a
+class are nearer to another new class.
 
 *Repeats*: two rows that are nearer than `NEAR` times the distance of either to its fifth nearest
 row, which other photographs hardly ever are; or files of the same content.
@@ -89,7 +90,7 @@ class Audit:
         """The findings, in at most eight lines."""
         parts = {
             "known already": [
-                f"{each['class']} is {in_words(each['old'])}"
+                f"{in_words(each['class'])} is {in_words(each['old'])}"
                 + (f" ({each['images']:,} images)" if each["images"] else " by its name")
                 for each in self.known
             ],

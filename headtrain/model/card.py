@@ -7,6 +7,7 @@ import shlex
 from importlib.resources import files
 from string import Template
 
+from clinit.extract.dataset.known import in_words
 from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 
@@ -44,13 +45,14 @@ def card(facts: ModelFacts) -> str:
 
 
 def _done(change: Change) -> str:
-    return "trained" if change.action == "run" else f"{change.action.removesuffix('e')}ed"
+    words = {"run": "trained", "more": "given more images"}
+    return words.get(change.action, f"{change.action.removesuffix('e')}ed")
 
 
 def _names(facts: ModelFacts, task: int) -> str:
     names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
     origin = "of the pretrained head" if task == 0 else f"arrived in task {task}"
-    title, text = f"{len(names):,} {origin}", ", ".join(map(escaped, names))
+    title, text = f"{len(names):,} {origin}", ", ".join(escaped(in_words(name)) for name in names)
     if task == 0 or len(names) > UNFOLDED:
         return _folded(title, text)
     return f"* {title}: {text}"

@@ -40,7 +40,6 @@ from clinit.headtrain.temperature import (
     LEAST_ROWS,
     Temperature,
     divided,
-    never_wins,
     temperature_of,
 )
 from clinit.words import examples
@@ -70,8 +69,8 @@ class TrainedRun:
         """Read the record at `run`.
 
         Raises:
-            RecordError: If there is none, it is damaged, or holds no head or one of other classes;
-                records below the folder are named.
+            RecordError: If the record is missing, damaged, or has no head or a head of other
+                classes; records below the folder are named.
             HeadError: If the head is damaged, its training has diverged, or it is no linear one.
         """
         if not (run / "run.json").exists() and (found := find_records(run)):
@@ -172,13 +171,10 @@ class TrainedRun:
                 rows = self.rows("val")
                 if (found := temperature_of(self.head, rows)) is not None:
                     return found, ()
-                count = int((~never_wins(self.head))[rows.labels].sum())
-                why = f"a temperature needs {LEAST_ROWS} held-out rows, the run has {count:,}"
-                if count >= LEAST_ROWS:
-                    why = (
-                        "no temperature has the least loss on its held-out rows: all are labelled"
-                        " right, or the logits are no better than chance"
-                    )
+                why = (
+                    f"none has the least loss on its {len(rows.labels):,} held-out rows, which are"
+                    f" fewer than {LEAST_ROWS}, all labelled right, or no better than chance"
+                )
             except (CacheError, StorageError) as error:
                 why = f"{error}. {error.remedy}"
         return None, (f"the probabilities come from the head as it was trained: {why}",)

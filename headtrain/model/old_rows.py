@@ -12,11 +12,11 @@ Rows of a trained head point the way the class means do (NC3: V. Papyan, X. Y. H
 "Prevalence of neural collapse during the terminal phase of deep learning training", PNAS 2020). At
 the centre m of all classes none of them is preferred: m is the point nearest to the mean of the
 new classes at which all logits v_c.m + b_c are equal, by least squares with a ridge. The factor g
-makes the classes as far from m as the new ones are from their centre. The covariance comes from
-the new images within their classes, shrunk because they are few (O. Ledoit, M. Wolf, "A
-well-conditioned estimator for large-dimensional covariance matrices", Journal of Multivariate
-Analysis 88(2), 2004), made rounder and wider, because images of classes that nobody shows vary in
-more ways than a few new ones.
+makes the classes as far from m as the new ones are from their centre. The covariance is the
+covariance of the new images within their classes, shrunk because they are few (O. Ledoit, M. Wolf,
+"A well-conditioned estimator for large-dimensional covariance matrices", Journal of Multivariate
+Analysis 88(2), 2004), then scaled up and mixed with a multiple of the identity, because a thousand
+old classes vary in more directions than a few new ones.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         exact=False,
         held_out=empty,
         kept=empty,
+        learnt=empty,
         backbone={},
     )
 

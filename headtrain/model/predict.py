@@ -5,12 +5,14 @@ the same code, whatever computes the logits: PyTorch here, in the arithmetic of 
 onnxruntime in `clinit.headtrain.model.onnx`.
 
 Images of none of the classes have a low score of their logits: `energy` is the negative free
-energy, log sum_k exp z_k; `max-logit` is max_k z_k, with the logits z of the head as it was
-trained. The threshold turns away a given share of held-out images of known classes.
+energy, log sum_k exp z_k; `max-logit` is max_k z_k; `probability` is max_k softmax(z)_k, with the
+logits z of the head as it was trained. The threshold turns away a given share of held-out images
+of known classes.
 
 Sources: W. Liu, X. Wang, J. Owens, Y. Li, "Energy-based Out-of-distribution Detection", NeurIPS
 2020. D. Hendrycks, S. Basart, M. Mazeika and others, "Scaling Out-of-Distribution Detection for
-Real-World Settings", ICML 2022.
+Real-World Settings", ICML 2022. D. Hendrycks, K. Gimpel, "A Baseline for Detecting Misclassified
+and Out-of-Distribution Examples in Neural Networks", ICLR 2017.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from clinit.words import printable
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "energy": lambda logits: logits.logsumexp(dim=1),
     "max-logit": lambda logits: logits.amax(dim=1),
+    "probability": lambda logits: logits.softmax(dim=1).amax(dim=1),
 }
 AnyPath = str | os.PathLike[str]
 AnsweredBatch = tuple[Sequence[int], Tensor, Mapping[int, str]]
@@ -234,11 +237,6 @@ class Predictor(ABC):
             ModelError: If the network does not compute on the images.
             MachineError: If the memory does not suffice, or the storage fails.
         """
-        if min(top, batch_size, max_pixels) < 1:
-            raise ValueError(
-                "top, batch_size and max_pixels must be positive, got"
-                f" {top}, {batch_size} and {max_pixels}"
-            )
         if isinstance(images, str | os.PathLike):
             paths = find_images([Path(images)])
         else:
@@ -419,13 +417,11 @@ def predict_features(
         reject: When a row is of none of the classes; None for never.
 
     Raises:
-        ValueError: If `top` is not positive, or an array has another width than the head.
+        ValueError: If an array has another width than the head.
         HeadError: If there is no such head, it has no class names, or reads features of another
             width.
         CacheError: If the file is not as described.
     """
-    if top < 1:
-        raise ValueError(f"top must be positive, got {top}")
     head = head if isinstance(head, Head) else read_head(Path(head))
     named, path = named_head(head), Path()
     if isinstance(features, str | Path):

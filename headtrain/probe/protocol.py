@@ -44,7 +44,6 @@ from clinit.headtrain.train.evaluate import blocks_of, count_correct, logits_of,
 from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.machine import choose_device, device_name
 from clinit.stopwatch import Stopwatch
-from clinit.words import examples
 
 TOP = 5
 Choice = Literal["top1", "loss"]
@@ -331,18 +330,8 @@ def _count_in_top(bank: Bank, test: LabelledRows) -> int:
 def _notes(
     source: Source, grid: Sequence[GridPoint], fitted: Fitted, chosen: Point
 ) -> Iterator[str]:
-    """Yield remarks on missing data, and on grids or searches that should be extended."""
+    """Yield notes on the data, and on grids or searches that should be extended."""
     yield from source.notes
-    if empty := [source.class_names[label] for label in np.flatnonzero(source.train.counts() == 0)]:
-        yield (
-            f"{len(empty):,} classes have no training image ({examples(empty)}): the head has no"
-            " row for them, and their validation images count as wrong"
-        )
-    if not len(source.val.labels):
-        yield (
-            "no validation rows: an accuracy on held-out training rows is an upper estimate,"
-            " because settings were chosen on them"
-        )
     for name, value in chosen.items():
         tried = sorted({point.settings[name] for point in grid})
         if len(tried) > 1 and value in (tried[0], tried[-1]) and value:

@@ -73,9 +73,6 @@ class ProbeConfig(Part):
             for name in defaults:
                 if by != self.by and getattr(self, name) is not None:
                     raise ValueError(f"{name} goes with {by} alone, and by is {self.by}")
-                values = getattr(self, name)
-                if isinstance(values, tuple) and len(set(values)) < len(values):
-                    raise ValueError(f"{name} names a value twice: {values}")
 
     def resolved(self) -> ProbeConfig:
         """Return the settings with the defaults of the training settled."""

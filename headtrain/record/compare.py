@@ -31,38 +31,24 @@ def differences(one: RunRecord, other: RunRecord) -> list[str]:
 
 def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
     for name in ("classes", "steps", "evaluations", "points"):
-        ours, theirs = (_without_times(getattr(record, name)) for record in (one, other))
+        ours, theirs = (getattr(record, name) for record in (one, other))
         if ours.height != theirs.height:
             yield f"{name}: {ours.height:,} rows, not {theirs.height:,}"
             continue
-        known = [column for column in ours.columns if not _is_older(column, ours, theirs)]
-        same = {column: _same(ours[column], theirs[column]) for column in known}
-        rows = int((~np.logical_and.reduce(list(same.values()))).sum())
-        if rows:
-            columns = ", ".join(column for column, each in same.items() if not each.all())
-            yield f"{name}: {columns} in {rows:,} of {ours.height:,} rows"
+        columns = [
+            column
+            for column in ours.columns
+            if column not in TIMES
+            and not _is_older(column, ours, theirs)
+            and not ours[column].equals(theirs[column])
+        ]
+        if columns:
+            yield f"{name}: {', '.join(columns)}"
 
 
 def _is_older(column: str, *tables: pl.DataFrame) -> bool:
     """Return whether one of two records is from before there was this column."""
     return column in LATER and any(each[column].is_null().all() for each in tables)
-
-
-def _same(one: pl.Series, other: pl.Series) -> np.ndarray:
-    """Return for each row whether two columns hold the same bits."""
-    if not one.dtype.is_float():
-        plain: np.ndarray = one.eq_missing(other).to_numpy()
-        return plain
-    found: np.ndarray = (one.is_null() == other.is_null()).to_numpy()
-    values = [each.fill_null(0.0).to_numpy() for each in (one, other)]
-    width = values[0].dtype.itemsize
-    equal: np.ndarray = values[0].view(f"u{width}") == values[1].view(f"u{width}")
-    both: np.ndarray = found & equal
-    return both
-
-
-def _without_times(table: pl.DataFrame) -> pl.DataFrame:
-    return table.select(column for column in table.columns if column not in TIMES)
 
 
 def _arrays(record: RunRecord) -> dict[str, np.ndarray]:

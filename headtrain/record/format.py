@@ -24,8 +24,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -54,7 +53,6 @@ INFO = "run.json"
 HEAD = "head.safetensors"
 TOP = "top.safetensors"
 _TABLE_FILES = frozenset(map(table_file, TABLES))
-_EARLIER_FILES = _TABLE_FILES - set(map(table_file, LATER_TABLES))
 """The tables that every record has."""
 
 
@@ -115,10 +113,10 @@ def _foreign(folder: Path) -> str | None:
     if not (folder / INFO).is_file():
         return "it is no run record"
     try:
-        strangers = _strangers(folder, _read_info(folder)[1])
+        known = {INFO, HEAD, TOP, *_TABLE_FILES, *(_read_info(folder)[1] or ())}
     except RecordError as error:
         return str(error)
-    others = [*strangers, *sorted(name for name in _names(folder) if name.startswith("."))]
+    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
     return f"it holds {', '.join(others)} next to the record" if others else None
 
 
@@ -194,7 +192,6 @@ def read_record(folder: Path) -> RunRecord:
         RecordError: If there is none, or it is incomplete, damaged or has another layout.
     """
     info, digests = _read_info(folder)
-    _strangers(folder, digests)  # refuses a record that lacks a file
     tables: dict[str, Any] = {
         name: parse_table(name, _content(folder, table_file(name), digests), folder)
         for name in TABLES
@@ -226,46 +223,20 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     return cast(RunInfo, info), digests
 
 
-def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ...]:
-    """Return the files in the folder of a record that are not of it.
-
-    Raises:
-        RecordError: If the record lacks a file, or one of its own names is not of it.
-    """
-    named = _TABLE_FILES | {HEAD, TOP}
-    own, needed = (named, _EARLIER_FILES) if digests is None else (digests.keys(),) * 2
-    found = {name for name in _names(folder) if not name.startswith(".")} - {INFO}
-    if missing := sorted(needed - found):
-        raise damaged(folder, f"it lacks {', '.join(missing)}")
-    strangers = sorted(found - own)
-    if foreign := [name for name in strangers if name in named]:
-        raise damaged(folder, f"files were added later: {', '.join(foreign)}")
-    return tuple(strangers)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(
-            f"cannot read {path}: {error.strerror or error}",
-            remedy="Check its permissions and the disk, then run the same command again.",
-        ) from error
-
-
-def _names(folder: Path) -> list[str]:
-    with _reading(folder):
-        return [path.name for path in folder.iterdir()]
-
-
 def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
     """Return the content of one file of a record, compared with its digest."""
     path = folder / name
     if path.exists():
         check_readable(path, RecordError)  # a pipe would be waited for
-    with _reading(path):
+    try:
         content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise damaged(folder, f"it lacks {name}") from error
+    except OSError as error:
+        raise RecordError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="Check its permissions and the disk, then run the same command again.",
+        ) from error
     if digests is not None and digests.get(name) != _sha256(content):
         raise damaged(path, "it has changed since it was written")
     return content
@@ -283,7 +254,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
         HeadError: If it is damaged, its training has diverged, or it is no linear head.
     """
     assert record.path is not None
-    if not holds_head(record):
+    if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
         if why := headless(record.info["config"]):
             raise HeadError(
                 f"the record {record.path} holds no head: {why}",
@@ -295,12 +266,6 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
         )
     _content(record.path, HEAD, record.digests)  # checks it
     return read_head(record.path / HEAD, linear=linear)
-
-
-def holds_head(record: RunRecord) -> bool:
-    """Return whether a stored record holds the head that it ended with."""
-    assert record.path is not None
-    return HEAD in (record.digests or ()) or (record.path / HEAD).is_file()
 
 
 def headless(config: Mapping[str, Any]) -> str | None:

@@ -101,10 +101,10 @@ def leave_one_out(
 def computed_again(
     sample: CalibrationSet, rows_of: Callable[[NewClasses], Rows], most: int
 ) -> Float[Tensor, "rows new"]:
-    """Return what new rows answer to images if they are computed again without these.
+    """Return the logits that new rows give to images if the rows are computed without these images.
 
-    Rows that repeat each other are left out together, class by class in turn one for each of `most`
-    parts: with more groups than parts several are left out at once.
+    The images are divided into at most `most` parts, each left out in turn. A group stays together;
+    the groups of a class are dealt out to the parts one by one.
 
     Args:
         sample: Rows to look at, of the data that the rows were computed from.

@@ -179,19 +179,14 @@ def _check(lam: Any, statistics: ClassStatistics) -> None:
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
     if value > resolution(statistics):
         return
-    eigenvalues, basis = np.linalg.eigh(to_numpy(statistics.total_covariance))
-    null = basis[:, eigenvalues + value <= resolution(statistics)]
-    if not null.shape[1]:
-        return
-    share = (null**2).sum(axis=1)  # of each feature in the directions
-    named = ", ".join(f"h[{i}]" for i in np.argsort(-share)[:6] if share[i] > 0.1)
-    rows = int(statistics.totals.sum())
-    cause = f" ({rows:,} rows span at most {rows - 1:,} directions)" if rows <= len(basis) else ""
-    raise StatisticsError(
-        f"the least squares are singular at lam = {value:g}: the features do not vary along"
-        f" {null.shape[1]:,} of {len(basis):,} directions{cause}, mostly along {named}",
-        remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out these features.",
-    )
+    eigenvalues = np.linalg.eigvalsh(to_numpy(statistics.total_covariance))
+    flat = int((eigenvalues + value <= resolution(statistics)).sum())
+    if flat:
+        raise StatisticsError(
+            f"the least squares are singular at lam = {value:g}: {int(statistics.totals.sum()):,}"
+            f" rows do not vary along {flat:,} of {statistics.dim:,} directions",
+            remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out constant features.",
+        )
 
 
 def least_squares(

@@ -18,6 +18,7 @@ from clinit.extract.cache.fingerprint import check_same_backbone
 from clinit.extract.cache.head import Head
 from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.groups import groups_of
+from clinit.headtrain.ram import copied_bytes
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -137,7 +138,7 @@ class Scenario:
     stop_after: int | None = None
     """Number of tasks that are learnt; None: all."""
     base: ClassStatistics | None = None
-    """What stands for the training rows of the base, if there are none of these; of its rows."""
+    """Statistics in place of the training rows of the base, if it has no rows."""
 
     @property
     def learnt(self) -> tuple[Task, ...]:
@@ -271,7 +272,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             of_base = groups_of(base.train)
         return np.concatenate([of_base, len(of_base) + groups_of(new.train)])
 
-    room = min((side.memory.copied_bytes for side in (base, new) if side.memory), default=None)
+    room = min((copied_bytes(side.memory) for side in (base, new) if side.memory), default=None)
     return Scenario(
         num_base=head.num_classes,
         tasks=tasks,
@@ -300,7 +301,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
 def drawn_shots(
     labels: Int[np.ndarray, " rows"], shots: int, seed: int
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark `shots` rows of each class, or all of a smaller one; more shots give these and others.
+    """Mark `shots` rows of each class, or all of a smaller one; more shots only add rows.
 
     Args:
         labels: Class of each row, as the data number them: the draw is the same in any order of

@@ -28,9 +28,10 @@ from clinit.extract.cache.read import (
     stored_features,
 )
 from clinit.files.documents import Count, DocumentKind, Number, content_sha256
-from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
+from clinit.headtrain.ram import disk_note, left_on_disk
 from clinit.headtrain.statistics.summed import Summed, joined_names, read_summed
 from clinit.headtrain.stream.buffer import Pool
+from clinit.machine import free_memory
 from clinit.stopwatch import Stopwatch
 
 
@@ -56,7 +57,7 @@ class Source:
     notes: tuple[str, ...] = ()
     summed: Summed | None = None
     """What stands for the training rows, of which there is none then; of the same classes."""
-    memory: HostMemory | None = None
+    memory: int | None = None
     """If features of an experiment are on disk: the memory for copies of them; None: unlimited."""
     load_s: float = 0.0
 
@@ -131,16 +132,14 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
     Raises:
         CacheError: As in `read_source`, or if the caches of a side do not fit together.
         StatisticsError: If a file of statistics is damaged, or of a part.
-        MachineError: If the memory does not suffice to read the caches shard by shard.
-        ValueError: If `memory` is not above 0.
     """
     every = [[side] if isinstance(side, Path) else side for side in sides]
     files = [[read_summed(path) for path in paths if path.is_file()] for paths in every]
     opened = [[open_cache(path) for path in paths if not path.is_file()] for paths in every]
     splits = [split for caches in opened for cache in caches for split in cache.splits.values()]
-    ram = HostMemory.of(memory)
-    stored = left_on_disk(splits, ram)
-    limit = ram if stored else None
+    most = free_memory() if memory is None else memory
+    stored = left_on_disk(splits, most)
+    limit = most if stored else None
     read = [
         [
             *(_no_rows(summed, limit) for summed in parts),
@@ -154,7 +153,7 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
     )
 
 
-def _no_rows(summed: Summed, memory: HostMemory | None) -> Source:
+def _no_rows(summed: Summed, memory: int | None) -> Source:
     """Return a side whose training rows are statistics."""
     none = np.empty((0, summed.dim), np.float16), np.empty(0, np.int64)
     nothing, of_rows = FeatureSet(*none, summed.class_names), summed.fingerprint
@@ -234,7 +233,7 @@ def _one_head(sources: Sequence[Source]) -> Head | None:
 def _source(
     cache: Cache,
     stored: Set[CacheSplit],
-    memory: HostMemory | None,
+    memory: int | None,
     *,
     with_train: bool = True,
 ) -> Source:

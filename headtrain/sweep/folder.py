@@ -7,7 +7,7 @@ of other data are refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,6 @@ class SweepFolder:
     def record_of(self, run: Study) -> Path | None:
         """Return the record of `run`; None if there is none."""
         return self.recorded.get(run.identity)
-
-    def records_of(self, runs: Iterable[Study]) -> list[Path]:
-        """Return the records of the runs that have one."""
-        return [path for run in runs if (path := self.record_of(run)) is not None]
 
     def add(self, run: Study, folder: Path) -> None:
         """Remember a record that was just written."""

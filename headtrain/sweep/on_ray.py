@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from clinit.errors import CacheError, StorageError
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.runs import RunData
-from clinit.headtrain.sweep.plan import BankPlan, Train, Trained, train_here
+from clinit.headtrain.runs import RunData, train_bank
+from clinit.headtrain.sweep.plan import Bank, Train, Trained
 from clinit.ray_tasks import connected, run_tasks
 
 SHARED = (
@@ -36,30 +34,16 @@ def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
         )
         stored = ray.put(data)
 
-        def train(banks: Sequence[BankPlan]) -> Trained:
-            calls = [(stored, bank) for bank in banks]
-            for trained in run_tasks(ray, _train_on_node, calls, **share):
-                yield from trained
+        def train(banks: Sequence[Bank]) -> Trained:
+            return run_tasks(ray, _train_on_node, [(stored, bank) for bank in banks], **share)
 
         yield train
 
 
-def _train_on_node(data: RunData, bank: BankPlan) -> list[tuple[BankPlan, list[RunRecord]]]:
+def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
     """Train one bank on a node of the cluster; its events stay there."""
     import ray
 
-    try:
-        trained = list(train_here(data, lambda event: None)([bank]))
-    except (CacheError, StorageError) as error:
-        if data.is_loaded:
-            raise
-        raise type(error)(
-            f"{error} (on the node {socket.gethostname()}); {SHARED}; a copy is another file",
-            remedy="Give more --memory, so that features are loaded and travel through Ray, or"
-            " share the folder of the caches.",
-        ) from error
     node = ray.get_runtime_context().get_node_id()
-    return [
-        (part, [replace(record, info={**record.info, "ray_node": node}) for record in records])
-        for part, records in trained
-    ]
+    records = train_bank(data, bank)
+    return bank, [replace(each, info={**each.info, "ray_node": node}) for each in records]

@@ -25,16 +25,8 @@ _LOGIT_COPIES = 5
 """Copies of the logits of a batch: themselves, their gradient, intermediates of the losses."""
 
 
-@dataclass(frozen=True, slots=True)
-class BankPlan:
-    """Runs that are trained together: they share stream, seed, batches and pretrained head."""
-
-    runs: tuple[Study, ...]
-
-    @property
-    def seed(self) -> int:
-        """Seed of all runs of the bank."""
-        return self.runs[0].stream.seed
+Bank = Sequence[Study]
+"""Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
 
 def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
@@ -53,9 +45,7 @@ def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = 
     return min(fitting, asked or fitting)
 
 
-def compile_banks(
-    runs: Iterable[Study], data: RunData, *, asked: int | None = None
-) -> list[BankPlan]:
+def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = None) -> list[Bank]:
     """Put distinct runs that differ only in their heads into banks, in the order of the runs.
 
     The runs of a bank start from one pretrained head.
@@ -63,7 +53,7 @@ def compile_banks(
     Raises:
         DeviceError: If there is no such device.
     """
-    banks = []
+    banks: list[Bank] = []
     for group in by_stream(runs, data.by_head):
         classes, dim = data.num_classes, data.base.train.dim
         limit = bank_limit(group[0], num_classes=classes, dim=dim, asked=asked)
@@ -71,13 +61,11 @@ def compile_banks(
         group.sort(
             key=lambda run: (run.training.loss, run.training.rate, run.training.weight_decay)
         )
-        banks += [
-            BankPlan(tuple(group[start : start + limit])) for start in range(0, len(group), limit)
-        ]
+        banks += [group[start : start + limit] for start in range(0, len(group), limit)]
     return banks
 
 
-def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[BankPlan]:
+def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
     """Return the banks of which some runs are recorded and some are left.
 
     They are trained as they were: last bits of a loss depend on the heads of a bank.
@@ -87,14 +75,14 @@ def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[BankPlan]:
     for run in runs:
         if told := folder.banks.get(run.identity):
             recorded.setdefault((run.shared, str(told)), []).append(run)
-    banks = []
+    banks: list[Bank] = []
     for first, *others in recorded.values():
         told = folder.banks[first.identity]
         if 1 + len(others) < len(told):
             names = (first.changed(each).identity for each in told)
-            bank = tuple(by_identity[name] for name in names if name in by_identity)
+            bank = [by_identity[name] for name in names if name in by_identity]
             if len(bank) == len(told):
-                banks.append(BankPlan(bank))
+                banks.append(bank)
     return banks
 
 
@@ -137,24 +125,18 @@ class RunsRecorded:
 
 SweepEvent = Event | RunsRecorded
 SweepObserver = Callable[[SweepEvent], None]
-Trained = Iterator[tuple[BankPlan, list[RunRecord]]]
-Train = Callable[[Sequence[BankPlan]], Trained]
+Trained = Iterator[tuple[Bank, list[RunRecord]]]
+Train = Callable[[Sequence[Bank]], Trained]
 """Trains banks and yields each with its records, in any order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepPlan:
-    """Which runs of a sweep are done and which are left."""
+    """Which runs of a sweep are left, and which of them are trained together."""
 
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
-    done: tuple[Study, ...]
-    banks: tuple[BankPlan, ...]
-
-    @property
-    def num_left(self) -> int:
-        """Number of runs that are not recorded."""
-        return len(self.names)
+    banks: Sequence[Bank]
 
 
 def plan_sweep(
@@ -162,17 +144,14 @@ def plan_sweep(
 ) -> SweepPlan:
     """Group the runs that the folder lacks into banks."""
     begun = begun_banks(runs, folder)
-    again = {run for bank in begun for run in bank.runs}
+    again = {run for bank in begun for run in bank}
     left = [run for run in runs if folder.record_of(run) is None and run not in again]
     banks = [*begun, *compile_banks(left, data, asked=bank_size)]
-    for training in (bank.runs[0].training for bank in banks):
+    for training in (bank[0].training for bank in banks):
         check_precision(training.precision, choose_device(training.device))
     named = zip(runs, run_names(runs, folder.configs), strict=True)
-    return SweepPlan(
-        names={run.identity: name for run, name in named if folder.record_of(run) is None},
-        done=tuple(run for run in runs if folder.record_of(run) is not None),
-        banks=tuple(banks),
-    )
+    names = {run.identity: name for run, name in named if folder.record_of(run) is None}
+    return SweepPlan(names, banks)
 
 
 def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: SweepObserver) -> None:
@@ -184,7 +163,7 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Swee
     """
     check_free(folder.path / name for name in plan.names.values())
     for bank, records in train(plan.banks):
-        trained = zip(bank.runs, records, strict=True)
+        trained = zip(bank, records, strict=True)
         fresh = {run: record for run, record in trained if folder.record_of(run) is None}
         for run, record in fresh.items():
             place = folder.path / plan.names[run.identity]
@@ -196,9 +175,9 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Swee
 def train_here(data: RunData, observer: SweepObserver) -> Train:
     """Return the function that trains banks one after another in this process."""
 
-    def train(banks: Sequence[BankPlan]) -> Trained:
+    def train(banks: Sequence[Bank]) -> Trained:
         for number, bank in enumerate(banks, start=1):
-            observer(BankStarted(bank.runs, number, len(banks)))
-            yield bank, train_bank(data, bank.runs, observer=observer)
+            observer(BankStarted(bank, number, len(banks)))
+            yield bank, train_bank(data, bank, observer=observer)
 
     return train

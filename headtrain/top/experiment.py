@@ -17,8 +17,8 @@ from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import Origin, records_of
 from clinit.headtrain.learner import Learner
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study.methods import Top
-from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top.blocks import PHASES, TopBlocks
 from clinit.headtrain.top.derpp import Derpp
@@ -53,13 +53,10 @@ def run_top(
         command: The command line of the user, for the record.
 
     Raises:
-        ValueError: If the study's stream or top differs from the inputs.
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
     study = study.resolved()
-    if study.shared != inputs.study.shared:
-        raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
     origin = Origin(inputs.base, inputs.new, inputs.initial_head, head_facts, command)
     blocks = TopBlocks(inputs, study, top_method(study), checkpoint, checkpoint_every)
     learner = Learner(inputs.scenario, inputs.task_plan, [study], blocks, observer)
@@ -67,7 +64,7 @@ def run_top(
     (record,) = records_of(
         learner,
         origin,
-        inputs.notes([study], head_facts),
+        data_notes(inputs.scenario, inputs.base, inputs.new, [study], head_facts),
         {phase: learner.watch.seconds[phase] for phase in PHASES},
         {
             "name": "AdamW",

@@ -5,8 +5,7 @@ front of a stage belongs to no block. In front of the first plastic block it is 
 so that the smaller activations behind it are kept.
 
 Blocks of EVA read the rotary embedding of the grid of patches next to their input: it depends on
-the size of the images alone, and is frozen. So is a bias that all blocks of a BEiT share; it is
-computed anew for each.
+the size of the images alone, and is frozen.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from timm.models.beit import Beit
 from timm.models.byobnet import ByobNet
 from timm.models.convnext import ConvNeXt
 from timm.models.davit import DaVit
@@ -34,7 +31,6 @@ from timm.models.resnet import ResNet
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
 from timm.models.vision_transformer import VisionTransformer
-from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
@@ -99,14 +95,12 @@ def steps_of(network: nn.Module) -> tuple[Step, ...]:
     """
     if isinstance(network, Eva):
         return tuple(_eva_steps(network))
-    if isinstance(network, Beit | VisionTransformerRelPos):
-        return tuple(_beit_steps(network))
     for kind, chain in _CHAINS.items():
         if isinstance(network, kind):
             return tuple(step for link in chain for step in _steps(network, link))
     raise BackboneError(
         f"the blocks of a {type(network).__name__} are not known, so it cannot be cut",
-        remedy="Choose a vision transformer, EVA, DINOv3, BEiT, ConvNeXt, Swin, ResNet, RegNet,"
+        remedy="Choose a vision transformer, EVA, DINOv3, ConvNeXt, Swin, ResNet, RegNet,"
         " EfficientNet or MobileNet, or train its head alone with `clinit train-head`.",
     )
 
@@ -182,32 +176,3 @@ def _rope(network: Any, x: Tensor) -> Any:
     if hasattr(network.rope, "feat_shape"):
         return network.rope.get_embed()
     return network.rope.get_embed(shape=network.patch_embed.grid_size)
-
-
-def _beit_steps(network: Any) -> Iterator[Step]:
-    def embed(x: Tensor) -> Tensor:
-        if network.cls_token is not None:
-            x = torch.cat((network.cls_token.expand(len(x), -1, -1), x), dim=1)
-        if getattr(network, "pos_embed", None) is not None:
-            x = x + network.pos_embed
-        return x
-
-    yield Step(network.patch_embed)
-    yield Step(embed)
-    for name, block in network.blocks.named_children():
-        yield Step(_with_bias(network, block), f"blocks.{name}")
-    yield Step(network.norm)
-
-
-def _with_bias(network: Any, block: Any) -> Callable[[Tensor], Tensor]:
-    def run(x: Tensor) -> Tensor:
-        features: Tensor
-        if isinstance(network, Beit):
-            shared = network.rel_pos_bias
-            features = block(x, shared_rel_pos_bias=None if shared is None else shared())
-        else:
-            shared = network.shared_rel_pos
-            features = block(x, shared_rel_pos=None if shared is None else shared.get_bias())
-        return features
-
-    return run

@@ -16,8 +16,6 @@ from torch import nn
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.network.backbone import Backbone
-from clinit.extract.network.transform import Transform
 from clinit.extract.work.recorded import reload
 from clinit.headtrain.events import Noted, Observer, Progressed, ignore
 from clinit.headtrain.stream.notes import data_notes
@@ -70,16 +68,6 @@ class TopInputs:
         assert self.study.top is not None
         return self.study.top
 
-    def notes(
-        self, studies: Sequence[Study], head_facts: Mapping[str, Any] | None = None
-    ) -> list[str]:
-        """Return what the user should know about the data, each once."""
-        notes = data_notes(self.scenario, self.base, self.new, studies, head_facts)
-        counts = self.scenario.train_counts[: self.scenario.num_base]
-        if self.study.stream.method == "ewc" and self.top.ewc.lam and not counts.any():
-            notes.append("no base class has a training image: EWC anchors nothing of the base")
-        return notes
-
     def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
@@ -120,7 +108,8 @@ def prepare_runs(
     """
     observer(Progressed("reading the weights", 0, 1))
     (base, new), study, storage = sides, studies[0].resolved(), images.storage
-    backbone, transform = reload_backbone(base, images.weights, study.training.device)
+    recorded, device = base.cache.split("train"), study.training.device
+    backbone, transform = reload(recorded, weights=images.weights, device=device)
     assert study.top is not None
     if backbone.config.output == "projected":
         raise ExperimentError(
@@ -171,7 +160,7 @@ def prepare_runs(
         **pools,
         parts=tuple(facts),
     )
-    for text in inputs.notes(studies, head_facts):
+    for text in data_notes(scenario, base.source, new.source, studies, head_facts):
         observer(Noted(text))
     return inputs
 
@@ -247,12 +236,3 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             remedy=f"Give their folder with {option}.",
         )
     return Side(read_source(cache), opened, found)
-
-
-def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Backbone, Transform]:
-    """Return the network that computed the features, and the transform of its images.
-
-    Raises:
-        ClinitError: If the weights cannot be loaded, or differ from the ones at extraction.
-    """
-    return reload(base.cache.split("train"), weights=weights, device=device)

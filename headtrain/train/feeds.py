@@ -28,7 +28,7 @@ class ResidentFeed:
 
 
 class StreamedFeed:
-    """The rows of as many steps as are announced at a time; all others are on host or disk."""
+    """The rows of the announced steps, on the device; all others stay in host memory or on disk."""
 
     def __init__(
         self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int

@@ -1,7 +1,7 @@
 """Losses of a head: values and gradients for training, local terms for calibration.
 
-Pure functions of the logits of single samples, no mean over these and no weights: both are the
-caller's. A gradient is written into `out` if that is given; logits stay as they are.
+Pure functions of the logits of single samples; the caller weights and averages. A gradient is
+written into `out` if it is given; logits are not changed.
 
 Cross entropy: loss = log sum_j exp(u_j) - u_y, with gradient softmax(u) - y.
 
@@ -76,7 +76,7 @@ def indicator(logits: Columns, target: Target) -> Tensor:
     one_hot = logits.new_zeros(logits.shape)
     if logits.shape[1] == 0:
         return one_hot
-    # Not by the rows that have a column: to count them, a CUDA device would have to be waited for.
+    # All rows are written: selecting those with a column would wait for a CUDA device.
     present = (target >= 0).to(logits.dtype)[:, None]
     return one_hot.scatter_(1, target.clamp(min=0)[:, None], present)
 
@@ -180,7 +180,7 @@ class SquaredError:
         )
 
     def _excess(self, picked: Tensor) -> Tensor:
-        """Return what the label's term exceeds a plain square by."""
+        """Return the label's term less a plain square."""
         return self.kappa * (picked - self.beta).square() - picked.square()
 
 

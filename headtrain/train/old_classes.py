@@ -4,7 +4,7 @@ With n_c rows of class c, their mean mu_c and, shared by all classes, the covari
 
     Sigma = Ave_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T / Ave_c (1 - 1 / n_c),
 
-unbiased for a covariance that the populations of all classes share: C d + d^2 numbers. A row of
+an unbiased estimate if all classes have the same covariance. These are C d + d^2 numbers. A row of
 class c is drawn as mu_c + A z with A A^T = Sigma, z ~ N(0, I).
 
 A set of rows is drawn in pairs mu_c + A z, mu_c - A z, so that the mean of the drawn rows of a
@@ -31,12 +31,12 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import drawn_per_class
 
 LEADING = 16
-"""One in so many eigenvectors of Ave z z^T is kept as it is."""
+"""The leading 1/16 of the eigenvectors of Ave z z^T are kept exactly."""
 
 
 @dataclass(frozen=True, eq=False)
 class OldClasses:
-    """The earlier classes that have had rows, in float64 on the host."""
+    """Statistics of the earlier classes with training rows, in float64 on the host."""
 
     labels: Int[np.ndarray, " classes"]
     """Their head rows, ascending."""

@@ -32,7 +32,7 @@ def test_less_memory_is_noted_and_makes_no_other_run(
     assert "disk" not in done(*words, *caches, f"--out={whole}")
     said = done(*words, *caches, f"--out={small}", "--memory", SMALL)
     assert f"Note: {base}/train stays on disk" in said
-    assert "16.00 kB of --memory" in said
+    assert "16.00 kB of memory" in said
     names = [folder.name for folder in find_records(whole)]
     assert names
     assert names == [folder.name for folder in find_records(small)]

@@ -67,7 +67,7 @@ def test_what_differs_is_said_with_what_may_be_the_reason(
     assert result.exit_code == 1
     said = result.output
     assert f"Not the same bits as {run}" in said.replace("\n", "")
-    assert "steps: loss, loss_new, loss_old in" in said
+    assert "steps: loss, loss_new, loss_old\n" in said
     assert "head weight: by" in said
     assert "bank size: 3 then, 1 now" in said
     assert "classes:" not in said

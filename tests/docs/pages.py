@@ -3,7 +3,8 @@
 A comment in front of a block says what becomes of it:
 
 <!-- not run: why -->      nobody runs it; the reason is for the reader
-<!-- run -->               a block of commands that is run, not only parsed
+<!-- run -->               a block of commands that is run
+<!-- parsed: why -->       once in a page: commands without a mark are only parsed
 <!-- file: PATH -->        the content of a file of the source, for `docs/extend.md`
 <!-- change: PATH -->      lines of such a file that change
 """

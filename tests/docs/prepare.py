@@ -27,7 +27,8 @@ def prepare(folder: Path) -> None:
     write_images(folder / "digits", BASE)
     write_images(folder / "new", NEW)
     write_images(folder / "photographs", LATER)
-    for name, digit in (("horn", "0"), ("iceberg", "1")):
+    shutil.copytree(folder / "photographs" / "val", folder / "test-photographs")
+    for name, digit in (("horn", "0"), ("iceberg", "1"), ("holiday", "2")):
         shutil.copy(folder / "digits" / "val" / digit / "0.png", folder / f"{name}.jpg")
     weights = write_weights(folder / "weights.safetensors")
     for side, images in (("base", "digits"), ("new", "new")):

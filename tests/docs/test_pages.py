@@ -20,6 +20,7 @@ from tests.docs.pages import (
     GENERATED,
     PAGES,
     ROOT,
+    RUN_IN_A_COPY,
     Block,
     all_blocks,
     anchors_of,
@@ -49,6 +50,11 @@ def test_every_block_says_its_language_and_a_block_that_is_left_out_says_why() -
         assert block.language in LANGUAGES, block.place
         mark = r"not run( here)?: \S.{5,}" if block.is_left_out else r"|run|(file|change): \S+"
         assert re.fullmatch(mark, block.mark), block.place
+    parsed = {block.page for block in of("bash", "console") if not block.mark}
+    for page in PAGES:
+        if page.name in parsed - {RUN_IN_A_COPY, "CONTRIBUTING.md"}:
+            text = page.read_text(encoding="utf-8")
+            assert re.search(r"^<!-- parsed: \S.{5,} -->$", text, re.MULTILINE), page
     fences = sum(
         len(re.findall(r"^```", page.read_text(encoding="utf-8"), re.MULTILINE))
         for page in PAGES

@@ -1,7 +1,7 @@
 """Text files that a user names: read whole, but never without end.
 
-A name may belong to a device that gives zeros for ever, or to a pipe that nobody writes into, which
-is empty. `<(command)` is a pipe that ends with its command: it is read to its end.
+The size is bounded, because a path may name an endless device such as /dev/zero. A named pipe
+without a writer counts as empty; `<(command)` is a pipe and is read until the command ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LIMIT_BYTES = 16 * 2**20
 
 
 class TextFileError(Exception):
-    """A file is not the text that it should be; the message is the reason, put after a colon."""
+    """A file is not the expected text; the message is the reason, to be printed after a colon."""
 
 
 def lines_of(text: str) -> list[str]:

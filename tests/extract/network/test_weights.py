@@ -1,5 +1,6 @@
 """Weights of a file or of the Hub, and what is not one of them."""
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -9,13 +10,17 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torchvision.models
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from clinit.errors import BackboneError
 from clinit.extract.network import weights as hub
 from clinit.extract.network.backbone import BackboneConfig, load_backbone
+from tests.conftest import TINY_ARGS, TINY_MODEL
+from tests.extract.work.made import tiny_backbone
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,64 @@ def test_a_file_that_holds_no_such_network_is_refused(
         torch.save(content or {"epoch": 3, "optimizer": {"state": {}}}, path)
     with pytest.raises(BackboneError, match=match):
         load_backbone(BackboneConfig(name="convnextv2_atto", weights=path))
+
+
+def test_a_checkpoint_of_torchvision_computes_as_there(tmp_path: Path) -> None:
+    theirs = torchvision.models.mobilenet_v2(num_classes=7).eval()
+    torch.save(theirs.state_dict(), tmp_path / "mobile.pth")
+    given = {"weights": tmp_path / "mobile.pth", "model_args": {"num_classes": 7}}
+    found = load_backbone(BackboneConfig(name="mobilenetv2_100", **given))
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(found.logits(images), theirs(images), rtol=1e-4, atol=1e-5)
+    with pytest.raises(BackboneError, match="does not fit mobilenetv2_110d"):
+        load_backbone(BackboneConfig(name="mobilenetv2_110d", **given))
+
+
+CONFIG = {
+    "architecture": TINY_MODEL,
+    "label_names": ["x", "y", "z"],
+    "model_args": {**TINY_ARGS, "num_classes": 3},
+    "pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "crop_pct": 1.0, "input_size": [3, 64, 64]},
+}
+
+
+def timm_folder(weights: Path, folder: Path, **changes: Any) -> Path:
+    folder.mkdir()
+    save_file(load_file(weights), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
+    return folder
+
+
+def test_a_folder_of_timm_gives_arguments_classes_and_transform(
+    tiny_weights: Path, tmp_path: Path
+) -> None:
+    folder = timm_folder(tiny_weights, tmp_path / "hub")
+    found = load_backbone(BackboneConfig(name=f"{TINY_MODEL}.fcmae", weights=folder))
+    assert found.weights_sha256 == load_backbone(tiny_backbone(tiny_weights)).weights_sha256
+    assert found.head.class_names == ("x", "y", "z")
+    assert found.config.model_args == {"depths": [1, 1, 1, 1], "dims": [4, 8, 8, 12]}
+    expected = CONFIG["pretrained_cfg"] | {"std": timm.data.IMAGENET_DEFAULT_STD}
+    assert {n: found.data_config[n] for n in expected} == {
+        n: tuple(v) if isinstance(v, list) else v for n, v in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"architecture": "resnet18"}, "contains the network 'resnet18', not convnextv2_atto"),
+        ({"label_names": ["x"]}, "names 1 classes, its classifier has 3 rows"),
+        ({"pretrained_cfg": {"std": [0, 0, 0]}}, "no folder of a timm network"),
+        ({"pretrained_cfg": None}, "no folder of a timm network"),
+        ({"model_args": {"checkpoint_path": "evil.pth"}}, "'checkpoint_path' is none of those"),
+    ],
+)
+def test_a_folder_of_another_network_is_refused(
+    tiny_weights: Path, tmp_path: Path, changes: dict[str, Any], match: str
+) -> None:
+    folder = timm_folder(tiny_weights, tmp_path / "hub", **changes)
+    with pytest.raises(BackboneError, match=match):
+        load_backbone(BackboneConfig(name=TINY_MODEL, weights=folder))
 
 
 class Answers:

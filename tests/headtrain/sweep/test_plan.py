@@ -67,11 +67,11 @@ def test_a_bank_holds_runs_of_one_stream_only_and_every_run_once(data: RunData) 
     chosen = runs("init=random,lda", "loss=ce,mse", "seed=0:3", "buffer=10,20", "lr=1e-3,1e-2")
     compiled = compile_banks(chosen, data, asked=3)
     for bank in compiled:
-        assert {run.shared for run in bank.runs} == {bank.runs[0].shared}
-        assert len(bank.runs) <= 3
-        losses = [run.training.loss for run in bank.runs]
+        assert {run.shared for run in bank} == {bank[0].shared}
+        assert len(bank) <= 3
+        losses = [run.training.loss for run in bank]
         assert losses == sorted(losses)
-    assert sorted(run.identity for bank in compiled for run in bank.runs) == sorted(
+    assert sorted(run.identity for bank in compiled for run in bank) == sorted(
         run.identity for run in chosen
     )
     assert len(compiled) == 6 * 3  # eight heads a stream
@@ -80,7 +80,7 @@ def test_a_bank_holds_runs_of_one_stream_only_and_every_run_once(data: RunData) 
 def test_runs_of_another_pretrained_head_have_a_bank_of_their_own(data: RunData) -> None:
     chosen = runs("loss=ce,mse,sqen")
     compiled = compile_banks(chosen, replace(data, heads={"mse": data.head}))
-    assert [[run.training.loss for run in bank.runs] for bank in compiled] == [
+    assert [[run.training.loss for run in bank] for bank in compiled] == [
         ["ce", "sqen"],
         ["mse"],
     ]

@@ -17,19 +17,15 @@ from typing import Any
 
 import pytest
 
-from clinit.errors import CacheError, ClusterError
+from clinit.errors import ClusterError
 from clinit.extract.cache.plan import WHOLE
 from clinit.extract.dataset.scan import scan
 from clinit.extract.work import run as module
 from clinit.extract.work.run import ExtractConfig, extract, extract_on_ray
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.stream.source import read_sources
-from clinit.headtrain.study.study import Study
-from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
-from clinit.headtrain.sweep.plan import compile_banks
+from clinit.headtrain.sweep.on_ray import train_on_ray
 from tests.extract.work.made import tiny_config
-from tests.headtrain.stream.made_caches import write_base, write_new
 
 
 class RayError(Exception):
@@ -153,33 +149,6 @@ def test_a_missing_ray_is_reported_with_its_remedy(
     with pytest.raises(ClusterError, match="not installed") as caught, train_on_ray(data, "x"):
         pass
     assert 'pip install "clinit[ray]"' in caught.value.remedy
-
-
-@pytest.mark.parametrize("way", ["missing", "a copy"])
-def test_a_node_that_does_not_share_the_caches_is_named_with_its_remedy(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_base(tmp_path / "base")
-    write_new(tmp_path / "new")
-    monkeypatch.chdir(tmp_path)
-    base, new = read_sources(Path("base"), Path("new"), memory=16_000)
-    assert base.head is not None
-    data = RunData(base, new, base.head)
-    monkeypatch.chdir("/")
-    data = pickle.loads(pickle.dumps(data))  # features on disk go by absolute paths
-    assert not data.is_loaded
-    shard = tmp_path / "base" / "train" / "shard-00000.h5"
-    content = shard.read_bytes()
-    shard.unlink()
-    if way == "a copy":
-        shard.write_bytes(content)
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
-    monkeypatch.setattr("socket.gethostname", lambda: "node7")
-    study = Study.of({"tasks": 2, "iterations": 2, "batch_size": 2, "device": "cpu"}).resolved()
-    (bank,) = compile_banks([study], data)
-    with pytest.raises(CacheError, match="on the node node7") as caught:
-        _train_on_node(data, bank)
-    assert "Give more --memory" in caught.value.remedy
 
 
 # A cluster of two nodes of one processor each, in a network namespace with nothing but loopback.

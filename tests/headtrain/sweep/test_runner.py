@@ -8,7 +8,7 @@ import pytest
 from clinit.errors import RecordError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
-from clinit.headtrain.record.format import RunRecord, find_records, read_record
+from clinit.headtrain.record.format import RunRecord, find_records, read_record, write_record
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
@@ -111,7 +111,7 @@ def test_each_loss_starts_from_its_own_head(
 
 def interrupted_at(record: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a sweep die where it is about to write its record number `record`."""
-    write, count = runner.write_record, [0]
+    write, count = write_record, [0]
 
     def stop(*arguments: object, **named: object) -> None:
         count[0] += 1

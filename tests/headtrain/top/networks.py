@@ -14,7 +14,6 @@ SWIN = {
 }
 RESNET = {"layers": (1, 2, 1, 1), "channels": (4, 4, 8, 8), "stem_width": 4}
 DAVIT = {"depths": (1, 1, 2), "embed_dims": (8, 8, 16), "num_heads": (1, 1, 2)}
-BIASED = {"use_shared_rel_pos_bias": True, "use_abs_pos_emb": True}
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "convnext": ("convnext_atto", CONVNEXT),
@@ -42,10 +41,6 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "eva-scaled-mlp": ("eva02_base_patch14_224", VIT | {"embed_dim": 16}),
     "eva-mixed-rope": ("vit_small_patch16_rope_mixed_224", VIT | {"embed_dim": 16}),
     "dinov3": ("vit_small_patch16_dinov3", VIT | {"embed_dim": 16}),
-    "beit": ("beit_base_patch16_224", VIT),
-    "beit-shared-bias": ("beit_base_patch16_224", VIT | BIASED),
-    "vit-relpos": ("vit_srelpos_small_patch16_224", VIT),
-    "vit-relpos-class-token": ("vit_relpos_small_patch16_224", VIT | {"class_token": True}),
     "swin": ("swin_tiny_patch4_window7_224", SWIN),
     "swinv2": ("swinv2_tiny_window8_256", SWIN),
     "davit": ("davit_tiny", DAVIT),

@@ -13,14 +13,14 @@ from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Share, draw_schedule
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.activations import ImageRows, PoolActivations
 from clinit.headtrain.top.evaluate import linear_probe
 from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.train.heads import LabelledRows
 from tests.headtrain.top.networks import build
 
 
-class Held:
+class Held(ImageRows):
     """Activations in memory; remembers how many rows it was asked for at a time."""
 
     def __init__(self, values: Tensor) -> None:

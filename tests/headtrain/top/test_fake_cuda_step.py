@@ -27,7 +27,7 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
+from clinit.headtrain.top.activations import Batch, ImageRows, PoolActivations, TaskReader
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.network import PlasticModel, cut_network
@@ -53,7 +53,7 @@ LABELS = np.arange(40) % TASK.stop
 STEPS = 3
 
 
-class Held:
+class Held(ImageRows):
     """Activations on the host."""
 
     def __init__(self, values: np.ndarray) -> None:

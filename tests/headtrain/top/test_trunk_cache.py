@@ -13,11 +13,12 @@ from PIL import Image
 
 from clinit.errors import CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.work.recorded import reload
 from clinit.files.lock import claim_folder
 from clinit.headtrain.events import Event, Noted, ignore
 from clinit.headtrain.top.activations import ActivationRows, Trunk
 from clinit.headtrain.top.images import Storage
-from clinit.headtrain.top.inputs import Side, open_side, reload_backbone
+from clinit.headtrain.top.inputs import Side, open_side
 from clinit.headtrain.top.network import cut_network
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 
@@ -38,7 +39,7 @@ def part(side: Side) -> Part:
 
 @pytest.fixture(scope="module")
 def trunk(side: Side) -> Trunk:
-    backbone, transform = reload_backbone(side, None, "cpu")
+    backbone, transform = reload(side.cache.split("train"), device="cpu")
     return Trunk(backbone.config, cut_network(backbone.network, 2), transform)
 
 
@@ -161,7 +162,7 @@ def test_another_network_transform_or_cut_is_another_folder(
 ) -> None:
     cache = make_cache()
     plan = cache.plan(part)
-    backbone, transform = reload_backbone(side, None, "cpu")
+    backbone, transform = reload(side.cache.split("train"), device="cpu")
     trunk = Trunk(backbone.config, cut_network(backbone.network, 3), transform)
     lower, fewer = replace(cache, trunk=trunk), replace(part, rows=ROWS[:-1])
     folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
