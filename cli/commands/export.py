@@ -177,4 +177,4 @@ def _show_network(exported: Export) -> None:
         say(
             "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
         )
-        say(f"hf upload USER/NAME {path} . --private")
+        say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")
