@@ -9,7 +9,6 @@ import typer
 
 from clinit.cli.frame.console import (
     hush,
-    lose_notes_that_cannot_be_written,
     replace_what_cannot_be_printed,
     say,
     show_messages_of_libraries,
@@ -53,7 +52,7 @@ class Commands(LazyGroup):
         "remember": "Let a model remember its classes: no image, but their statistics.",
         "remove": "Remove classes from a model: their rows, and its memory of them.",
         "rename": "Give classes of a model other names.",
-        "model": "Show a model: its classes, history and memory.",
+        "model": "Show a model, or merge two.",
         "manifest": "Build and show manifests of data sets.",
         "cache": "Show, verify, import, export and group feature caches.",
         "recipe": "Settings of the paper's tables and of the comparison of starts, for --config.",
@@ -100,7 +99,6 @@ def main() -> None:
     set_thread_defaults(os.environ)  # before anything loads PyTorch
     keep_freed_memory(os.environ)
     heed_signals()
-    lose_notes_that_cannot_be_written()
     replace_what_cannot_be_printed()
     show_messages_of_libraries()
     try:

@@ -23,10 +23,11 @@ from clinit.cli.frame.model_source import (
     check_model,
     check_out,
     command_data,
+    listener,
     opened,
     takes_network,
 )
-from clinit.cli.frame.options import AsJson, Output, OutputFormat, Overwrite
+from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.known import in_words
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clinit.extract.cache.head import Top1
+    from clinit.headtrain.model.add import Addition
     from clinit.headtrain.model.facts import ModelFacts
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model import Model
@@ -48,7 +50,7 @@ SHOWN = 12
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
 WHOLE = "No partial model is left: it is written completely or not at all."
 
-app = typer.Typer(no_args_is_help=True, help="Show a model: its classes, history and memory.")
+app = typer.Typer(no_args_is_help=True, help="Show a model, or merge two.")
 
 
 @keeps(KEPT_FEATURES)
@@ -62,6 +64,14 @@ def add(
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace classes that the model has, in their own rows."),
+    ] = False,
+    more: Annotated[
+        bool,
+        typer.Option(
+            "--more",
+            help="Give more images of classes that the model has: the rows of these, and of all"
+            " that were added with them, are solved anew from all images.",
+        ),
     ] = False,
     old: Annotated[
         Path | None,
@@ -100,24 +110,33 @@ def add(
 
     clinit add scenes/ photographs/ --out scenes2/
     """
+    if more and replace:
+        raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, job):
         from clinit.headtrain.model.add import add_images
 
-        added = add_images(model, job, config, old=old, replacing=replace, onnx=onnx, strict=strict)
+        added = add_images(
+            model, job, config, old=old, replacing=replace, more=more, onnx=onnx, strict=strict
+        )
     if as_json:
         assert added.audit is not None
         print_json(json.dumps({"model": str(out), **added.audit.content}, ensure_ascii=False))
         return
+    _tell(added, out, f"; their features are at {job.folder}")
+
+
+def _tell(added: Addition, out: Path, where: str = "") -> None:
+    """Print what classes were added, and how well the new model knows old and new ones."""
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
-    arrived = {"replaced": added.replaced, "added": len(change.classes) - added.replaced}
+    again = "solved anew" if change.action in ("more", "merge") else "replaced"
+    arrived = {again: added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
+    if more := change.data.get("more"):
+        done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
     say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
     aside = 0 if added.left_out else added.new.total
-    say(
-        f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside; their"
-        f" features are at {job.folder}"
-    )
+    say(f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}")
     say(f"In place of old images: {change.data['old_rows']}")
     table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
@@ -284,13 +303,44 @@ def _changed(
 
 @app.callback()
 def model() -> None:
-    """Show a model: its classes, history and memory."""
+    """Show a model, or merge two: their classes, history and memory."""
 
 
 @app.command()
-def show(
-    model: ModelArgument, output: OutputFormat = Output.table, as_json: AsJson = False
+@keeps(WHOLE)
+@takes("config", AddConfig, but=["hold_out"])
+def merge(
+    model: ModelArgument,
+    other: Annotated[Path, typer.Argument(help="Another model of the same network.")],
+    out: ModelOut,
+    config: AddConfig,
+    overwrite: Overwrite = False,
 ) -> None:
+    """Make one model of two that classes were added to.
+
+    Both are of one network, and have the same rows of the classes that they
+    share. All others are added to these at once, from the features that the two
+    models remember: no image is needed. Neither is changed.
+
+    clinit model merge scenes-north/ scenes-south/ --out scenes/
+    """
+    check_model(model)
+    check_model(other)
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.add import merge_models
+    from clinit.headtrain.model.reading import open_model
+
+    with claimed_file(out):
+        with doing("Loading the models …"):
+            one, two = (open_model(path, device="cpu") for path in (model, other))
+        added = merge_models(
+            one, two, out, config, overwrite=overwrite, data=command_data(), listener=listener()
+        )
+    _tell(added, out)
+
+
+@app.command()
+def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
     from clinit.headtrain.model.reading import memory_of, read_facts
@@ -298,7 +348,7 @@ def show(
     with doing("Reading the model …"):
         facts = read_facts(model)
         memory = memory_of(model, facts)
-    if as_json or output is Output.json:
+    if as_json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
         return
     from rich.text import Text

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file, tell_replaced
+from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
 from clinit.cli.frame.progress import doing
@@ -29,7 +29,7 @@ from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Observer
-    from clinit.headtrain.model.images import ImageJob
+    from clinit.headtrain.model.images import ImageJob, Listener
     from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -116,7 +116,6 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
-    tell_replaced([out], overwrite=overwrite)
 
 
 def check_onnx_out(out: Path) -> None:
@@ -214,7 +213,7 @@ def opened(
         check_onnx_out(out)
         check_installed()
     with claimed_file(out):
-        from clinit.headtrain.model.images import ImageJob, Listener
+        from clinit.headtrain.model.images import ImageJob
         from clinit.headtrain.model.model import stock_model
         from clinit.headtrain.model.reading import open_model
 
@@ -225,13 +224,7 @@ def opened(
             features=network.features,
             overwrite=overwrite,
             data=command_data(),
-            listener=Listener(
-                note=note,
-                warn=warn,
-                doing=doing,
-                extracting=extraction_progress,
-                training=_training,
-            ),
+            listener=listener(),
         )
         with doing("Loading the model …"):
             if network.backbone is not None:
@@ -239,6 +232,15 @@ def opened(
             else:
                 model = open_model(paths[0], device=network.device)
         yield model, job
+
+
+def listener() -> Listener:
+    """Return what shows the work on a model in the terminal."""
+    from clinit.headtrain.model.images import Listener
+
+    return Listener(
+        note=note, warn=warn, doing=doing, extracting=extraction_progress, training=_training
+    )
 
 
 @contextmanager

@@ -58,9 +58,12 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
     return expand("studies", options, _defaults(every) | dict.fromkeys(SEVERAL), build)
 
 
-def takes(name: str, owner: type) -> Callable[[Command], Command]:
-    """Let a command take the settings of a dataclass, and receive its value in `name`."""
-    every = fields_of(owner)
+def takes(name: str, owner: type, *, but: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """Let a command take the settings of a dataclass, and receive its value in `name`.
+
+    Those called in `but` keep their defaults.
+    """
+    every = {key: each for key, each in fields_of(owner).items() if key not in but}
 
     def build(values: Mapping[str, Any]) -> Any:
         try:

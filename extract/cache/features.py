@@ -108,6 +108,12 @@ class FeatureSet:
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
+    def without(self, known: FeatureSet) -> FeatureSet:
+        """Return the rows whose features, as float16, none of other rows has."""
+        others = {row.tobytes() for row in known.features.astype(np.float16)}
+        fresh = [row.tobytes() not in others for row in self.features.astype(np.float16)]
+        return FeatureSet(self.features[fresh], self.labels[fresh], self.class_names)
+
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
         """Return a set without a row, of these classes or others, and of the same width."""
         empty = np.empty((0, self.dim), dtype=self.features.dtype)

@@ -71,7 +71,7 @@ class Dataset:
     layouts: tuple[Layout, ...]
     """Layouts in the order in which they are tried."""
     images: dict[str, int] = field(default_factory=dict)
-    """Split -> number of images; a split whose number nobody fixed is absent."""
+    """Split -> number of images; absent for splits without a published number."""
     total: int | None = None
     """Number of images of all splits, if only this is known."""
     look_in: tuple[str, ...] = (".",)

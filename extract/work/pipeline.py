@@ -382,7 +382,7 @@ class _Lanes:
         return flight.batch, flight.features
 
     def settle(self) -> None:
-        """Wait until the device does nothing of this any more."""
+        """Wait until the device has finished this work."""
         self._copies.synchronize()
         self._work.synchronize()
 

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clinit.errors import ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
@@ -22,11 +20,13 @@ from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Event, Initialised, Observer, ignore
 from clinit.headtrain.experiment import grown_heads
+from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
-from clinit.headtrain.model.facts import Change, ModelFacts
+from clinit.headtrain.model.facts import Action, Change, ModelFacts
 from clinit.headtrain.model.images import (
     ImageJob,
     Listener,
+    check_apart,
     image_features,
     images_to_audit,
     list_images,
@@ -89,6 +89,8 @@ def add_classes(
     *,
     old: Source | str | Path | None = None,
     replace: bool = False,
+    more: bool = False,
+    strict: bool = False,
     features: str | Path | None = None,
     overwrite: bool = False,
     device: str = "auto",
@@ -106,6 +108,8 @@ def add_classes(
         old: Features of old classes, in place of what the model remembers; or their statistics,
             for classes that it does not remember.
         replace: Whether classes that the model has are replaced.
+        more: Whether all classes are of the model, and these are more images of them.
+        strict: Whether anything that the audit of the images finds is an error.
         features: Folder of the features of the images; default: `out` with `-features`.
         overwrite: Whether a model that is at `out` is replaced.
         device: `auto`, `cuda` or `cpu`.
@@ -129,7 +133,9 @@ def add_classes(
             listener=Listener(training=lambda: nullcontext(observer)),
         )
         given = Path(old) if isinstance(old, str) else old
-        return add_images(opened, job, config, old=given, replacing=replace)
+        return add_images(
+            opened, job, config, old=given, replacing=replace, more=more, strict=strict
+        )
 
 
 def add_images(
@@ -139,6 +145,7 @@ def add_images(
     *,
     old: Source | Path | None = None,
     replacing: bool = False,
+    more: bool = False,
     onnx: bool = False,
     strict: bool = False,
 ) -> Addition:
@@ -150,6 +157,7 @@ def add_images(
         config: How they are added.
         old: Features of old classes, in place of what the model remembers.
         replacing: Whether classes that the model has are replaced.
+        more: Whether these are more images of classes that the model has.
         onnx: Whether the folder holds the network as ONNX too, compared on some of the images.
         strict: Whether anything that the audit finds is an error.
 
@@ -166,17 +174,25 @@ def add_images(
 
     listing = list_images(model, job)
     names = listing["train"].class_names
-    _replaced_rows(model.facts, names, allowed=replacing)
+    known = _known_names(model.facts, names, replacing=replacing, more=more)
     if not model.facts.class_names:
         _check_first(model, names, config, old)
     images, data = image_features(model, job, listing, 0.0 if config.leaves_out else config.aside)
+    left = model.without(known) if replacing else model
+    action: Action = "replace" if replacing else "add"
     if old is not None:
         old = old_features(old, model, listener)
         data["old"] = old.description
+    if more:
+        action = "more"
+        left, images, data["more"] = with_more(model, images, old, listener)
+        if old is not None and {*old.class_names}.isdisjoint(left.facts.class_names):
+            old = None
+    if old is not None:
         old = measured(old, config.aside)
     with listener.training() as observer:
         added = add(
-            model, images, config, old=old, replacing=replacing, data=data, observer=observer
+            model, images, config, left=left, old=old, action=action, data=data, observer=observer
         )
     with listener.doing("Looking for odd images …"):
         added = _audited(added, model, old, job)
@@ -214,8 +230,9 @@ def add(
     images: Source,
     config: AddConfig,
     *,
+    left: Model | None = None,
     old: Source | None = None,
-    replacing: bool = False,
+    action: Action = "add",
     data: Mapping[str, Any] | None = None,
     observer: Observer = ignore,
 ) -> Addition:
@@ -225,14 +242,15 @@ def add(
         model: The model; it is not changed.
         images: Features of the new images, of the model's own network, some of them held out.
         config: How.
+        left: The model without classes of `images` that it has; None: it has none.
         old: Features of old classes, in place of what the model remembers, some held out too.
-        replacing: Whether classes that the model has are replaced.
+        action: What the history calls it.
         data: Origin of the images, for the history.
         observer: Called with each event of the experiment.
 
     Raises:
-        ModelError: If the model has one of the classes already, has none that could be replaced,
-            or lacks the data asked for; or if discriminants of single images would not be trained.
+        ModelError: If the model lacks the data asked for, or discriminants of single images would
+            not be trained.
     """
     if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
         # Only a second image shows the level of a discriminant among rows of the old classes.
@@ -242,8 +260,7 @@ def add(
             remedy="Leave out `--init`, give a second image of a class, or train the head with"
             " `--iterations 200`.",
         )
-    places = _replaced_rows(model.facts, images.class_names, allowed=replacing)
-    left = model.without([model.facts.class_names[row] for row in places]) if places else model
+    left = left or model
     summed = None if old is None else old.summed
     if summed is not None and not {*summed.class_names}.isdisjoint(left.facts.class_names):
         left, old = replace(left, memory=_with_summed(left, summed, images.train)), None
@@ -272,14 +289,14 @@ def add(
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, temperature=found)
     grown = replace(left, facts=facts, head=head, memory=_memory(left, images, config, given))
-    if places:  # the classes that replace others take their rows
+    if replaced := model.facts.num_classes - left.facts.num_classes:  # they keep their rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
     old_after = balance[0].old if len(tested.labels) else Top1(0, 0)
     new_after = balance[0].new
     change = Change.now(
-        "replace" if places else "add",
+        action,
         images.class_names,
         task=task,
         images=dict(zip(images.class_names, images.train.counts().tolist(), strict=True)),
@@ -289,13 +306,58 @@ def add(
     )
     return Addition(
         model=grown.after(change),
-        replaced=len(places),
+        replaced=replaced,
         old_before=accuracy(model.head, tested.named(model.facts.class_names)),
         old=old_after,
         new=new_after,
         left_out=is_left_out,
         balance=balance,
     )
+
+
+def merge_models(
+    model: Model,
+    other: Model,
+    out: Path,
+    config: AddConfig,
+    *,
+    overwrite: bool = False,
+    data: Mapping[str, Any] | None = None,
+    listener: Listener | None = None,
+) -> Addition:
+    """Write a model of the classes of both, as if all had been added to their shared ones at once.
+
+    Args:
+        model: One model; it is not changed.
+        other: Another one of the same network.
+        out: The place of the new model, which is not that of either.
+        config: How the classes of one of them alone are added.
+        overwrite: Whether an existing model is replaced.
+        data: Further contents of the history.
+        listener: What is told of the work.
+
+    Raises:
+        ModelError: If they are of different networks, differ in a class that both have, or do not
+            remember the training rows of all others.
+        ClinitError: If the new model cannot be written.
+    """
+    listener, origin = listener or Listener(), {"models": [model.origin, other.origin]}
+    for each in (model, other):
+        check_apart(out, Path(each.origin))
+    left, images, model = of_both(model, other)
+    with listener.training() as observer:
+        added = add(
+            model,
+            images,
+            config,
+            left=left,
+            action="merge",
+            data={**(data or {}), **origin},
+            observer=observer,
+        )
+    with listener.doing("Putting backbone and head together …"):
+        write_model(added.model, out, overwrite=overwrite)
+    return added
 
 
 def _grown_heads(
@@ -371,22 +433,31 @@ def _check_first(
         )
 
 
-def _replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> list[int]:
-    """Return the rows of the classes that the model has already.
+def _known_names(
+    facts: ModelFacts, names: Sequence[str], *, replacing: bool, more: bool
+) -> list[str]:
+    """Return the classes that the model has already.
 
     Raises:
-        ModelError: If there are some and they are not to be replaced, or none and they are.
+        ModelError: If there are some without need, or some or all are missing.
     """
-    row_of = {name: row for row, name in enumerate(facts.class_names)}
-    known = [name for name in names if name in row_of]
-    if bool(known) != allowed or (known and len(known) == len(row_of)):
+    known = [name for name in names if name in {*facts.class_names}]
+    new = [name for name in names if name not in {*known}]
+    if more and new:
         raise ModelError(
-            f"{len(known):,} of these {len(names):,} classes are among the {len(row_of):,} of the"
-            f" model ({examples(known or names)})",
-            remedy="Without `--replace`, give none of its classes; with it some of them, but not"
-            " all: rename or remove folders. `clinit model show MODEL` lists the classes.",
+            f"{len(new):,} of these {len(names):,} classes are new to the model ({examples(new)})",
+            remedy="Add them by themselves, without `--more`: `clinit add MODEL IMAGES --out NEW`.",
         )
-    return [row_of[name] for name in known]
+    wrong = bool(known) != replacing or (known and len(known) == facts.num_classes)
+    if wrong and not more:
+        raise ModelError(
+            f"{len(known):,} of these {len(names):,} classes are among the {facts.num_classes:,} of"
+            f" the model ({examples(known or names)})",
+            remedy="More images of its classes: `--more`. Without `--replace`, give none of its"
+            " classes; with it some of them, but not all: rename or remove folders. `clinit model"
+            " show MODEL` lists the classes.",
+        )
+    return known
 
 
 def _given(left: Model, images: Source, old: Source | None) -> Source:
@@ -408,9 +479,7 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
             remedy="Give a cache of the model's own classes, named as the model names them.",
         )
     if left.memory is not None:
-        known = {row.tobytes() for row in left.memory.held_out.features.astype(np.float16)}
-        fresh = [row.tobytes() not in known for row in train.features.astype(np.float16)]
-        train = FeatureSet(train.features[fresh], train.labels[fresh], train.class_names)
+        train = train.without(left.memory.held_out)
     return Source(train, held_out)
 
 
@@ -431,11 +500,11 @@ def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Me
     """
     memory, depends_on = left.memory, left.depends_on
 
-    def of(rows: Source) -> Memory:
-        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=config.keep)
+    def of(rows: Source, *, added: bool = False) -> Memory:
+        return Memory.of(rows.train, depends_on, held_out=rows.val, keep=config.keep, added=added)
 
     if memory is None:
         memory = of(given)
     elif len(given.train.labels):
         memory = of(given).updated(memory)
-    return memory.joined(of(images))
+    return memory.joined(of(images, added=True))

@@ -45,7 +45,8 @@ def card(facts: ModelFacts) -> str:
 
 
 def _done(change: Change) -> str:
-    return "trained" if change.action == "run" else f"{change.action.removesuffix('e')}ed"
+    words = {"run": "trained", "more": "given more images"}
+    return words.get(change.action, f"{change.action.removesuffix('e')}ed")
 
 
 def _names(facts: ModelFacts, task: int) -> str:

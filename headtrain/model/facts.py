@@ -23,7 +23,7 @@ from clinit.files.documents import Count, DocumentKind
 from clinit.headtrain.temperature import Temperature
 
 Word = Annotated[str, Meta(max_length=64)]
-Action = Literal["run", "add", "replace", "remove", "rename", "remember"]
+Action = Literal["run", "add", "replace", "more", "merge", "remove", "rename", "remember"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class ModelFacts:
         if self.temperature is not None:
             return None
         trained = [each for each in self.history if each.settings.get("iterations")]
-        added = [each.settings for each in trained if each.action in ("add", "replace")]
+        added = [each.settings for each in trained if each.action != "run"]
         config = added[-1] if added else self.record.get("config")
         return caution(config if isinstance(config, Mapping) else {})
 

@@ -8,7 +8,9 @@ share one covariance, the average over classes of the covariance of each around 
 With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) the least-square head,
 LDA, class means and D_LS are functions of these numbers, and of no image. Held-out features are of
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
-are measured on them. Kept features are training rows for a later rehearsal.
+are measured on them. Kept features are training rows for a later rehearsal. Learnt features are all
+training rows of an added class: the solve that its row came from can be repeated
+(`clinit.headtrain.model.again`), which no covariance that classes share would do for.
 
 `clinit.headtrain.model.reading` and `clinit.headtrain.model.writing` keep it next to the model.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -28,10 +31,12 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 ARRAYS = ("counts", "means", "covariance")
 """Fields that a file holds as tensors."""
-ROWS = ("held_out", "kept")
+ROWS = ("held_out", "kept", "learnt")
 """Fields that it holds as features and labels."""
 FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
 """Fields that its description holds, under `METADATA`."""
+MOST_LEARNT = 500
+"""An added class of more training rows is remembered by its statistics alone."""
 METADATA = "clinit_memory"
 DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
@@ -64,6 +69,8 @@ class Memory:
     """Of images that no row of the head was computed from, in the type they are cached in."""
     kept: FeatureSet
     """Training rows that are kept for rehearsal, in the same type."""
+    learnt: FeatureSet
+    """All training rows of each added class of at most `MOST_LEARNT`, in the same type."""
     backbone: Mapping[str, str]
     """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
@@ -80,6 +87,7 @@ class Memory:
         *,
         held_out: FeatureSet | None = None,
         keep: int = 0,
+        added: bool = False,
     ) -> Memory:
         """Return the memory of training rows.
 
@@ -88,14 +96,17 @@ class Memory:
             backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
             keep: Training rows per class to keep; the first ones.
+            added: Whether the rows of these classes can be solved anew from these features.
         """
         statistics = ClassStatistics.of(
             rows.features, rows.labels, num_classes=len(rows.class_names)
         )
+        learnt = (rows.counts() <= MOST_LEARNT)[rows.labels] & added
         return replace(
             cls.of_statistics(statistics, rows.nothing(), backbone),
             held_out=rows.nothing() if held_out is None else held_out,
             kept=rows.first(keep),
+            learnt=FeatureSet(rows.features[learnt], rows.labels[learnt], rows.class_names),
         )
 
     @classmethod
@@ -119,6 +130,7 @@ class Memory:
             freedom=statistics.freedom,
             held_out=nothing,
             kept=nothing,
+            learnt=nothing,
             backbone=dict(backbone),
         )
 
@@ -135,11 +147,14 @@ class Memory:
     def describe(self) -> str:
         """Return the contents, in words."""
         kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
+        learnt = (
+            f", {len(self.learnt.labels):,} of added classes" if len(self.learnt.labels) else ""
+        )
         also = "" if self.exact else " (also of images that were removed or replaced)"
         return (
             f"It remembers the means of {int(self.known.sum()):,} classes, their covariance{also},"
-            f" {len(self.held_out.labels):,} features kept aside{kept}: {self.num_bytes / 1e6:,.1f}"
-            " MB"
+            f" {len(self.held_out.labels):,} features kept aside{kept}{learnt}:"
+            f" {self.num_bytes / 1e6:,.1f} MB"
         )
 
     @property
@@ -174,7 +189,7 @@ class Memory:
         covariance = shares[0] * self.covariance + shares[1] * new.covariance
         places = len(self.class_names) + np.arange(len(new.class_names))
 
-        def both(one: FeatureSet, other: FeatureSet) -> FeatureSet:
+        def both(one: FeatureSet, other: FeatureSet) -> Any:
             return FeatureSet.joined([one, other.renumbered(places, names)], names)
 
         return replace(
@@ -186,11 +201,10 @@ class Memory:
             averaged=averaged,
             freedom=float(shares @ [self.freedom, new.freedom]),
             exact=self.exact and new.exact,
-            held_out=both(self.held_out, new.held_out),
-            kept=both(self.kept, new.kept),
+            **{name: both(getattr(self, name), getattr(new, name)) for name in ROWS},
         )
 
-    def of_rows(self, rows: Sequence[int]) -> Memory:
+    def of_rows(self, rows: Sequence[int] | Int[np.ndarray, " left"]) -> Memory:
         """Return the memory of some classes, in another order: `rows` are their numbers here.
 
         Sigma is shared: it stays as it is, and weighs as much as there are known classes left.
@@ -207,8 +221,27 @@ class Memory:
             means=self.means[picked],
             averaged=min(self.averaged, left),
             exact=not left or (self.exact and left == int(self.known.sum())),
-            held_out=self.held_out.renumbered(place, names),
-            kept=self.kept.renumbered(place, names),
+            **{name: getattr(self, name).renumbered(place, names) for name in ROWS},
+        )
+
+    def before(self, came: FeatureSet) -> Memory:
+        """Return what was remembered before classes came: `joined`, undone in float64.
+
+        Args:
+            came: All training rows of these classes.
+        """
+        gone = np.isin(self.class_names, came.class_names)
+        left, known = self.of_rows(np.flatnonzero(~gone)), np.flatnonzero(gone & self.known)
+        if not self.exact or not left.averaged:
+            return left
+        new = Memory.of(came.named(tuple(self.class_names[row] for row in known)), self.backbone)
+        weights = np.array([self.averaged, -new.averaged]) / (self.averaged - new.averaged)
+        covariance = weights[0] * self.covariance.astype(np.float64) + weights[1] * new.covariance
+        return replace(
+            left,
+            covariance=covariance.astype(np.float32),
+            freedom=float(weights @ [self.freedom, new.freedom]),
+            exact=True,
         )
 
     def updated(self, fresh: Memory) -> Memory:

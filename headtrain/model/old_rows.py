@@ -162,6 +162,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         exact=False,
         held_out=empty,
         kept=empty,
+        learnt=empty,
         backbone={},
     )
 

@@ -44,7 +44,8 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     """Open a model folder or file of `clinit export`.
 
     Raises:
-        ModelError: If there is none, or it or its memory is damaged or of another backbone.
+        ModelError: If the model is missing, or the model or its memory is damaged or of another
+            backbone.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
@@ -96,7 +97,7 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
     """Return the facts of `text`, found in the file at `path`.
 
     Raises:
-        ModelError: If they are damaged, or ask for what no model file may ask for.
+        ModelError: If they are damaged, or contain arguments that a model file must not contain.
     """
     origin = f"the description in {path}"
     content = DOCUMENT.parse(text, origin=origin)
@@ -175,5 +176,7 @@ def read_memory(path: Path) -> Memory:
     tensors, facts = read_tensors(path, remembered.DOCUMENT, remembered.METADATA)
     names = facts["class_names"] = tuple(facts["class_names"])
     facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
+    absent = {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
+    tensors = absent | tensors  # earlier files have none
     facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
     return Memory(**facts)

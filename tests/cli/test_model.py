@@ -10,7 +10,15 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.commands.model import accuracy_in_words, add, remember, remove, rename, show
+from clinit.cli.commands.model import (
+    accuracy_in_words,
+    add,
+    merge,
+    remember,
+    remove,
+    rename,
+    show,
+)
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
 from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.export import export_run
@@ -18,7 +26,7 @@ from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.reading import open_model, read_facts, read_memory
 
 app = typer.Typer()
-for command in (add, remember, remove, rename, show):
+for command in (add, merge, remember, remove, rename, show):
     app.command()(command)
 
 
@@ -165,6 +173,38 @@ def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
     assert memory_of(out).counts.tolist() == [5, 6, 5, 5, 5, 8, 8, 6]
 
 
+def rows_of(folder: Path, names: str) -> np.ndarray:
+    head = head_of(folder)
+    assert head.class_names is not None
+    rows = [head.class_names.index(name) for name in names]
+    return np.column_stack([head.weight, head.bias])[rows]
+
+
+def test_more_images_and_merged_models_are_as_if_all_images_had_come_at_once(
+    remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    every = draw(Path(shutil.copytree(images, tmp_path / "every")), "hi", 6)
+    more = draw(tmp_path / "more", "f", 4, start=8)
+    for file in (more / "f").iterdir():
+        shutil.copy(file, every / "f")
+    shutil.copy(images / "f" / "0.png", more / "f")
+    cpu = ("--device", "cpu")
+    printed = done("add", grown[0], more, "--more", "--out", tmp_path / "more-of-f", *cpu)
+    assert "1 of 5 images learnt already: they count once" in printed
+    assert "4 more images of 1 class, 2 classes solved anew: convnextv2_atto knows 7" in printed
+    assert memory_of(tmp_path / "more-of-f").counts.tolist() == [5] * 5 + [12, 8]
+    other = draw(tmp_path / "other", "hi", 6)
+    done("add", remembering, other, "--out", tmp_path / "hi", *cpu)
+    printed = done("merge", tmp_path / "more-of-f", tmp_path / "hi", "--out", tmp_path / "both")
+    assert "2 classes solved anew, 2 classes added: convnextv2_atto knows 9 classes" in printed
+    done("add", remembering, every, "--out", tmp_path / "at-once", *cpu)
+    expected = rows_of(tmp_path / "at-once", "abcdefghi")
+    found = rows_of(tmp_path / "both", "abcdefghi")
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert "merge" in done("show", tmp_path / "both")
+    assert "last merged" in (tmp_path / "both" / "README.md").read_text(encoding="utf-8")
+
+
 def test_classes_are_removed_with_what_is_remembered_of_them(
     grown: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -211,6 +251,8 @@ def test_python_gives_the_same_model(
     remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
+    with pytest.raises(ModelError, match="the audit of"):
+        clinit.add_classes(remembering, images, out, {"keep": 2}, strict=True, device="cpu")
     added = clinit.add_classes(remembering, images, out, {"keep": 2}, device="cpu")
     one, two = head_of(grown[0]), head_of(out)
     np.testing.assert_array_equal(one.weight, two.weight)
@@ -334,6 +376,11 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --backbone resnet18", None, "--backbone and IMAGES alone"),
         ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),
         ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
+        ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
+        ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
+        ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
+        ("merge MODEL MODEL", ModelError, "has all classes of the other"),
+        ("merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "no class of 1 of these names (f)"),
         ("remember MODEL IMAGES --out x.safetensors", None, "a file remembers nothing"),
         ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),

@@ -31,6 +31,8 @@ QUICK = [
     ("train-top", "SIGKILL", 0.3),
     ("sweep", "SIGKILL", 0.4),
     ("export, folder", "SIGKILL", 0.6),
+    ("add --more", "SIGKILL", 0.6),
+    ("model merge", "SIGKILL", 0.8),
 ]
 MODES = ("SIGKILL", "SIGTERM", "SIGINT", "EIO", "EACCES", "full")
 SHARES = (0.03, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)

@@ -49,6 +49,8 @@ WRITERS: Mapping[str, str] = {
     "export, folder": "export work/runs/random --out out/scenes",
     "add": "add work/scenes work/images/new --replace --out out/grown --features out/features"
     " --iterations 2 --device cpu --workers 1",
+    "add --more": "add work/grown work/images/more --more --out out/more --device cpu --workers 1",
+    "model merge": "model merge work/grown work/other --out out/both",
     "report --plot": "report work/runs --plot out/curves.png --no-curves",
     "report --html": "report work/runs --html out/page.html --no-curves",
     "predict --csv": "predict work/model.safetensors work/images/new/val --csv out/seen.csv"
@@ -61,16 +63,16 @@ WRITERS: Mapping[str, str] = {
 READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
     "cache show": "cache show work/caches/base",
-    "diagnose": "diagnose work/caches/base --format json --device cpu",
-    "diagnose, statistics": "diagnose work/sums.safetensors --format json"
+    "diagnose": "diagnose work/caches/base --json --device cpu",
+    "diagnose, statistics": "diagnose work/sums.safetensors --json"
     " --head work/arrays/head.safetensors",
-    "diagnose, imported": "diagnose work/cache --format json",
+    "diagnose, imported": "diagnose work/cache --json",
     "align": WRITERS["align"],
     "train-head": f"{WRITERS['train-head']} --init least-square",
     "train-head --head": f"{WRITERS['train-head']} --head work/aligned.safetensors --loss mse",
     "train-head --config": f"train-head {_CACHES} --out out/runs --config work/settings.toml",
     "train-top --trunk-cache": f"{WRITERS['train-top']} --trunk-cache work/top/trunk-cache",
-    "report --json": "report work/runs --format json",
+    "report --json": "report work/runs --json",
     "report": "report work/runs --per-task --no-curves",
     "export": f"{WRITERS['export']} --base work/caches/base",
     "export --weights": f"{WRITERS['export']} --base work/caches/base"
@@ -135,7 +137,7 @@ def make_work(folder: Path) -> None:
         *(WRITERS[name] for name in ("cache import", "manifest build", "align", "statistics")),
         WRITERS["train-head"],
         *(WRITERS[name] for name in ("export", "export, folder", "train-top", "sweep")),
-        READERS["rename"],
+        *(READERS["rename"], WRITERS["add"], "rename work/grown d=x e=y --out out/other"),
     )
     for words in made:
         done = run(words.split(), folder)
@@ -160,7 +162,7 @@ def _keep_checkpoint(folder: Path, kept: Path) -> None:
 
 
 def _write_images(work: Path) -> None:
-    for side, classes in (("base", "abc"), ("new", "de")):
+    for side, classes in (("base", "abc"), ("new", "de"), ("more", "ed")):
         rng = np.random.default_rng(ord(classes[0]))
         for split, count in (("train", 6), ("val", 3)):
             for name in classes:

@@ -1,0 +1,193 @@
+"""Additions repeated: with more images of their classes, or those of two models as one.
+
+A row of an added class follows from all images that were added with it: they decide lambda, factor
+and shift, and the ends of fitted rows. Class statistics would not do, because their covariance is
+an average over all classes. A model therefore remembers the training rows of added classes
+(`Memory.learnt`), and all classes that were added together are added once more, with all rows, to
+the model without them. Its statistics are those before them (`Memory.before`): means and scatter
+of two sets of rows determine those of their union, and of either the other (T. F. Chan, G. H.
+Golub, R. J. LeVeque, The American Statistician 37(3), 1983).
+
+The rows are those of one addition of all images, up to the order in which rows are summed and the
+float32 of the remembered covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from clinit.errors import ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.model.images import Listener
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.stream.source import Source
+from clinit.words import examples, number_of
+
+SAME = 1e-5
+"""Between rows of the classifiers of two models, relative to the largest number; they are stored
+divided by different temperatures."""
+
+
+def with_more(
+    model: Model, images: Source, old: Source | None, listener: Listener
+) -> tuple[Model, Source, dict[str, int]]:
+    """Return a model without some of its classes, and all images of these.
+
+    Args:
+        model: The model.
+        images: Features of more images of its classes.
+        old: Features of earlier images, if they are given.
+        listener: Told of images that are there already.
+
+    Returns:
+        The model without these classes and those that came in the same tasks, the features of all
+        images of them, in the order of their rows, and how many images of each class are new.
+
+    Raises:
+        ModelError: If not all rows of a class are there, or there is no other image.
+    """
+    arrived = [*zip(model.facts.class_names, model.facts.tasks, strict=True)]
+    tasks = {task for name, task in arrived if task and name in images.class_names}
+    names = tuple(n for n, task in arrived if n in images.class_names or task in tasks)
+    earlier = _learnt(model, names, old)
+    seen = FeatureSet.joined([earlier.train, earlier.val], names)
+    train, val = (each.without(seen) for each in (images.train, images.val))
+    if repeated := len(images.train.labels) - len(train.labels):
+        if not len(train.labels):
+            raise ModelError(
+                f"the model has learnt all of these {number_of(repeated, 'image')} already",
+                remedy="Give images that it has not learnt.",
+            )
+        listener.note(
+            f"{repeated:,} of {number_of(len(images.train.labels), 'image')} learnt already:"
+            " they count once"
+        )
+    every = replace(
+        images,
+        train=FeatureSet.joined([earlier.train, train.named(names)], names),
+        val=FeatureSet.joined([earlier.val, val.named(names)], names),
+    )
+    counts = dict(zip(images.class_names, train.counts().tolist(), strict=True))
+    return _before(model, earlier.train), every, counts
+
+
+def of_both(model: Model, other: Model) -> tuple[Model, Source, Model]:
+    """Return what one model is made from that has the classes of two.
+
+    Returns:
+        The shared classes, the features of all images of the others, and the first model with the
+        history of both.
+
+    Raises:
+        ModelError: If they are of different networks, differ in a class that both have, or do not
+            remember the training rows of all others.
+    """
+    shared = _shared(model, other)
+    own = [tuple(n for n in each.facts.class_names if n not in shared) for each in (model, other)]
+    if not all(own):
+        raise ModelError(
+            f"one of {model.origin} and {other.origin} has all classes of the other",
+            remedy="Use that one; `clinit model show MODEL` lists its classes.",
+        )
+    parts = [_learnt(each, mine, None) for each, mine in zip((model, other), own, strict=True)]
+    left, there = (
+        _before(each, part.train) for each, part in zip((model, other), parts, strict=True)
+    )
+    if there.memory is not None:
+        memory = there.memory.of_rows([there.facts.class_names.index(name) for name in shared])
+        left = replace(left, memory=memory if left.memory is None else memory.updated(left.memory))
+    names = own[0] + own[1]
+    train, val = (
+        FeatureSet.joined([rows.named(names) for rows in split], names)
+        for split in zip(*((part.train, part.val) for part in parts), strict=True)
+    )
+    for change in other.facts.history:
+        if change not in model.facts.history:
+            model, left = model.after(change), left.after(change)
+    return left, Source(train, val), model
+
+
+def _shared(model: Model, other: Model) -> tuple[str, ...]:
+    """Return the classes that two models have in common, in the order of the first.
+
+    Raises:
+        ModelError: If they are of different networks, or have different rows of a class.
+    """
+    both, one, two = f"{model.origin} and {other.origin}", model.depends_on, other.depends_on
+    if differing := [name for name in one if one[name] != two[name]]:
+        raise ModelError(
+            f"{both} are not of one network: they differ in {', '.join(differing)}",
+            remedy="Merge models that come from the same one; or add the images of one to the"
+            " other: `clinit add MODEL IMAGES --out NEW`.",
+        )
+    names = [name for name in model.facts.class_names if name in {*other.facts.class_names}]
+    rows, others = (
+        np.column_stack([each.head.weight, each.head.bias])[
+            [*map(each.facts.class_names.index, names)]
+        ]
+        for each in (model, other)
+    )
+    limit = SAME * np.abs(model.head.weight).max(initial=0.0)
+    distances = np.abs(rows - others).max(axis=1, initial=0.0)
+    if differs := [name for name, far in zip(names, distances > limit, strict=True) if far]:
+        raise ModelError(
+            f"{both} have different rows of {number_of(len(differs), 'class')}"
+            f" ({examples(differs)})",
+            remedy="Remove or rename them in one of the models (`clinit remove`, `clinit rename`);"
+            " or add the images of one to the other: `clinit add MODEL IMAGES --out NEW`.",
+        )
+    return tuple(names)
+
+
+def _before(model: Model, came: FeatureSet) -> Model:
+    """Return the model without classes of which all training rows are there."""
+    names = model.facts.class_names
+    left = model.of_rows([row for row, name in enumerate(names) if name not in came.class_names])
+    memory = None if model.memory is None else model.memory.before(came)
+    if memory is not None and not memory.known.any():
+        memory = None
+    return replace(left, memory=memory)
+
+
+def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
+    """Return all training rows of some classes, and the rows of them that are held out.
+
+    Raises:
+        ModelError: If not all rows of one are there.
+    """
+    memory = model.memory
+    sets = [] if memory is None else [memory.learnt, memory.kept]
+    if old is not None:
+        sets.append(old.train if memory is None else old.train.without(memory.held_out))
+    found = [_whole(name, sets, memory) for name in names]
+    if lacking := [name for name, rows in zip(names, found, strict=True) if rows is None]:
+        raise ModelError(
+            f"{model.origin} does not remember the features of all training images of"
+            f" {number_of(len(lacking), 'class')} ({examples(lacking)}): neither their statistics"
+            " nor their rows are enough to solve the rows anew",
+            remedy="Give a cache of these features, such as the folder that `clinit add` has"
+            " printed: `--old CACHE`; or all images: `--replace` in place of `--more`.",
+        )
+    nothing = sets[0].nothing(names)
+    parts = [nothing, *(rows.named(names) for rows in found if rows is not None)]
+    held_out = [nothing] if memory is None else [nothing, memory.held_out.named(names)]
+    return Source(FeatureSet.joined(parts, names), FeatureSet.joined(held_out, names))
+
+
+def _whole(name: str, sets: Sequence[FeatureSet], memory: Memory | None) -> FeatureSet | None:
+    """Return all training rows of a class from the first set that has them."""
+    row = None if memory is None else memory.class_names.index(name)
+    for each in sets:
+        rows = each.named((name,))
+        if len(rows.labels):
+            if memory is None or not memory.counts[row]:
+                return rows
+            mean = rows.features.mean(axis=0, dtype=np.float64)
+            is_same = np.allclose(mean, memory.means[row], rtol=0, atol=1e-3 * np.abs(mean).max())
+            if len(rows.labels) == memory.counts[row] and is_same:
+                return rows
+    return None

@@ -1,0 +1,218 @@
+"""Additions in two steps, and of two models, next to one addition of all images."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.errors import ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.model.add import add, merge_models
+from clinit.headtrain.model.again import of_both, with_more
+from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.images import Listener
+from clinit.headtrain.model.memory import MOST_LEARNT, Memory
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.reading import open_model
+from clinit.headtrain.model.settings import LEFT_OUT, AddConfig
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study.parts import Init
+
+LISTENER = Listener()
+SAME = 1e-5
+"""Of rows, relative to the largest number: float32 of the covariance, and sums in another order."""
+
+
+def images(names: str, start: int = 0, stop: int = 9, held_out: int = 0) -> Source:
+    """Return some of the images of classes."""
+    rows, labels = [], []
+    for label, name in enumerate(names):
+        rng = np.random.default_rng(ord(name))
+        centre = 2 * rng.standard_normal(12)
+        rows.append((centre + rng.standard_normal((stop + held_out, 12)))[start:])
+        labels.append(np.full(len(rows[-1]), label))
+    every = FeatureSet(np.concatenate(rows).astype(np.float16), np.concatenate(labels), (*names,))
+    aside = np.concatenate([np.arange(len(each)) for each in rows]) >= stop - start
+    train, val = (
+        FeatureSet(every.features[p], every.labels[p], (*names,)) for p in (~aside, aside)
+    )
+    return Source(train, val)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Return a model of a to e that remembers, of e nothing."""
+    folder = tmp_path_factory.mktemp("exported") / "base"
+    found = open_model(export_run(tiny_run, folder).path, device="cpu")
+    rows = images("abcd", stop=20, held_out=3)
+    named = [each.named(found.facts.class_names) for each in (rows.train, rows.val)]
+    memory = Memory.of(named[0], found.depends_on, held_out=named[1])
+    return replace(found, memory=memory)
+
+
+def more(model: Model, source: Source, config: AddConfig, old: Source | None = None) -> Model:
+    left, every, _ = with_more(model, source, old, LISTENER)
+    return add(model, every, config, left=left, action="more").model
+
+
+def check_equal(found: Model, expected: Model) -> None:
+    """Check names, rows and statistics, in whatever order of the classes."""
+    assert {*found.facts.class_names} == {*expected.facts.class_names}
+    order = [found.facts.class_names.index(name) for name in expected.facts.class_names]
+    found = found.of_rows(order)
+    for name in ("weight", "bias"):
+        one, other = (getattr(each.head, name) for each in (found, expected))
+        np.testing.assert_allclose(one, other, rtol=0, atol=SAME * np.abs(other).max(initial=1))
+    one, other = found.memory, expected.memory
+    assert one is not None
+    assert other is not None
+    np.testing.assert_array_equal(one.counts, other.counts)
+    assert (one.exact, one.averaged) == (other.exact, other.averaged)
+    assert one.freedom == pytest.approx(other.freedom)
+    for name in ("means", "covariance"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+    assert one.held_out.counts().tolist() == other.held_out.counts().tolist()
+
+
+def test_the_memory_before_classes_came_is_that_of_the_others_alone() -> None:
+    old, new = images("abcd", stop=20).train, images("xy", stop=7).train
+    memory = Memory.of(old, {}).joined(Memory.of(new, {}, added=True))
+    found = memory.before(memory.learnt.named(("y", "x")))
+    own = [np.cov(old.features[old.labels == c].T.astype(float), bias=True) for c in range(4)]
+    np.testing.assert_allclose(found.covariance, sum(own) / 4, atol=1e-6)
+    assert (found.class_names, found.averaged, found.exact) == (old.class_names, 4, True)
+    assert found.freedom == pytest.approx(1 - 1 / 20)
+    assert not memory.of_rows([1, 2, 3, 4, 5]).before(new).exact  # it is of a too
+
+
+@pytest.mark.parametrize(
+    ("init", "named"), [("fitted", "xyz"), *((init, "y") for init in LEFT_OUT)]
+)
+def test_images_in_two_steps_give_the_rows_of_one(model: Model, init: Init, named: str) -> None:
+    config = AddConfig(init=init)
+    first = add(model, images("xyz", 0, 5), config).model
+    found = more(first, images(named, 5, 9, held_out=2), config)
+    parts = [images("xyz", 0, 5), images(named, 5, 9, held_out=2)]
+    rows = [[each.named(("x", "y", "z")) for each in (p.train, p.val)] for p in parts]
+    train, val = (FeatureSet.joined([*each], ("x", "y", "z")) for each in zip(*rows, strict=True))
+    check_equal(found, add(model, Source(train, val), config).model)
+    assert found.facts.class_names == first.facts.class_names
+    assert found.facts.history[-1].images == dict.fromkeys("xyz", 5) | dict.fromkeys(named, 9)
+
+
+@pytest.mark.parametrize("headless", [False, True])
+def test_classes_that_came_later_stay_as_they_are(model: Model, headless: bool) -> None:
+    if headless:
+        model = replace(model.of_rows([]), memory=None)
+    config = AddConfig()
+    first = add(model, images("xy", 0, 5), config).model
+    second = add(first, images("vw"), config).model
+    found = more(second, images("x", 5, 9), config)
+    names = [*model.facts.class_names, "v", "w"]
+    for part in ("weight", "bias"):
+        stays = (
+            getattr(each.head, part)[[*map(each.facts.class_names.index, names)]]
+            for each in (second, found)
+        )
+        np.testing.assert_array_equal(*stays)
+    now, then = found.facts.tasks[-4:], second.facts.tasks[-4:]
+    assert now == (then[-1] + 1,) * 2 + then[2:]
+    assert found.facts.class_names[-4:] == ("x", "y", "v", "w")
+    if headless:
+        both = more(first, images("xy", 5, 9), config)
+        check_equal(both, add(model, images("xy"), config).model)
+
+
+def test_rows_come_from_a_cache_or_what_is_kept_too(model: Model) -> None:
+    config = AddConfig()
+    expected = add(model, images("xy"), config).model
+    first = add(model, images("xy", 0, 5), config).model
+    assert first.memory is not None
+    forgetful = replace(first, memory=replace(first.memory, learnt=first.memory.learnt.nothing()))
+    given = images("xyz", 0, 5)
+    check_equal(more(forgetful, images("xy", 5, 9), config, given), expected)
+    kept = replace(first.memory, learnt=first.memory.learnt.nothing(), kept=first.memory.learnt)
+    check_equal(more(replace(first, memory=kept), images("xy", 5, 9), config), expected)
+    # What is there already counts once.
+    check_equal(more(first, images("xy"), config), expected)
+    # A class of the base is solved by itself.
+    base = replace(model, memory=None)
+    left, every, _ = with_more(base, images("a", 5, 9), images("ab", 0, 5), LISTENER)
+    assert left.facts.class_names == tuple("bcde")
+    np.testing.assert_array_equal(every.train.features, images("a").train.features)
+
+
+def merged(one: Model, other: Model, config: AddConfig) -> Model:
+    left, every, both = of_both(one, other)
+    return add(both, every, config, left=left, action="merge").model
+
+
+@pytest.mark.parametrize("init", LEFT_OUT)
+def test_two_halves_merged_give_the_rows_of_all_at_once(model: Model, init: Init) -> None:
+    config, parts = AddConfig(init=init), (images("wx", held_out=2), images("yz", held_out=2))
+    one, other = (add(model, each, config).model for each in parts)
+    expected = add(model, images("wxyz", held_out=2), config).model
+    found = merged(one, other, config)
+    check_equal(found, expected)
+    assert found.facts.class_names == expected.facts.class_names
+    assert [each.action for each in found.facts.history] == ["run", "add", "add", "merge"]
+    # One that remembers the shared classes is enough.
+    forgetful = add(replace(model, memory=None), parts[0], config).model
+    check_equal(merged(forgetful, other, config), expected)
+
+
+def test_two_first_heads_become_one_which_is_written(model: Model, tmp_path: Path) -> None:
+    empty, out = replace(model.of_rows([]), memory=None), tmp_path / "both"
+    one, other = (add(empty, images(names), AddConfig()).model for names in ("wx", "yz"))
+    assert merge_models(one, other, out, AddConfig()).replaced == 2
+    check_equal(open_model(out, device="cpu"), add(empty, images("wxyz"), AddConfig()).model)
+
+
+@pytest.fixture(scope="module")
+def calls(model: Model) -> dict[str, Callable[[], object]]:
+    """Return calls that are refused."""
+    config = AddConfig(init="class-mean", old_rows="none")
+    names, many = ("xy", "yz", "zv"), images("xy", stop=MOST_LEARNT + 1)
+    first, other, apart = (add(model, images(each, 0, 5), config).model for each in names)
+    large = add(model, many, config).model
+    moved = replace(apart, head=replace(apart.head, weight=apart.head.weight + 0.1))
+    transform = replace(model.facts.transform, mean=(0.1, 0.2, 0.3))
+    foreign = replace(apart, facts=replace(apart.facts, transform=transform))
+    forgetful = replace(first, memory=None)
+    return {
+        "nothing new": lambda: with_more(first, images("x", 0, 5), None, LISTENER),
+        "of a base class": lambda: with_more(first, images("a"), None, LISTENER),
+        "no memory": lambda: with_more(forgetful, images("x"), None, LISTENER),
+        "too many": lambda: with_more(large, images("x"), None, LISTENER),
+        "fewer given": lambda: with_more(large, images("x"), images("xy"), LISTENER),
+        "same name": lambda: of_both(first, other),
+        "trained": lambda: of_both(first, moved),
+        "has all": lambda: of_both(first, model),
+        "forgotten": lambda: of_both(forgetful, apart),
+        "network": lambda: of_both(first, foreign),
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "fact"),
+    [
+        ("nothing new", "all of these 5 images already"),
+        ("of a base class", "1 class (a)"),
+        ("no memory", "2 classes (x, y)"),
+        ("too many", "2 classes (x, y)"),
+        ("fewer given", "2 classes (x, y)"),
+        ("same name", "1 class (y)"),
+        ("trained", "5 classes"),
+        ("has all", "has all classes of the other"),
+        ("forgotten", "2 classes (x, y)"),
+        ("network", "differ in transform"),
+    ],
+)
+def test_what_would_not_be_exact_is_refused(
+    calls: dict[str, Callable[[], object]], case: str, fact: str
+) -> None:
+    with pytest.raises(ModelError) as refused:
+        calls[case]()
+    assert fact in str(refused.value)
