@@ -109,25 +109,6 @@ class Console(RichConsole):
             yield segment if shown == segment.text else Segment(shown, segment.style)
 
 
-class _Lossy(io.FileIO):
-    """An output that ignores failed writes: a full disk or a closed reader must not stop work."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
-
-
-def lose_notes_that_cannot_be_written() -> None:
-    """Let commands continue without standard error if it refuses their output."""
-    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:
-        raw = _Lossy(sys.stderr.fileno(), "w", closefd=False)
-        sys.stderr = io.TextIOWrapper(
-            io.BufferedWriter(raw), sys.stderr.encoding, sys.stderr.errors, line_buffering=True
-        )
-
-
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 foot = Foot(err)
 
