@@ -1,8 +1,8 @@
 """Facts about a data set before its folder is seen: classes, counts, layouts.
 
-The known ones are described by one TOML file each in `clinit.data_manifests`; `folder` is
-whatever class folders are found on the disk, `webdataset` whatever tar shards, `huggingface`
-whatever Parquet files: they describe themselves. Class names also stand in files, one per line.
+Known data sets are described by one TOML file each in `clinit.data_manifests`. `folder` (any class
+folders), `webdataset` (any tar shards) and `huggingface` (any Parquet files) describe themselves.
+Class names may also be given in files, one per line.
 """
 
 from __future__ import annotations
