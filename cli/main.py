@@ -9,7 +9,6 @@ import typer
 
 from clinit.cli.frame.console import (
     hush,
-    lose_notes_that_cannot_be_written,
     replace_what_cannot_be_printed,
     say,
     show_messages_of_libraries,
@@ -100,7 +99,6 @@ def main() -> None:
     set_thread_defaults(os.environ)  # before anything loads PyTorch
     keep_freed_memory(os.environ)
     heed_signals()
-    lose_notes_that_cannot_be_written()
     replace_what_cannot_be_printed()
     show_messages_of_libraries()
     try:

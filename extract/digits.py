@@ -64,7 +64,7 @@ def pretrain(
     """Train a timm model from scratch and write its weights with the class names.
 
     AdamW with a one-cycle learning rate on randomly shifted images; meant for thousands of
-    small images, all of which are held in memory.
+    small images, which are all kept in memory.
 
     Args:
         manifest: Images and labels.

@@ -6,11 +6,11 @@ raises anything.
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import os
 import platform
-import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,8 +22,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from clinit.errors import ClinitError
-from clinit.files.lock import claim_file
+from clinit.errors import reason
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
 _GIGABYTE = 2**30
@@ -85,7 +84,7 @@ def examine(out: Path) -> Iterator[Finding]:
 
 
 def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield what a check finds; if it cannot be made, that is the finding."""
+    """Yield the findings of a check; a check that fails is itself a finding."""
     try:
         yield from check()
     except Exception as error:
@@ -172,18 +171,18 @@ def nearest(folder: Path) -> Path:
 
 def check_storage(folder: Path) -> Iterator[Finding]:
     """Write, rename and lock a file in the nearest folder that exists; it is removed again."""
-    there, notes = nearest(folder), list[str]()
+    there = nearest(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".clinit-doctor-", dir=there) as made:
             draft, place = Path(made) / "draft", Path(made) / "file"
-            with claim_file(place, on_unlocked=notes.append):
-                draft.write_bytes(b"clinit")
-                draft.replace(place)
-    except (OSError, ClinitError) as error:
-        why = f"nothing can be written at {there}: {getattr(error, 'strerror', None) or error}"
+            draft.write_bytes(b"clinit")
+            draft.replace(place)
+            locks = _can_lock(place)
+    except OSError as error:
+        why = f"nothing can be written at {there}: {reason(error)}"
         yield fault("storage", why, "Choose a folder that you can write to with `--out`.")
         return
-    if notes:
+    if not locks:
         why = f"{there} cannot lock files: two commands on one cache would not notice each other"
         yield warning("storage", why, "Run one command on a cache at a time, or use a local disk.")
     else:
@@ -191,14 +190,17 @@ def check_storage(folder: Path) -> Iterator[Finding]:
         yield ok("storage", f"{there} is writable and supports locks, {free:,.1f} GB are free")
 
 
+def _can_lock(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def check_limits() -> Iterator[Finding]:
-    """Look at what the process may use: open files, CPUs, memory."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files == resource.RLIM_INFINITY or files >= 1024:
-        yield ok("open files", "enough")
-    else:  # data loading and libraries hold some hundred files open at a time
-        told = f"at most {files:,}"
-        yield (fault if files < 128 else warning)("open files", told, "ulimit -n 4096")
+    """Look at what the process may use: CPUs, memory."""
     yield ok("CPUs", f"{cpu_count()} of the {visible_cpus()} visible ones")
     free = free_memory() / _GIGABYTE
     told = f"{free:.1f} GB left for this process"

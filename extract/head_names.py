@@ -21,7 +21,7 @@ class HeadNames:
     """Class names of the rows of a head."""
 
     names: tuple[str, ...] | None = None
-    """One per row; None if nobody knows them."""
+    """One per row; None if they are unknown."""
     source: str = UNKNOWN
     """Their source."""
     file: FileFacts | None = None

@@ -53,7 +53,7 @@ from clinit.headtrain.train.losses import LOSSES
 
 
 class Correction(NamedTuple):
-    """New rows after their correction, and what a record holds of it.
+    """New rows after their correction, and its facts for the record.
 
     factor         factor of the trained weights
     shift          shift of the biases

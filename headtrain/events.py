@@ -1,4 +1,4 @@
-"""Events of an experiment, for whoever observes it: a progress bar, a log, or nobody."""
+"""Events of an experiment, for its observers: a progress bar, a log, or none."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def records_of(
     facts: Mapping[str, Any] | None = None,
     changed: Mapping[str, np.ndarray] | None = None,
 ) -> list[RunRecord]:
-    """Return the records of what a learner has learnt, one per study.
+    """Return the records of a learner, one per study.
 
     Args:
         learner: After the last task.

@@ -47,7 +47,7 @@ OFTEN = 0.25
 MOST_ROWS = 2048
 """Larger classes are cut into parts, in the order of their rows: 32 MB of distances each."""
 ALIKE, MOST_ALIKE = 8, 256
-"""Rows of a group, and of a class, above which a start sees some of those that repeat others."""
+"""Above these numbers of rows in a group, and in a class, a start uses only some repeated rows."""
 GLANCE_ABOVE, GLANCE_ROWS = 256, 32
 """A class of more rows is looked at only if one of so many, evenly spaced, may be in a group."""
 
@@ -80,7 +80,7 @@ _FOUND: WeakKeyDictionary[FeatureSet, np.ndarray] = WeakKeyDictionary()
 
 
 def groups_of(data: FeatureSet) -> Int[np.ndarray, " rows"]:
-    """Return the group of each row of a data set: as it is given, or else as it is found, once."""
+    """Return the group of each row of a data set: given, or else found at the first call."""
     if data not in _FOUND:
         if data.groups is None:
             _FOUND[data] = find_groups(data.features, data.labels)

@@ -27,7 +27,7 @@ from clinit.analysis.figures.line import (
 )
 
 # M. Okabe, K. Ito, "Color universal design", 2008: distinct with any colour vision; its
-# yellow is left out, which nobody can see on white paper.
+# without yellow, which is invisible on white paper.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8", "H")
@@ -106,7 +106,7 @@ def panels(
 
 
 def name_axes(axes: Axes, x: str, y: str) -> None:
-    """Write what the axes of a panel are."""
+    """Label the axes of a panel."""
     axes.set_xlabel(x, fontsize=NORMAL, labelpad=2)
     axes.set_ylabel(y, fontsize=NORMAL, labelpad=2)
 

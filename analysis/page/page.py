@@ -1,4 +1,4 @@
-"""From what the page shows to HTML: one file that loads nothing.
+"""The HTML of the page: one file that loads nothing.
 
 Data stand in the page as JSON in which every character that HTML could read is escaped, and reach
 the document as text alone. Only scripts and styles with the page's own digests may run, so that

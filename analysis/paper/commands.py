@@ -65,7 +65,7 @@ def check_places(table: Table, studies: Sequence[Study]) -> None:
     """Check that every run has a place in a table of its own.
 
     Raises:
-        ExperimentError: If one has none, or two share one.
+        ExperimentError: If a run has no place, or two runs have the same.
     """
     if not (places := paper_cells(table.source)):
         return
@@ -207,10 +207,10 @@ def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
 
 
 def check_images(steps: Sequence[Step], places: Places) -> None:
-    """Check that the images are known of all that has to be extracted.
+    """Check that the images of all missing caches are known.
 
     Raises:
-        ExperimentError: If they are not; it names the options that take them.
+        ExperimentError: If they are not; the message names the options that give them.
     """
     asked = {step.words[2] for step in steps if step.words[:2] == ("extract", "--dataset")}
     wanted = [data for data in SIDES if places.roots[data] is None and data in asked]

@@ -74,7 +74,7 @@ class Effect:
 
 
 def adjusted_by_holm(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects with adjusted p-values, those that the paper has making one family."""
+    """Return the effects with adjusted p-values; effects of the paper are one family of tests."""
     result = list(effects)
     found = {i: e.p_value for i, e in enumerate(effects) if e.paper and e.p_value is not None}
     adjusted = 0.0

@@ -65,7 +65,8 @@ def terminal(found: Reproduction) -> RenderableType:
     parts.append(Text(_caption(found), style="dim"))
     if found.effects:
         heading = "Do the paper's effects hold? Least-square less random rows"
-        parts += [Text(f"\n{heading}", style="bold"), _main_effects(found).rich()]
+        main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
+        parts += [Text(f"\n{heading}", style="bold"), _effects(main, is_whole=False).rich()]
         others = " The other pairs of starts are in the files."
         parts.append(Text(_effect_caption(found) + others, style="dim"))
     if differing := [each for each in found.settings if each.differs]:
@@ -86,7 +87,7 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(_numbers(found, group).markdown())
     parts.append(_caption(found))
     if found.effects:
-        parts.append(_effects(found).markdown())
+        parts.append(_effects(found.effects, is_whole=True).markdown())
         parts.append(escaped(_effect_caption(found)))
     known = [each for each in found.settings if each.paper]
     for title, settings in (
@@ -168,32 +169,19 @@ def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
     return Cell(texts[0], texts[1])
 
 
-def _effects(found: Reproduction) -> Table:
-    """Return all effects, with their p-values."""
+def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
+    """Return effects; the whole table has the starts and the p-values too."""
     lines: list[Cells] = []
-    for effect in found.effects:
-        p_value = "" if effect.adjusted is None else f", p = {effect.adjusted:.3f}"
-        if effect.adjusted is not None and effect.adjusted < 0.001:
-            p_value = ", p < 0.001"
-        title = _group_title(effect.place, found.budgets.get(effect.place))
-        starts = f"{effect.better} less {effect.other}"
-        lines.append([title, HEADINGS[effect.metric], starts, *_evidence(effect, p_value)])
-    names = ("", "", "starts", "paper", "here", "over", "the effect")
-    return Table([Column(name, "number" if n else "name") for n, name in enumerate(names)], [lines])
-
-
-def _main_effects(found: Reproduction) -> Table:
-    """Return the effects of least-square over random rows."""
-    lines: list[Cells] = []
-    for each in found.effects:
-        if (each.better, each.other) == ("least-square", "random"):
-            *cells, verdict = _evidence(each, "")
-            marked = Text(verdict, style=_COLOURS[each.verdict])
-            metric = HEADINGS[each.metric]
-            lines.append([_short_title(each.place), metric, *cells, marked])
-    names = {"paper": "number", "here": "number", "over": "name", "the effect": "name"}
-    columns = [Column(name, kind) for name, kind in names.items()]  # type: ignore[arg-type]
-    return Table([Column(""), Column(""), *columns], [lines])
+    for each in effects:
+        p_value = "" if each.adjusted is None else f", p = {each.adjusted:.3f}"
+        starts = [f"{each.better} less {each.other}"] if is_whole else []
+        *cells, verdict = _evidence(each, p_value if is_whole else "")
+        marked = Text(verdict, style=_COLOURS[each.verdict])
+        lines.append([_short_title(each.place), HEADINGS[each.metric], *starts, *cells, marked])
+    columns = [Column(""), Column(""), *([Column("starts", "number")] if is_whole else [])]
+    numbers = (Column(name, "number") for name in ("paper", "here"))
+    words = (Column(name, "number" if is_whole else "name") for name in ("over", "the effect"))
+    return Table([*columns, *numbers, *words], [lines])
 
 
 def _evidence(effect: Effect, p_value: str) -> list[str]:

@@ -245,7 +245,7 @@ class Runs:
     def table(self) -> pl.DataFrame:
         """Return one row per run: settings, accuracies in percent, efficiency gains, seconds.
 
-        `run` is what the other tables call it: they are joined on it.
+        The column `run` joins it with the other tables.
         """
         rows = []
         for run in self.report.runs:
@@ -259,8 +259,8 @@ class Runs:
     def means(self) -> pl.DataFrame:
         """Return one row per group of runs that differ only in their seed, the best A_all first.
 
-        Each value stands under its name, next to it its deviation over seeds (of a sample; null of
-        one value) as `_deviation` and the number of values as `_count`.
+        Each value is followed by its sample deviation over seeds as `NAME_deviation` (null for a
+        single value) and the number of values as `NAME_count`.
         """
         return means_table(self.report.runs, self.report.data)
 
@@ -310,5 +310,5 @@ def load_runs(path: str | Path, *more: str | Path) -> Runs:
 
 
 def runs_of(records: Sequence[RunRecord]) -> Runs:
-    """Return runs that need not be written."""
+    """Return `Runs` of records in memory."""
     return Runs(report_of(records))

@@ -270,8 +270,7 @@ def by_data(runs: Sequence[RunSummary]) -> ByData:
     Data: base and new classes, features, and images measured on; not the path of a cache.
 
     Returns:
-        The runs by heading, their data in words: whole paths of the caches if the words of two
-        data are alike. Data that are the only ones have no heading.
+        The runs by heading, their data in words. Data that are the only ones have no heading.
     """
     parts: dict[str, list[RunSummary]] = {}
     for run in runs:
@@ -279,19 +278,12 @@ def by_data(runs: Sequence[RunSummary]) -> ByData:
     ordered = sorted(parts.values(), key=lambda part: part[0].is_held_out)
     if len(ordered) < 2:
         return {"": tuple(runs)}
-    names, paths = (
-        [_data_words(part[0], whole_paths=whole) for part in ordered] for whole in (False, True)
-    )
-    texts = [
-        path if names.count(name) > 1 else name for name, path in zip(names, paths, strict=True)
-    ]
     return {
-        f"Data {n} of {len(ordered)}: {text}": tuple(part)
-        for n, (text, part) in enumerate(zip(texts, ordered, strict=True), start=1)
+        f"Data {n} of {len(ordered)}: {_data_words(part[0])}": tuple(part)
+        for n, part in enumerate(ordered, start=1)
     }
 
 
-def _data_words(run: RunSummary, *, whole_paths: bool) -> str:
-    known = [side["path"] for side in run.sides.values() if side["path"]]
-    texts = known if whole_paths else [Path(path).name for path in known]
-    return ", on ".join(filter(None, [" → ".join(texts), run.measured_on]))
+def _data_words(run: RunSummary) -> str:
+    names = [Path(side["path"]).name for side in run.sides.values() if side["path"]]
+    return ", on ".join(filter(None, [" → ".join(names), run.measured_on]))

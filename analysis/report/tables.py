@@ -77,7 +77,7 @@ def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> Table:
 
 
 def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
-    """Return one line per run on the same data, under what they have in common."""
+    """Return one line per run on the same data; the title has their common settings."""
     groups = [SeedGroup.of([run]) for run in runs]
     measures = known_of(groups, run_measures(reading))
     return _table(groups, measures, reading, needed=MOST_NEEDED, key=_of_run)

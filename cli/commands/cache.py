@@ -87,7 +87,7 @@ def show(cache: CacheArgument) -> None:
         table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
     out.print(table)
     for name, value in splits[0].fingerprint.without_rows.fields.items():
-        if name != IMPORTED:  # its value is a mark, the same whatever the files were
+        if name != IMPORTED:  # only a mark of imported features
             say(f"{name:>12}  {value}")
     if opened.head is None:
         say(f"{'head':>12}  none")

@@ -1,4 +1,4 @@
-"""`clinit demo`: the whole pipeline on handwritten digits, of which a small network knows some."""
+"""`clinit demo`: the whole pipeline on handwritten digits, with a small network that knows four."""
 
 from __future__ import annotations
 

@@ -14,8 +14,6 @@ from clinit.cli.frame.options import (
     AsJson,
     CacheOrFile,
     DeviceOption,
-    Output,
-    OutputFormat,
     Split,
     described,
 )
@@ -37,7 +35,6 @@ def diagnose(
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
-    output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
@@ -78,7 +75,7 @@ def diagnose(
             found = diagnose_split(rows, chosen, lam=lam, device=place)
         else:
             found = diagnose_summed(rows, chosen, lam=lam)
-    if as_json or output is Output.json:
+    if as_json:
         content = {"cache": str(cache), "split": name or None, "head": head, **found.content()}
         print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
         return

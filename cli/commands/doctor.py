@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.frame.console import out, print_json, say
-from clinit.cli.frame.options import AsJson, Output, OutputFormat
+from clinit.cli.frame.options import AsJson
 from clinit.cli.frame.progress import doing
 from clinit.words import visible
 
@@ -26,7 +26,6 @@ def doctor(
         Path,
         typer.Option("--out", help="Folder for caches.", metavar="FOLDER", show_default="here"),
     ] = Path(),
-    output: OutputFormat = Output.table,
     as_json: AsJson = False,
 ) -> None:
     """Check what clinit needs: packages, GPU, CuPy, storage, limits.
@@ -43,7 +42,7 @@ def doctor(
         for finding in examine(place):
             findings.append(finding)
             status.update(f"Checking … {finding.subject} done")
-    if as_json or output is Output.json:
+    if as_json:
         print_json(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
     else:
         _show(findings)

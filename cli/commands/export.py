@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file, tell_replaced
+from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.context import Context, given
 from clinit.cli.frame.interruption import keeps
@@ -86,7 +86,6 @@ def export(
     _check_options(context, out, head_only=head_only, reads_features=reads_features)
     from clinit.headtrain.model.export import export_run
 
-    tell_replaced([out], overwrite=overwrite)
     with claimed_file(out), doing("Putting backbone and head together …"):
         exported = export_run(
             run,
@@ -168,13 +167,8 @@ def _show_network(exported: Export) -> None:
     for part in (exported.memory, network.onnx):
         if part is not None:
             say(part.describe())
-    say()
-    say("import timm")
-    say(f"model = {facts.loading_line(exported.path)}.eval()")
     is_folder, path = exported.path.is_dir(), shlex.quote(str(exported.path))
-    if is_folder:
-        say("config = timm.data.resolve_model_data_config(model)")
-        say("transform = timm.data.create_transform(**config)")
+    say(f"In Python: model = {facts.loading_line(exported.path)}.eval()")
     say()
     say(f"Model {'folder' if is_folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {path} IMAGE…")
@@ -183,4 +177,4 @@ def _show_network(exported: Export) -> None:
         say(
             "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
         )
-        say(f"hf upload USER/NAME {path} . --private")
+        say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")

@@ -27,7 +27,7 @@ from clinit.cli.frame.model_source import (
     opened,
     takes_network,
 )
-from clinit.cli.frame.options import AsJson, Output, OutputFormat, Overwrite
+from clinit.cli.frame.options import AsJson, Overwrite
 from clinit.cli.frame.progress import doing
 from clinit.cli.frame.study_options import takes
 from clinit.extract.dataset.known import in_words
@@ -339,9 +339,7 @@ def merge(
 
 
 @app.command()
-def show(
-    model: ModelArgument, output: OutputFormat = Output.table, as_json: AsJson = False
-) -> None:
+def show(model: ModelArgument, as_json: AsJson = False) -> None:
     """Show the classes of a model, their history, and its memory."""
     check_model(model)
     from clinit.headtrain.model.reading import memory_of, read_facts
@@ -349,7 +347,7 @@ def show(
     with doing("Reading the model …"):
         facts = read_facts(model)
         memory = memory_of(model, facts)
-    if as_json or output is Output.json:
+    if as_json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
         return
     from rich.text import Text

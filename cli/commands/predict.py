@@ -24,8 +24,6 @@ from clinit.cli.frame.options import (
     CompileOption,
     DeviceOption,
     MaxPixels,
-    Output,
-    OutputFormat,
     described,
 )
 from clinit.cli.frame.progress import counting, doing
@@ -69,7 +67,6 @@ def predict(
             dir_okay=False,
         ),
     ] = None,
-    output: OutputFormat = Output.table,
     as_json: AsJson = False,
     reject: Annotated[
         RejectRule | None,
@@ -146,7 +143,6 @@ def predict(
         warning, what = predictor.facts.caution, "images"
     if csv_file is not None:
         _write_table(predictions, csv_file, rejection, of_features=is_head)
-    as_json = as_json or output is Output.json
     good = [each for each in predictions if each.reason is None]
     if as_json:
         found = [_json(each, rejection) for each in predictions]

@@ -12,7 +12,7 @@ import typer
 from clinit.cli.frame.claim import claimed_head
 from clinit.cli.frame.console import note, out, print_json, say
 from clinit.cli.frame.interruption import keeps
-from clinit.cli.frame.options import AsJson, CacheArgument, Output, OutputFormat, Overwrite
+from clinit.cli.frame.options import AsJson, CacheArgument, Overwrite
 from clinit.cli.frame.progress import counting, doing
 from clinit.cli.frame.run_data import check_caches
 from clinit.cli.frame.study_options import takes
@@ -35,7 +35,6 @@ def probe(
             show_default="none is written",
         ),
     ] = None,
-    output: OutputFormat = Output.table,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -67,7 +66,7 @@ def probe(
             )
         if head is not None:
             write_head(found.head, head)
-    if as_json or output is Output.json:
+    if as_json:
         content = finite(found.content())
         print_json(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
         return

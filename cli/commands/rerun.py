@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.frame.claim import claimed_folder, tell_replaced
+from clinit.cli.frame.claim import claimed_folder
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.image_options import (
     BaseRoot,
@@ -90,7 +90,6 @@ def rerun(
             if overwrite and out.resolve() == run.resolve():
                 raise typer.BadParameter("--out is the run that is repeated: give another folder")
             check_free([out], overwrite=overwrite)
-            tell_replaced([out], overwrite=overwrite)
             stack.enter_context(claimed_folder(out.absolute().parent))
         if study.top is None:
             again = _train(record, study, read_data(old, arriving, {"": head}))

@@ -84,7 +84,7 @@ def train_head(
         places = runs.places_of(studies, out, overwrite=overwrite)
         data = read_data(base, new, {"": head}, memory)
         left = runs.left_of(places, data, diagnosed=diagnose, overwrite=overwrite)
-        tell_left(places.values(), left.values(), overwrite=overwrite)
+        tell_left(places.values(), left.values())
         with training_progress() as observer:
             runs.train_heads(
                 data,

@@ -55,7 +55,7 @@ def train_top(
         data = read_images(images, {"": head})
         # Before activations are computed: a place that is taken is refused at once.
         left = runs.left_of(places, data, overwrite=overwrite)
-        tell_left(places.values(), left.values(), overwrite=overwrite)
+        tell_left(places.values(), left.values())
         runs.train_top(
             data,
             left,

@@ -109,25 +109,6 @@ class Console(RichConsole):
             yield segment if shown == segment.text else Segment(shown, segment.style)
 
 
-class _Lossy(io.FileIO):
-    """An output that ignores failed writes: a full disk or a closed reader must not stop work."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
-
-
-def lose_notes_that_cannot_be_written() -> None:
-    """Let commands continue without standard error if it refuses their output."""
-    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:
-        raw = _Lossy(sys.stderr.fileno(), "w", closefd=False)
-        sys.stderr = io.TextIOWrapper(
-            io.BufferedWriter(raw), sys.stderr.encoding, sys.stderr.errors, line_buffering=True
-        )
-
-
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 foot = Foot(err)
 
@@ -159,13 +140,13 @@ def is_quiet() -> bool:
 
 
 def note(message: str) -> None:
-    """Say something that the user may want to know, in one line; nothing with --quiet."""
+    """Print one line that the user may want to know; nothing with --quiet."""
     if not _quiet:
         err.print(Text.assemble(("Note: ", "bold cyan"), visible(message)), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Say something that is probably not what the user wanted, in one line."""
+    """Print one line on something that the user probably did not want."""
     err.print(Text.assemble(("Warning: ", "bold yellow"), visible(message)), soft_wrap=True)
 
 
@@ -198,7 +179,7 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is None:  # closed by whoever started the command
+    if sys.stdout is None:  # closed by the parent process
         return
     with foot.aside():  # it puts another stream in the place of this one
         sys.stdout.write(text)

@@ -37,7 +37,7 @@ def fail(error: BaseException) -> int:
         raise error
     assert not isinstance(error, Interruption)
     if isinstance(error, BrokenPipeError):
-        return 1  # whoever read the output has stopped
+        return 1  # the reader of the output has stopped
     if isinstance(error, _USAGE_ERROR):
         return _refuse_usage(error)
     told = _told(error)

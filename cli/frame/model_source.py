@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from clinit.cli.frame.claim import claimed_file, tell_replaced
+from clinit.cli.frame.claim import claimed_file
 from clinit.cli.frame.console import note, warn
 from clinit.cli.frame.options import COMPUTATION, NETWORK, described, fills, in_panel, option
 from clinit.cli.frame.progress import doing
@@ -116,7 +116,6 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         from clinit.headtrain.model.writing import check_free
 
         check_free(out, overwrite=overwrite)
-    tell_replaced([out], overwrite=overwrite)
 
 
 def check_onnx_out(out: Path) -> None:

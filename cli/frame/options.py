@@ -129,17 +129,7 @@ MaxPixels = Annotated[
 ]
 
 
-class Output(StrEnum):
-    """How a result is printed."""
-
-    table = "table"
-    json = "json"
-
-
-OutputFormat = Annotated[
-    Output, typer.Option("--format", "-f", help="Table, or JSON for programs.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 class Split(StrEnum):
@@ -293,11 +283,7 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     if len(found) not in (1, 3) or not all(math.isfinite(number) for number in found):
         raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
     if max(found) > 1:
-        shown = ",".join(f"{number:g}/255" for number in found)
-        raise typer.BadParameter(
-            f"{option} is in units of pixel values from 0 to 1, got {text!r}. Did you mean {shown}"
-            f" = {','.join(f'{number / 255:.3g}' for number in found)}?"
-        )
+        raise typer.BadParameter(f"{option} is of pixels between 0 and 1 (127/255), got {text!r}")
     if min(found) < 0 or (option == "--std" and min(found) == 0):
         raise typer.BadParameter(f"{option} must not be negative or a deviation of 0, got {text!r}")
     return found

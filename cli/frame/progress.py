@@ -42,7 +42,7 @@ class Line:
         """Anything else, such as a loss."""
         self.done: int | float = 0
         self.total: int | float | None = None
-        """None while nobody knows."""
+        """None while it is unknown."""
         self._began: tuple[float, int | float] | None = None
         """Time of the monotonic clock, and the count at that time."""
 
@@ -160,7 +160,7 @@ class ProgressLog:
             yield
         finally:
             ended.set()
-            thread.join(timeout=1)  # no longer: whoever reads the log may have stopped
+            thread.join(timeout=1)  # no longer: the reader of the log may have stopped
 
     def _tell(self, told: Callable[[], str], ended: Event) -> None:
         while not ended.wait(max(_LEAST_S, (self._due or 0) - time.monotonic())):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clinit.cli.frame.claim import tell_replaced
 from clinit.cli.frame.console import note, say
 from clinit.cli.frame.progress import doing
 from clinit.errors import ExperimentError, HeadError, RecordError
@@ -125,9 +124,8 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
     return paths
 
 
-def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bool) -> None:
-    """Print which records will be replaced, and which runs are recorded already."""
-    tell_replaced(places, overwrite=overwrite)
+def tell_left(places: Collection[Path], left: Collection[Path]) -> None:
+    """Print which records stay because they belong to the runs."""
     for place in places:
         if place not in left:
             say(f"{place} is already recorded")

@@ -1,4 +1,4 @@
-"""Features that somebody else computed become a cache.
+"""Make a cache from features that another program computed.
 
 Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers and a label.
 Rows are put into the order of a manifest, by label and then as they came; the path of
@@ -89,7 +89,7 @@ def import_features(
         out: The folder of the cache.
         config: Names.
         on_rows: Called with the rows written so far and their number, after every shard.
-        on_note: Called with remarks on the storage and the head.
+        on_note: Called with remarks on the head.
 
     Raises:
         CacheError: If a file is not as described, or the split exists already.
@@ -125,7 +125,7 @@ def import_features(
         fingerprint=fingerprint.of_rows(manifest.digest, features=digested.sha256),
     )
     writer = _Writer(out, plan, manifest, head)
-    with writer.claimed(on_note), features.open(writer.folder) as take:
+    with writer.claimed(), features.open(writer.folder) as take:
         writer.write_shards(take, order, labels, on_rows)
         run = _facts(config, digested, source, target)
         write_summary(writer.folder, plan, manifest, head=head, head_classes=head_classes, run=run)
@@ -283,7 +283,7 @@ class _Writer:
         return found if whole else None
 
     @contextmanager
-    def claimed(self, on_note: Callable[[str], None]) -> Iterator[None]:
+    def claimed(self) -> Iterator[None]:
         """Be the only writer of the cache: its splits have one backbone, head and classes.
 
         Raises:
@@ -291,7 +291,7 @@ class _Writer:
                 holds another backbone, other classes or another head. Nothing is written then.
             ClinitError: If it is being written, or cannot be.
         """
-        with claim_folder(self.out, leaves_lock=False, on_unlocked=on_note):
+        with claim_folder(self.out, leaves_lock=False):
             self._refuse_other_split()
             self._refuse_other_head()
             if self._complete() is not None:

@@ -77,7 +77,7 @@ def check_view(
         first: Fingerprint of the first view, whose seed and augmentation all others share.
 
     Raises:
-        CacheError: If it is not.
+        CacheError: If it is not that view.
     """
     wrong = [
         (each.name, each.other, each.one) for each in plain.differences_but_of_view(fingerprint)

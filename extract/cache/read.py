@@ -255,8 +255,8 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
         head: The pretrained head, if it exists.
 
     Raises:
-        CacheError: If the splits are of different backbones, or the head is not the one that
-            was judged on them.
+        CacheError: If the splits are of different backbones, or the head is not the one whose
+            accuracy on them is recorded.
     """
     first, *others = splits.values()
     plain = first.fingerprint.without_rows
@@ -334,7 +334,7 @@ def verify_shard(split: CacheSplit, shard: int) -> str | None:
 
 
 GAP_BYTES = 2**15
-"""Bytes between two rows up to which they are read at once: about what a call costs."""
+"""Rows are read by one call if at most this many bytes lie between them: a call costs as much."""
 SPAN_BYTES = 2**24
 """Most bytes that are read at once."""
 
@@ -439,7 +439,7 @@ def stored_features(split: CacheSplit) -> FeatureSet:
 
 
 def _verified(split: CacheSplit, index: int) -> _File:
-    path = (split.path / shard_name(index)).absolute()  # whoever reads it may work elsewhere
+    path = (split.path / shard_name(index)).absolute()  # the reader may run in another folder
     try:
         before = _mark(path.stat())
     except OSError:

@@ -92,7 +92,7 @@ class FileFacts:
     path: str
     sha256: str
     name: str | None = None
-    """Name of the array in it; None for a file of one, and for one that holds none."""
+    """Name of the array in the file; None if the file contains a single array or no array."""
 
     @classmethod
     def of(cls, path: Path, name: str = "") -> FileFacts:
@@ -112,7 +112,7 @@ class RunFacts:
     """The folder of the images, absolute unless an earlier version wrote it; None for imported
     features."""
     weights: str | msgspec.UnsetType | None = msgspec.UNSET
-    """The file of the weights; None for timm's own; unset if nobody knows."""
+    """The file of the weights; None for timm's own; unset if unknown."""
     started: str = ""
     device: str = ""
     workers: _Count | None = None

@@ -45,8 +45,6 @@ from clinit.extract.dataset.tree import Tree
 from clinit.words import examples, printable
 
 _SUFFIX = {WEBDATASET: ".tar", HUGGINGFACE: ".parquet"}
-_LOOKED_AT = 64
-"""Images in a row at the beginning of a split: if none of them exists, none will."""
 _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 
 

@@ -1,8 +1,8 @@
 """Facts about a data set before its folder is seen: classes, counts, layouts.
 
-The known ones are described by one TOML file each in `clinit.data_manifests`; `folder` is
-whatever class folders are found on the disk, `webdataset` whatever tar shards, `huggingface`
-whatever Parquet files: they describe themselves. Class names also stand in files, one per line.
+Known data sets are described by one TOML file each in `clinit.data_manifests`. `folder` (any class
+folders), `webdataset` (any tar shards) and `huggingface` (any Parquet files) describe themselves.
+Class names may also be given in files, one per line.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Dataset:
     layouts: tuple[Layout, ...]
     """Layouts in the order in which they are tried."""
     images: dict[str, int] = field(default_factory=dict)
-    """Split -> number of images; a split whose number nobody fixed is absent."""
+    """Split -> number of images; absent for splits without a published number."""
     total: int | None = None
     """Number of images of all splits, if only this is known."""
     look_in: tuple[str, ...] = (".",)

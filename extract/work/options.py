@@ -60,7 +60,7 @@ class ExtractOptions(NetworkOptions):
     manifest: Path | None = None
     """A manifest of the images, instead of a data set."""
     split: str | None = None
-    """`train`, `val`, or `test` for test images as the split val; None for those that exist."""
+    """`train`, `val`, or `test` (test images as the split val); None for all existing splits."""
     backbone: str | None = "convnextv2_femto.fcmae_ft_in1k"
     limit_per_class: int | None = None
     part: str | None = None

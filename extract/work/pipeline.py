@@ -10,8 +10,8 @@ the number of their threads: with one, the bits are the same on any number of pr
 
 On a CUDA device three things happen at a time: a batch goes over on a stream of its own while the
 network works on the batch before, and the host decodes the next one. It waits for the features of
-a batch when the batch after it is under way, never sooner. The same kernels get the same numbers as
-one after the other: the bits are the same.
+a batch only when the next batch is under way. The kernels and their inputs are the same as without
+overlap, and so are the bits.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ PHASES = ("read", "decode", "transfer", "forward", "write")
 
 
 class Timing(Stopwatch):
-    """Seconds of the main thread, by what it did or waited for: one of `PHASES`.
+    """Seconds of the main thread, by the phase that it computed or waited for (`PHASES`).
 
     Reading and decoding happen in other threads; the main thread's waiting for them is split
     between the two in proportion to the work of those threads. A CUDA device copies and computes
     on its own; waiting for it is split between transfer and forward in proportion to its seconds
-    for each. Work hidden behind something slower delays nobody and counts little:
-    the largest share bounds the rate.
+    for each. Work that overlaps with a slower phase counts little: the largest share bounds the
+    rate.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ def load_batches(
 
     Args:
         images: The content of all images.
-        batches: Which of them to load, and in which batches; asked for three ahead.
+        batches: Row numbers of each batch; three batches are loaded ahead.
         transform: The transform of the images, if no `view` is given.
         workers: Number of threads.
         max_pixels: An image that is larger, decoded or resized, is a bad one.
@@ -382,7 +382,7 @@ class _Lanes:
         return flight.batch, flight.features
 
     def settle(self) -> None:
-        """Wait until the device does nothing of this any more."""
+        """Wait until the device has finished this work."""
         self._copies.synchronize()
         self._work.synchronize()
 

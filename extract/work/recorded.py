@@ -1,7 +1,7 @@
 """The images, the network and the transform behind a feature cache, as it records them.
 
-The fingerprint contains which they were; only the weights themselves are elsewhere. Whatever file
-they come from, they count only if their hash is the one in the fingerprint.
+The fingerprint describes all of them. The weights themselves are in a file of their own, which is
+used only if its hash is the recorded one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RIGHT_FILE = (
 def reload(
     split: CacheSplit, *, weights: Path | None = None, device: str = "cpu"
 ) -> tuple[Backbone, Transform]:
-    """Return the backbone that computed the features of a split, and what its images went through.
+    """Return the backbone that computed the features of a split, and the transform of its images.
 
     Args:
         split: A split of a cache.
@@ -90,7 +90,7 @@ def stored_weights(split: CacheSplit) -> Path | None:
     """Return the place of the weights at extraction; None for timm's own.
 
     Raises:
-        CacheError: If nobody knows, or the file is gone.
+        CacheError: If the file is unknown or missing.
     """
     _extracted_weights(split.fingerprint, str(split.path))
     found = split.summary.run.weights

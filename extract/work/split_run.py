@@ -256,7 +256,7 @@ class SplitRun:
             flush_folder(self.folder)
 
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
-        # One after the other: whoever has written a shard last also reads it last.
+        # One after the other: the process that wrote a shard last also reads it last.
         with _alone(self.folder / SUMMARY_FILE):
             write_summary(
                 self.folder,

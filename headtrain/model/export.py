@@ -69,8 +69,8 @@ class TrainedRun:
         """Read the record at `run`.
 
         Raises:
-            RecordError: If there is none, it is damaged, or holds no head or one of other classes;
-                records below the folder are named.
+            RecordError: If the record is missing, damaged, or has no head or a head of other
+                classes; records below the folder are named.
             HeadError: If the head is damaged, its training has diverged, or it is no linear one.
         """
         if not (run / "run.json").exists() and (found := find_records(run)):

@@ -44,7 +44,8 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     """Open a model folder or file of `clinit export`.
 
     Raises:
-        ModelError: If there is none, or it or its memory is damaged or of another backbone.
+        ModelError: If the model is missing, or the model or its memory is damaged or of another
+            backbone.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
@@ -96,7 +97,7 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
     """Return the facts of `text`, found in the file at `path`.
 
     Raises:
-        ModelError: If they are damaged, or ask for what no model file may ask for.
+        ModelError: If they are damaged, or contain arguments that a model file must not contain.
     """
     origin = f"the description in {path}"
     content = DOCUMENT.parse(text, origin=origin)

@@ -148,7 +148,7 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
     """Check that the fields of run.json are of the types that their readers expect.
 
     Raises:
-        RecordError: If one is not.
+        RecordError: If one is damaged.
     """
     DOCUMENT.convert(info, RunInfo, origin=origin)
     if not {"init", "method"} & info["config"].keys():

@@ -87,7 +87,7 @@ def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
 
 
 def norm_ratio(existing: Float[Any, "rows dim"], new: Float[Any, "new dim"]) -> float:
-    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 if either is nothing."""
+    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 if either is zero."""
     norms, others = _norms(existing), _norms(new)
     return float(norms.mean() / others.mean()) if len(norms) and others.mean() > 0 else 1.0
 
@@ -99,8 +99,8 @@ def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
 MAX_STEPS = 100
 DAMPING = 1e-9
 PRIOR = 1e-3
-"""Logits that vary three times as much as the old ones cost as much as 0.0045 nats: not felt
-if the data themselves bound the factor."""
+"""Logits that vary three times as much as the old ones cost 0.0045 nats: negligible if the data
+themselves bound the factor."""
 TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
 
@@ -199,7 +199,7 @@ class Objective:
     def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
         """Return F and the prior, their gradient and their Hessian at (s, t).
 
-        In few operations: most data are so small that each of them takes as long as any other.
+        With few operations: on most data, the time depends only on their number.
         """
         s, t = float(point[0]), float(point[1])
         start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]

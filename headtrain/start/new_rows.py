@@ -68,8 +68,8 @@ class NewClasses:
     stop: int
     """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
     base: int | None = None
-    """Rows [0, base) came with the head, or of a stream from nothing with its first task; all
-    others up to `start` were initialised once. None: all came with it."""
+    """Rows [0, base) came with the pretrained head (without one: with the first task); the others
+    up to `start` were initialised in earlier tasks. None: all came with the head."""
     groups: Int[np.ndarray, " rows"] | None = None
     """As of `find_groups`: rows of a group count together as one, and are left out together. None:
     no row repeats another."""
@@ -106,9 +106,9 @@ class NewClasses:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether something holds new logits in place: rows of earlier classes, or no such class.
+        """Whether new logits can be compared: with rows of earlier classes, or with each other.
 
-        If every class is new, they are compared with each other alone.
+        The latter if every class is new.
         """
         return not self.start or self.has_old_rows
 

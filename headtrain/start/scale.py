@@ -10,25 +10,25 @@ trained twice that.
 
 The scale of rows of single images, learnt from old classes that play new ones:
 
-A single image leaves nothing behind when it is left out, so that nothing about a new class shows
-how far its row may be trusted. Old classes do. In an episode some of them lose their row of the
-head and all images but one; rows are computed from these as for the new classes, and the
-images that were put aside judge them, next to images of classes that keep their rows:
+If a class has a single image, nothing remains when it is left out, so the class itself cannot show
+how long its row should be. Old classes can. In an episode some of them lose their row of the head
+and all images but one; rows are computed from these as for the new classes, and the loss is
+measured on the images put aside, next to images of classes that keep their rows:
 
     F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i),    w: alike for each class; those
                                                                   that play weigh n / (n + C)
 
 is minimised in one factor, with n new classes and C old ones that have rows; the part of
 `new_share` that new classes have takes the place of n / (n + C). The factor is carried over by
-norms: new rows become as long as in the episodes. The loss is cross entropy whatever the loss of
-the training, so that a nat is a nat.
+norms: new rows become as long as in the episodes. The loss is always cross entropy, whatever the
+loss of the training, so that tolerances in nats keep their meaning.
 
 Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
 update, however little there is to learn from single images: old and new rows of d weights may end
 2 lr updates sqrt(d) further from each other, in directions that mean little to other images. New
 rows are lengthened by as much, until that costs too much in the episodes.
 
-Images of a class that came later and has one image do not judge: its row was computed from it.
+Images of a class that came later and has one image are not used: its row was computed from it.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ def scaled(
     if start.is_calibrated and data.is_comparable:
         assert sample is not None
         found, left_out = None, None
-        # Without a row of an earlier class nothing holds the shift back: the loss is least when
-        # every image is of a new class. Without a new class of two rows nothing can be left out.
+        # Without a row of an earlier class nothing bounds the shift: the loss is least if every
+        # image is given to a new class. If no new class has two rows, nothing can be left out.
         if data.has_pairs or not _leaves_out(start):
             found, left_out = _calibrated(raw, start, sample, statistics, kept)
         elif start.reads_lambda or not (travel or start.own):

@@ -114,7 +114,7 @@ class Summed:
         """Return the statistics, if their averages are those that `reader` needs.
 
         Raises:
-            StatisticsError: If they are others.
+            StatisticsError: If their weighting is another one.
         """
         if self.statistics.weighting != weighting:
             raise StatisticsError(
@@ -147,8 +147,8 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
         part: Whether those of a part of the rows will do.
 
     Raises:
-        StatisticsError: If it is no such file, damaged, or a part where the whole is wanted.
-        StorageError: If it is not there, or cannot be read.
+        StatisticsError: If it is another kind of file, damaged, or only a part.
+        StorageError: If it is missing or cannot be read.
     """
     arrays, content = read_tensors(path, _DOCUMENT, _KEY)
     facts = _DOCUMENT.convert(content, _Facts, origin=f"the description in {path}")

@@ -138,7 +138,7 @@ class Scenario:
     stop_after: int | None = None
     """Number of tasks that are learnt; None: all."""
     base: ClassStatistics | None = None
-    """What stands for the training rows of the base, if there are none of these; of its rows."""
+    """Statistics in place of the training rows of the base, if it has no rows."""
 
     @property
     def learnt(self) -> tuple[Task, ...]:
@@ -301,7 +301,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
 def drawn_shots(
     labels: Int[np.ndarray, " rows"], shots: int, seed: int
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark `shots` rows of each class, or all of a smaller one; more shots give these and others.
+    """Mark `shots` rows of each class, or all of a smaller one; more shots only add rows.
 
     Args:
         labels: Class of each row, as the data number them: the draw is the same in any order of

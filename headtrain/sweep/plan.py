@@ -68,7 +68,7 @@ def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = N
 def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
     """Return the banks of which some runs are recorded and some are left.
 
-    They are trained as they were: last bits of a loss depend on the heads of a bank.
+    They are trained again as a whole: the last bits of a loss depend on the heads of a bank.
     """
     by_identity = {run.identity: run for run in runs}
     recorded: dict[tuple[Study, str], list[Study]] = {}
@@ -89,8 +89,8 @@ def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
 def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """Name each run by its initialisation and scale, and by its varied settings.
 
-    Settings that vary among `recorded`, the settings of existing runs in the folder, count
-    too: a name never means two things there.
+    Settings that vary among `recorded`, the settings of existing runs in the folder, count too:
+    no two runs in a folder have the same name.
     """
     share = next((run.start.new_share for run in runs if run.reads_share), None)
     configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]

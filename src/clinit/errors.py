@@ -37,7 +37,7 @@ class ClinitError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle, on the way from another process."""
+        """Pickle with the remedy, to pass from one process to another."""
         return partial(type(self), remedy=self.remedy), (str(self),)
 
 

@@ -40,7 +40,7 @@ class Stopwatch:
             yield
         finally:
             if self._device is not None and self._device.type == "cuda":
-                import torch  # not before: reading and decoding images need none of it
+                import torch  # imported late: reading and decoding images do not need PyTorch
 
                 torch.cuda.synchronize(self._device)
             self.seconds[name] += time.perf_counter() - started

@@ -129,20 +129,3 @@ def test_a_limit_of_memory_ends_a_command_in_a_sentence(tiny_run: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("Error: out of memory: ")
     assert f"\n{LESS}" in done.stderr
-
-
-def test_a_command_goes_on_without_a_standard_error_that_is_full(
-    tiny_run: Path, tmp_path: Path
-) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("this system has no /dev/full")
-    page = tmp_path / "page.html"
-    calls = {("report", str(tiny_run), f"--html={page}"): 0, ("report",): 2, ("report", "no"): 1}
-    for words, expected in calls.items():
-        with full.open("w") as errors:
-            command = [sys.executable, "-m", "clinit", *words]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, check=False)
-        assert done.returncode == expected, words
-        assert (b"A_new" in done.stdout) == (expected == 0)
-    assert page.exists()

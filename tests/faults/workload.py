@@ -63,16 +63,16 @@ WRITERS: Mapping[str, str] = {
 READERS: Mapping[str, str] = {
     "cache verify": "cache verify work/caches/base",
     "cache show": "cache show work/caches/base",
-    "diagnose": "diagnose work/caches/base --format json --device cpu",
-    "diagnose, statistics": "diagnose work/sums.safetensors --format json"
+    "diagnose": "diagnose work/caches/base --json --device cpu",
+    "diagnose, statistics": "diagnose work/sums.safetensors --json"
     " --head work/arrays/head.safetensors",
-    "diagnose, imported": "diagnose work/cache --format json",
+    "diagnose, imported": "diagnose work/cache --json",
     "align": WRITERS["align"],
     "train-head": f"{WRITERS['train-head']} --init least-square",
     "train-head --head": f"{WRITERS['train-head']} --head work/aligned.safetensors --loss mse",
     "train-head --config": f"train-head {_CACHES} --out out/runs --config work/settings.toml",
     "train-top --trunk-cache": f"{WRITERS['train-top']} --trunk-cache work/top/trunk-cache",
-    "report --json": "report work/runs --format json",
+    "report --json": "report work/runs --json",
     "report": "report work/runs --per-task --no-curves",
     "export": f"{WRITERS['export']} --base work/caches/base",
     "export --weights": f"{WRITERS['export']} --base work/caches/base"

@@ -1,9 +1,9 @@
 """JSON documents: sealed when they are written, checked when they are read.
 
 Every document of ours names its format and ends with the SHA-256 of the rest of it, so that a
-changed byte is found whatever it would have meant. It is then converted into the type that the
-reader names: msgspec names the field that is missing, of another type or out of range. Size and
-nesting are bounded before anything is believed.
+changed byte is found even if the document remains valid. It is then converted into the type that
+the reader names; msgspec names a field that is missing, of another type or out of range. Size and
+nesting are checked first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DocumentKind:
     format: str
     """The format that is written; it is sealed."""
     older: tuple[str | None, ...] = ()
-    """Formats that are read too, from before there was a seal; None: without any format."""
+    """Earlier formats, without a seal, that are read too; None: documents without a format."""
     error: type[ClinitError]
     remedy: str
     """Next step if a document is damaged."""

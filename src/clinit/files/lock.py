@@ -5,7 +5,8 @@ file. The kernel gives it back when the process ends, however it ends. A lock fi
 never followed, and none is written to, so that nobody can have another file emptied.
 
 A claim saves work and identifies drafts of ended processes; the renames of `commit` alone ensure
-that no reader sees half a file and no finished file is lost. So storage that cannot lock works too.
+that no reader sees half a file and no finished file is lost. So storage that cannot lock works too,
+without claims; `clinit doctor` warns of it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ def claim_folder(
     *,
     leaves_lock: bool = True,
     on_busy: Callable[[], None] | None = None,
-    on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
     """Be the only process that writes into a folder; remove the drafts of killed ones.
 
@@ -44,15 +44,13 @@ def claim_folder(
             from a folder of files for others.
         on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
-        on_unlocked: Called with the reason if the storage cannot lock: the folder is then
-            not claimed.
 
     Raises:
         ClinitError: If another process holds it and nobody waits, the folder cannot be written,
             or it has been removed or replaced before the end.
     """
     make_folder(folder)
-    with _claim(folder / _LOCK, folder, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
+    with _claim(folder / _LOCK, folder, on_busy=on_busy) as claim:
         if claim.locked:
             _sweep(folder)
         yield
@@ -100,7 +98,6 @@ def claim_file(
     *,
     drafts_of: Iterable[str] = (),
     on_busy: Callable[[], None] | None = None,
-    on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
     """Be the only process that writes the file `path`; remove the drafts of killed ones.
 
@@ -112,7 +109,7 @@ def claim_file(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
-    with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
+    with _claim(lock, path, on_busy=on_busy) as claim:
         if claim.locked:
             _sweep(path.parent, {path.name, *drafts_of})
         try:
@@ -145,13 +142,12 @@ def _claim(
     claimed: Path,
     *,
     on_busy: Callable[[], None] | None,
-    on_unlocked: Callable[[str], None],
 ) -> Iterator[_Claim]:
     """Hold the lock file `lock` if the storage can lock."""
     while True:
         descriptor = _open(lock, claimed)
         try:
-            locked = _hold(descriptor, claimed, on_busy, on_unlocked)
+            locked = _hold(descriptor, claimed, on_busy)
             if locked and not _names(lock, descriptor):
                 continue  # its holder has removed it in the meantime
             yield _Claim(descriptor, locked)
@@ -178,17 +174,12 @@ def _hold(
     descriptor: int,
     claimed: Path,
     on_busy: Callable[[], None] | None,
-    on_unlocked: Callable[[str], None],
 ) -> bool:
     """Lock the file; return whether the storage can."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _CANNOT_LOCK:
-            on_unlocked(
-                f"the storage of {claimed} cannot lock files ({error.strerror}): do not run two"
-                " commands on it at a time"
-            )
             return False
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             raise unwritable(claimed, error) from error

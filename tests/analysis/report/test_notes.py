@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from clinit.analysis.report import View
 from clinit.analysis.report.notes import conclusion, conclusions, rises
 from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
@@ -17,6 +18,13 @@ def test_notes_of_the_runs_are_said_once(make_run: MakeRun) -> None:
     notes = report_of([make_run(init, notes=[note]) for init in START]).notes
     assert notes.count(note) == 1
     assert len(set(notes)) == len(notes)
+
+
+def test_a_terminal_has_two_notes_and_the_number_of_the_others(make_run: MakeRun) -> None:
+    report = report_of([make_run(init, notes=["one", "two", "three"]) for init in START])
+    shown = [str(part) for part in report.parts(View(curves=False))]
+    assert [each for each in shown if each.startswith("Note: ")] == ["Note: one", "Note: two"]
+    assert "1 more note: clinit report --html FILE" in shown
 
 
 def nothing(task: int, iteration: int) -> float:
