@@ -6,6 +6,7 @@
 One line per buffer, number of images and length of the training: the average incremental
 accuracy, the mean over tasks of that on all classes seen, at the end of each task. Each start is
 compared with the default over the same seeds, whose orders, images and batches are the same.
+A second table compares the default start, trained, with itself as it starts.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def read(folder: Path) -> pl.DataFrame:
         rows.append({
             **{name: config[name] for name in (*CELL, "seed")},
             "start": start_of(config),
+            "mix": config["mix"],
             "accuracy": float(row["average_incremental_accuracy"]),
             "start_s": sum(float(start.get("seconds") or 0) for start in starts),
         })  # fmt: skip
@@ -73,6 +75,24 @@ def difference(values: Float[np.ndarray, " seeds"]) -> tuple[float, float]:
     return float(values.mean()), float(student.ppf(0.975, max(len(values) - 1, 1)) * error)
 
 
+def gains(runs: pl.DataFrame) -> list[list[str]]:
+    """Return a line per cell: the default start as it is, and what training adds, by batches."""
+    key, trained = ["buffer", "shots", "seed"], runs.filter(pl.col("iterations") > 0)
+    untrained = runs.filter(pl.col("iterations") == 0).unique(key)
+    both = trained.join(untrained.select(*key, before="accuracy"), on=key).sort(CELL)
+    lines = []
+    for cell, rows in both.group_by(CELL, maintain_order=True):
+        if rows["mix"].n_unique() < 2:
+            continue
+        words = [f"{cell[0]:,}", str(cell[1]), str(cell[2]), f"{rows['before'].mean():.1f}"]
+        for mix in ("text", "uniform"):
+            of_mix = rows.filter(pl.col("mix") == mix)
+            mean, half = difference((of_mix["accuracy"] - of_mix["before"]).to_numpy())
+            words.append(f"{mean:+.1f} ± {half:.1f}")
+        lines.append(words)
+    return lines
+
+
 def main() -> None:
     """Read the records, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -80,12 +100,15 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="Folder of the sweep.")
     parser.add_argument("--out", type=Path, help="Folder of the dated file; default: none.")
     options = parser.parse_args()
-    runs = read(options.runs)
+    every = read(options.runs)
+    runs = every.filter(pl.col("mix") == "text")
     others = [name for name in STARTS if name != DEFAULT]
     lines, best, ties = [], 0, 0
     better, worse = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
     for cell, rows in runs.group_by(CELL, maintain_order=False):
         wide = rows.pivot("start", index="seed", values="accuracy").drop_nulls()
+        if not {*STARTS} <= {*wide.columns}:
+            continue
         reference = wide[DEFAULT].to_numpy()
         words = [f"{cell[0]:,}", str(cell[1]), str(cell[2]), f"{reference.mean():.1f}"]
         found = {name: difference(wide[name].to_numpy() - reference) for name in others}
@@ -115,6 +138,14 @@ def main() -> None:
         *markdown(
             headings,
             [words for *_, words in sorted(lines, key=lambda line: (-line[0], *line[1:3]))],
+        ),
+        "",
+        "The start alone, and what training adds: half of each batch new, and the default batches",
+        "and anchor.",
+        "",
+        *markdown(
+            ["buffer", "images", "iterations", "start", "half new", "default"],
+            gains(every.filter(pl.col("start") == DEFAULT)),
         ),
     ]
     CONSOLE.print("\n".join(text), soft_wrap=True)

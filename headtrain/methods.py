@@ -39,7 +39,7 @@ from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.loop import train_task
 from clinit.headtrain.train.old_classes import OldClasses
 from clinit.headtrain.train.past import Past, RunningStatistics
-from clinit.headtrain.train.strength import STRENGTHS, judges, set_aside
+from clinit.headtrain.train.strength import STRENGTHS, by_images, judges, set_aside
 from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
@@ -182,12 +182,15 @@ class GradientHeads(_OnFeatures):
     def _anchors(self, run: TaskRun, old: OldClasses | None) -> list[Anchor | None]:
         """Return what holds each head while it learns the task, and write it down."""
         found: list[Anchor | None] = []
-        for index, training in enumerate(self._bank.heads):
+        for index, study in enumerate(self._studies):
+            training = study.training
             of_head = old if training.anchor == "moments" else None
             facts: dict[str, Any] = {"strength": training.anchor_strength}
-            is_held = training.anchor == "l2" or of_head is not None
+            is_held = study.is_held and (training.anchor == "l2" or of_head is not None)
             if is_held and training.anchor_strength == "auto":
                 facts = self._chosen(run, index, of_head)
+            elif is_held and training.anchor_strength == "images":
+                facts = {"strength": by_images(run.rows, run.task.start, run.task.stop)}
             found.append(Anchor(facts["strength"], of_head) if is_held else None)
             facts |= {} if of_head is None else {"numbers": of_head.numbers}
             run.entry.anchors.append(facts if is_held else None)

@@ -93,7 +93,17 @@ def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -
     # As 0.1.0 printed them.
     assert [round(row["acc_new"], 2) for row in rows] == [0.0, 93.75]
     assert rows[0]["acc_in_task"] is None  # which it did not count
-    run("train-head", "--config", _settings(files), "--out", "again", "--init", "random")
+    run(
+        "train-head",
+        "--config",
+        _settings(files),
+        "--out",
+        "again",
+        "--init",
+        "random",
+        "--mix",
+        "text",
+    )
     (today,) = clinit.load_runs(files / "again").report.rows()
     assert [task["acc_all_end"] for task in today["tasks"]] == [
         task["acc_all_end"] for task in rows[0]["tasks"]
@@ -125,7 +135,7 @@ def test_a_sweep_goes_on_and_trains_no_recorded_run_again(files: Path) -> None:
     shown = run(
         *("sweep", "--base", "caches/base", "--new", "caches/new", "--out", "sweep"),
         *("tasks=2", "iterations=6", "eval_every=3", "batch_size=8", "buffer=16", "seed=0"),
-        *("init=random,zero", "device=cpu"),
+        *("init=random,zero", "mix=text", "device=cpu"),
     )
     assert "1 already recorded; 1 to train" in shown
     assert (files / "sweep" / "random" / "run.json").read_bytes() == before

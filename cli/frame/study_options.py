@@ -77,7 +77,8 @@ def takes(name: str, owner: type, *, but: Sequence[str] = ()) -> Callable[[Comma
 
 def _defaults(every: Mapping[str, Setting]) -> dict[str, Any]:
     return {
-        name: str(each.default) if _is_mixed(each) else each.default for name, each in every.items()
+        name: str(each.default) if _is_mixed(each) and each.default is not None else each.default
+        for name, each in every.items()
     }
 
 
@@ -143,7 +144,7 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
         from clinit.headtrain.stream.scenario import read_class_order
 
         values["class_order"] = read_class_order(values["class_order"])
-    for name in filter(lambda name: _is_mixed(every[name]), every):
+    for name in filter(lambda name: _is_mixed(every[name]) and values[name] is not None, every):
         with suppress(ValueError):
             values[name] = int(values[name]) if every[name].is_integer else float(values[name])
     several = {

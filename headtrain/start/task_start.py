@@ -140,7 +140,7 @@ class TaskStart:
         features, groups = self._read
         data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
         # How far training can move a weight: AdamW moves it by about the learning rate.
-        updates = study.stream.iterations
+        updates = 0 if study.is_held else study.stream.iterations
         travel = updates * study.training.rate if updates else 0.0
         if not self.heads_alike:
             return self._initialised(study, data, travel)

@@ -281,7 +281,7 @@ class ClassStatistics:
     def freedom(self) -> float:
         """Average of 1 - 1 / n_c over the classes with rows, 0 without any.
 
-        Class-balanced, Sigma_W is expected to be as much smaller than that of the populations.
+        The expected class-balanced Sigma_W is the covariance of the populations times this.
         """
         present = self.totals[self.totals > 0]
         return float((1 - 1 / present).mean()) if len(present) else 0.0

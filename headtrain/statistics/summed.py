@@ -144,7 +144,7 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
 
     Args:
         path: The file.
-        part: Whether those of a part of the rows will do.
+        part: Whether a part of the rows is enough.
 
     Raises:
         StatisticsError: If it is another kind of file, damaged, or only a part.
@@ -299,7 +299,7 @@ def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
     parts = [found.statistics for file in files if (found := _found(file, wanted, part=True))]
     if len(parts) < number:
         return None
-    # Sums about the mean of some rows first: those of no row are about 0, where they would cancel.
+    # Parts with rows first: a part without rows has the shift 0, at which digits would cancel.
     parts.sort(key=lambda each: not each.counts.any())
     whole = replace(wanted, statistics=reduce(add, parts), path=str(out))
     whole.write(out)
@@ -332,7 +332,7 @@ def sum_on_ray(
 ) -> Summed:
     """Sum caches on the Ray cluster at `address`, a part for each processor.
 
-    Arguments and errors are those of `sum_caches`; all nodes see the caches and the folder of `out`
+    Arguments and errors are as in `sum_caches`; all nodes see the caches and the folder of `out`
     at the same place. `on_progress` is called with the numbers of parts.
 
     Raises:

@@ -152,7 +152,7 @@ class Scenario:
 
     @property
     def train_counts(self) -> Int[np.ndarray, " classes"]:
-        """Training rows of each head row, those of the base included that are statistics."""
+        """Training rows of each head row; for a base of statistics, the rows that were summed."""
         counts = self.train.counts(self.num_classes)
         if self.base is not None:
             counts[: self.num_base] += self.base.totals

@@ -187,7 +187,7 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
         )
     if not summed:
         return joined
-    # The rows are those of the file; caches next to it give test rows and the head.
+    # The file stands for the training rows; caches next to it give test rows and the head.
     of_all = summed[0].named(joined.class_names)
     return replace(joined, summed=of_all, fingerprint=first.fingerprint)
 

@@ -92,11 +92,13 @@ class Stream(Part):
         " class means and one covariance of all rows of earlier classes, of which none is stored.",
         of_heads=True,
     )
-    mix: Literal["text", "sgm", "uniform"] = setting(
-        "text",
+    mix: Literal["text", "sgm", "uniform"] | None = setting(
+        None,
         "Batches: half new, half old rows, as in the paper's text; sgm: the same in task 1, then"
         " 3/8 new, 1/2 base, 1/8 earlier new classes; uniform: each class seen so far equally"
         " likely.",
+        otherwise="uniform; joint: all rows as they come",
+        top_otherwise="text",
     )
     batch_size: int | None = setting(
         None,
@@ -305,18 +307,24 @@ class Training(Part):
         " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
         of_heads=True,
     )
-    anchor: AnchorKind = setting(
-        "none",
+    anchor: AnchorKind | None = setting(
+        None,
         "Penalty that holds a head near its start while it learns a task: none; l2: the squared"
         " change of its weights (L2-SP); moments: the mean squared change of all logits on features"
         " of earlier classes, whose second moment is kept.",
+        otherwise="moments; with --mix, --old-rows statistics or another method: none",
+        top_otherwise="none",
         top_help="Penalty that holds blocks and head near their start while they learn a task:"
         " none, or the squared change of all trained parameters (l2: L2-SP).",
     )
-    anchor_strength: float | Literal["auto"] = setting(
-        "auto",
+    anchor_strength: float | Literal["auto", "images"] | None = setting(
+        None,
         "Weight of the anchor in the loss; auto: the one of five that leaves the least loss on a"
-        " fifth of the rows of the task, which takes five more heads to train.",
+        " fifth of the rows of the task, which takes five more heads to train; images (moments):"
+        " the less, the more images a class has; random rows, zeros, squared error and"
+        " squentropy are free.",
+        otherwise="images; with --anchor: auto",
+        top_otherwise="none",
         above=0,
         top_help="Weight of the anchor in the loss, a number.",
     )
@@ -372,7 +380,25 @@ class Parts:
     @property
     def keeps_statistics(self) -> bool:
         """Whether training looks at statistics of all rows of earlier classes."""
-        return self.draws_old_rows or self.training.anchor == "moments"
+        return self.draws_old_rows or (self.is_held and self.anchor == "moments")
+
+    @property
+    def anchor(self) -> AnchorKind:
+        """The anchor that was asked for, or the default."""
+        is_usual = self.rehearses and self.top is None and not self.draws_old_rows
+        usual: AnchorKind = "moments" if is_usual and self.stream.mix is None else "none"
+        return self.training.anchor or usual
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a resolved study has an anchor.
+
+        With the strength `images`, rows that know nothing are free, and so are heads of losses
+        that want other logits than the pretrained head gives.
+        """
+        is_free = self.start.init in ("random", "zero") or self.training.loss in ("mse", "sqen")
+        by_images = self.training.anchor_strength == "images"
+        return self.stream.iterations > 0 and self.anchor != "none" and not (by_images and is_free)
 
     @property
     def keeps_buffer(self) -> bool:

@@ -43,6 +43,8 @@ LATER = {
 }
 """Settings that earlier versions had not, and what they are if records and identities do not name
 them."""
+KEEPING = ("mix", "anchor", "anchor_strength")
+"""Settings that go together if none of them is asked for."""
 PLACES = ("device",)
 """Settings about the place of computation; they are no part of a run's identity."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
@@ -119,7 +121,7 @@ def _idle_by_method(study: Parts) -> Rules:
         yield ("correct",), f"{named}: it keeps no old rows aside to correct by"
     if study.stream.iterations == 0:
         yield ("correct",), "--iterations 0: there is no training to correct"
-    if study.training.anchor == "none":
+    if study.anchor == "none":
         yield ("anchor_strength",), "--anchor none: nothing is held"
     if method == "ewc":
         yield LOW_RANK, f"{named}: it trains the blocks themselves"
@@ -155,7 +157,7 @@ def _idle_by_start(study: Parts) -> Rules:
     if init != "class-mean":
         yield ("class_mean",), "--init: only class means are means of features"
     if study.stream.iterations == 0:
-        trained = ("lr", "schedule", "weight_decay", "precision", "anchor", "anchor_strength")
+        trained = ("lr", "schedule", "weight_decay", "precision", *KEEPING)
         yield trained, "--iterations 0: nothing is trained"
 
 
@@ -198,6 +200,9 @@ def defaults(study: Parts) -> dict[str, Any]:
     """Return the defaults that depend on other settings, by name."""
     ewc, top = study.stream.method == "ewc", study.top is not None
     found: dict[str, Any] = {
+        "mix": "uniform" if study.rehearses and not top else "text",
+        "anchor": study.anchor,
+        "anchor_strength": "auto" if study.training.anchor or study.anchor == "none" else "images",
         "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
         "batch_size": 128 if ewc else 256,
         "init_rows": default_init_rows(study.stream.method),
@@ -227,7 +232,9 @@ def check(study: Parts) -> None:
         if stream.buffer_split != "balanced":
             split = f"buffer_split {stream.buffer_split!r}"
             raise ValueError(f"{split} needs a total buffer, not buffer_per_class")
-    is_auto = (training.anchor, training.anchor_strength) == ("l2", "auto")
+    is_auto = training.anchor == "l2" and training.anchor_strength in (None, "auto")
+    if training.anchor == "l2" and training.anchor_strength == "images":
+        raise ValueError("anchor_strength 'images' needs anchor 'moments'")
     if study.top is not None and (is_auto or training.anchor == "moments"):
         raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)

@@ -15,6 +15,7 @@ from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
     EWC,
+    KEEPING,
     LATER,
     LOW_RANK,
     PER_HEAD,
@@ -151,6 +152,11 @@ class Study(Parts):
         return {name for name in named if self.value(name) == LATER[name]}
 
     @property
+    def keeps_as_usual(self) -> bool:
+        """Whether batches and anchor are the default of the method."""
+        return self.changed(dict.fromkeys(KEEPING)).resolved() == self.resolved()
+
+    @property
     def identity(self) -> str:
         """Text that is the same for the same run, wherever it is computed."""
         return _identity(self)
@@ -194,7 +200,8 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     if twice := [each for each in every if every.count(each) > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
     shares = {study.start.new_share for study in studies if study.reads_share}
-    unnamed = ("method", "init", "scale", *(() if len(shares) > 1 else ("new_share",)))
+    usual = KEEPING if all(each.keeps_as_usual for each in studies) else ()
+    unnamed = ("method", "init", "scale", *usual, *(() if len(shares) > 1 else ("new_share",)))
     varied = [
         name
         for name in dict.fromkeys(name for each in every for name in each)

@@ -7,6 +7,15 @@ the least training loss on the rows aside is chosen, and the task is learnt with
 In that loss each class seen counts the same; old classes of which no row is aside are stood for by
 the others. If no old row is stored, rows drawn from the statistics of the old classes judge in
 their place. No test row is looked at.
+
+`by_images` looks at no loss: with n the mean number of images of a new class or, if that is less,
+of stored images of an old one, and C classes seen so far,
+
+    s = 20 / ((20 + n) sqrt(C)).
+
+The form is empirical. On photographs and digits, with 10 to 60 classes, 0.3 kept heads from falling
+below their start if images were few, and cost up to 1.5 points if each class had 200; with 1,050
+classes 0.03 did what 0.3 does with few.
 """
 
 from __future__ import annotations
@@ -25,6 +34,12 @@ STRENGTHS = (0.0, 0.01, 0.1, 1.0, 10.0)
 """Strengths of `l2` are multiples of the mean square of a feature: weights are as large as
 features are small."""
 ASIDE = 0.2
+
+
+def by_images(data: TaskRows, start: int, stop: int) -> float:
+    """Return the strength of `moments` for a task with the new classes `start` to `stop` - 1."""
+    new = (len(data.labels) - data.num_old) / (stop - start)
+    return 20 / ((20 + min(new, data.num_old / start)) * stop**0.5)
 
 
 def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"]:

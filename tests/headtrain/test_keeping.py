@@ -67,7 +67,7 @@ def test_a_held_head_gives_in_a_bank_the_bits_that_it_gives_alone(mix: str, old_
 
 
 def test_a_record_names_what_held_the_head_and_what_is_kept() -> None:
-    plain, weak, strong = train(HELD[0], HELD[1], HELD[2])
+    plain, weak, strong = train(HELD[0], HELD[1], HELD[2], mix="text")
     assert not plain.info["config"].keys() & {"anchor", "anchor_strength", "old_rows"}
     assert all("anchor" not in task for task in plain.info["tasks"])
     assert [task["anchor"] for task in weak.info["tasks"]] == [{"strength": 0.02}] * 2
@@ -81,6 +81,36 @@ def test_a_record_names_what_held_the_head_and_what_is_kept() -> None:
     told = [(task["buffer_rows"], task["statistics_numbers"]) for task in drawn.info["tasks"]]
     assert told == [(0, each) for each in numbers]
     assert any(f"{numbers[-1]:,} numbers" in note for note in drawn.info["notes"])
+
+
+@pytest.mark.parametrize("buffer", [10**4, 30, 0])
+def test_by_default_a_head_is_held_by_the_number_of_images(buffer: int) -> None:
+    held, random = train({"init": "least-square"}, {"init": "random"}, buffer=buffer)
+    strengths = []
+    for task, seen in zip(held.info["tasks"], (BASE, BASE + 4), strict=True):
+        added = 4 if seen == BASE else 3
+        images = min(25, task["buffer_rows"] / seen)
+        strengths.append(20 / ((20 + images) * (seen + added) ** 0.5))
+    assert [task["anchor"]["strength"] for task in held.info["tasks"]] == strengths
+    assert not any(task.get("anchor") for task in random.info["tasks"])
+    asked = {"mix": "uniform", "anchor": "moments", "anchor_strength": strengths[0]}
+    given, alone = (
+        train({"init": "least-square", **each}, buffer=buffer, stop_after=1)[0]
+        for each in (asked, {})
+    )
+    assert given.head is not None
+    assert alone.head is not None
+    np.testing.assert_array_equal(given.head.weight, alone.head.weight)
+
+
+def test_rows_of_single_images_that_will_be_held_start_as_those_that_will_not_be_trained() -> None:
+    heads = [
+        train({"init": "least-square"}, shots=1, buffer=BASE, stop_after=1, **changes)[0]
+        for changes in ({}, {"iterations": 0}, {"mix": "text"})
+    ]
+    held, untrained, free = (each.info["tasks"][0]["initialisation"]["factor"] for each in heads)
+    assert held == untrained
+    assert free != untrained
 
 
 @pytest.mark.parametrize("settings", HELD[3:], ids=["moments", "moments-mse", "l2"])

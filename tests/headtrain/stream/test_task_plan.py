@@ -39,7 +39,8 @@ def scenario() -> Scenario:
 
 
 def study(**changes: Any) -> Study:
-    return Study.of({"tasks": 2, "iterations": 6, "batch_size": 8, **changes}).resolved()
+    settings = {"tasks": 2, "iterations": 6, "batch_size": 8, "mix": "text"}
+    return Study.of({**settings, **changes}).resolved()
 
 
 def plan(**changes: Any) -> TaskPlan:

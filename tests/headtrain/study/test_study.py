@@ -109,6 +109,7 @@ EXCLUSIVE = [
     (False, {"correct": "bic", "buffer_per_class": 0}, "keep a buffer"),
     (False, {"method": "naive", "anchor": "l2"}, "no old row to choose anchor_strength by"),
     (False, {"buffer": 0, "anchor": "l2"}, "no old row to choose anchor_strength by"),
+    (False, {"anchor": "l2", "anchor_strength": "images"}, "needs anchor 'moments'"),
     (True, {"anchor": "moments"}, "must be l2"),
     (True, {"anchor": "l2"}, "a number for anchor_strength"),
     (True, {"precision": "tf32"}, "got 'tf32'"),
@@ -204,7 +205,8 @@ def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> 
 
 
 def test_later_settings_are_named_by_records_and_identities_that_give_them() -> None:
-    plain = study(new_share="classes").resolved()
+    before = {"new_share": "classes", "mix": "text"}
+    plain = study(**before).resolved()
     assert not plain.settings().keys() & {*LATER}
     assert not any(name in plain.identity for name in LATER)
     for given in (
@@ -212,16 +214,43 @@ def test_later_settings_are_named_by_records_and_identities_that_give_them() -> 
         {"anchor": "l2", "anchor_strength": 0.1},
         {"anchor": "moments"},
     ):
-        asked = study(**given, new_share="classes").resolved()
+        asked = study(**given, **before).resolved()
         assert asked.settings().keys() & {*LATER} == given.keys()
         assert asked.identity != plain.identity
         assert identity_of(asked.settings()) == asked.identity
-    held = study(anchor="moments", new_share="classes").resolved()
-    assert names_of([held, study(anchor="moments").resolved()])[1].endswith("new-share=auto")
+    held = study(**before, anchor="moments").resolved()
+    other = study(mix="text", anchor="moments").resolved()
+    assert names_of([held, other])[1].endswith("new-share=auto")
     assert names_of([plain, held])[1] == "least-square-calibrated-anchor=moments"
     assert names_of([held, plain])[0] == "least-square-calibrated-anchor=moments"
     # What holds nothing has no strength.
     assert study(iterations=0, anchor="moments").identity == study(iterations=0).identity
+
+
+def test_a_head_is_held_unless_batches_are_asked_for() -> None:
+    usual = study().resolved()
+    assert (usual.stream.mix, *held_by(usual)) == ("uniform", "moments", "images")
+    assert usual.is_held
+    free = [study(init="random"), study(init="zero"), study(loss="mse"), study(iterations=0)]
+    assert not any(each.resolved().is_held for each in free)
+    for asked in ({"mix": "text"}, {"mix": "uniform"}, {"old_rows": "statistics"},
+                  {"method": "joint"}, {"method": "naive"}):  # fmt: skip
+        assert held_by(study(**asked).resolved()) == ("none", "auto")
+    assert held_by(study(anchor="moments").resolved()) == ("moments", "auto")
+    recorded = usual.settings()
+    assert (recorded["mix"], recorded["anchor"]) == ("uniform", "moments")
+    assert identity_of(recorded) == usual.identity
+    assert study(mix="text", iterations=0).identity == study(iterations=0).identity
+
+
+def held_by(found: Study) -> tuple[Any, Any]:
+    return found.training.anchor, found.training.anchor_strength
+
+
+def test_names_tell_of_batches_and_anchors_that_were_asked_for() -> None:
+    short = [study(init="random", iterations=each).resolved() for each in (0, 5)]
+    assert names_of(short) == ["random-iterations=0", "random-iterations=5"]
+    assert "mix=text" in names_of([study().resolved(), study(mix="text").resolved()])[1]
 
 
 REFUSED = [
@@ -237,7 +266,11 @@ REFUSED = [
     (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm"),
     (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive"),
     (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0"),
-    (False, {"anchor_strength": 0.1}, "--anchor-strength does not go with --anchor none"),
+    (
+        False,
+        {"mix": "text", "anchor_strength": 0.1},
+        "--anchor-strength does not go with --anchor",
+    ),
     (False, {"method": "slda", "anchor": "l2"}, "--anchor does not go with --method slda"),
     (False, {"method": "naive", "old_rows": "statistics"}, "--old-rows does not go with --method"),
     (False, {"old_rows": "statistics", "buffer": 5}, "--buffer does not go with --old-rows stat"),

@@ -50,8 +50,8 @@ def test_records_without_a_later_setting_are_named_apart_from_runs_that_give_it(
     data: RunData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
     one = "init=least-square"
-    sweep(make_runs(one), data, tmp_path)
-    sweep(make_runs(one, "anchor=moments", "anchor_strength=0.1,1"), data, tmp_path)
+    sweep(make_runs(one, "mix=text"), data, tmp_path)
+    sweep(make_runs(one, "mix=text", "anchor=moments", "anchor_strength=0.1,1"), data, tmp_path)
     sweep(make_runs(one, "mix=uniform", "method=joint"), data, tmp_path)
     start = "least-square-calibrated"
     names = {f"{start}-anchor=moments-anchor-strength={each}" for each in ("0.1", "1.0")}
