@@ -59,11 +59,11 @@ def with_more(
     if repeated := len(images.train.labels) - len(train.labels):
         if not len(train.labels):
             raise ModelError(
-                f"the model has learnt all of these {number_of(repeated, 'image')} already",
-                remedy="Give images that it has not learnt.",
+                f"the model has seen all of these {number_of(repeated, 'image')} already",
+                remedy="Give images that it has neither learnt nor kept aside.",
             )
         listener.note(
-            f"{repeated:,} of {number_of(len(images.train.labels), 'image')} learnt already:"
+            f"{repeated:,} of {number_of(len(images.train.labels), 'image')} seen already:"
             " they count once"
         )
     every = replace(

@@ -24,6 +24,7 @@ from clinit.extract.dataset.scan import scan_splits
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
+from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.model.audit import Images, oddity
@@ -164,7 +165,8 @@ def image_features(
             on_note=listener.note,
         ):
             bad += result.split.summary.invalid
-    _CONTENT.write(folder / _CONTENT_FILE, content)
+    with claim_file(folder / _CONTENT_FILE, on_busy=lambda: None):  # removes a killed one's draft
+        _CONTENT.write(folder / _CONTENT_FILE, content)
     if bad:
         every = sum(len(each.table) for each in manifests.values())
         named = examples([f"{each.path}: {each.reason}" for each in bad])

@@ -179,7 +179,7 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     cpu, more = ("--device", "cpu"), draw(tmp_path / "more", "f", 4, start=8)
     shutil.copy(images / "f" / "0.png", more / "f")
     printed = done("add", grown[0], more, "--more", "--out", tmp_path / "more-of-f", *cpu)
-    assert "1 of 5 images learnt already: they count once" in printed
+    assert "1 of 5 images seen already: they count once" in printed
     assert "4 more images of 1 class, 2 classes solved anew: convnextv2_atto knows 7" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     printed = done("merge", tmp_path / "more-of-f", tmp_path / "hi", "--out", tmp_path / "both")

@@ -1,6 +1,7 @@
 """Additions in two steps, and of two models, next to one addition of all images."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
     moved = replace(apart, head=replace(apart.head, weight=apart.head.weight + 0.1))
     transform = replace(model.facts.transform, mean=(0.1, 0.2, 0.3))
     foreign = replace(apart, facts=replace(apart.facts, transform=transform))
-    for fact, call in {
+    cases: dict[str, Callable[[], object]] = {
         "all of these 5 images already": lambda: with_more(
             first, images("x", 0, 5), None, LISTENER
         ),
@@ -177,6 +178,7 @@ def test_what_would_not_be_exact_is_refused(model: Model) -> None:
         "rows of 5 classes": lambda: of_both(first, moved),
         "images of 2 classes (x, y)": lambda: of_both(replace(first, memory=None), apart),
         "differ in transform": lambda: of_both(first, foreign),
-    }.items():
+    }
+    for fact, call in cases.items():
         with pytest.raises(ModelError, match=re.escape(fact)):
             call()
