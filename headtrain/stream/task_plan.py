@@ -283,5 +283,5 @@ class TaskPlan:
             return draw_uniform(
                 random, rows.labels, first_new=first_new, iterations=iterations, batch_size=size
             )
-        shares = mixed(stream.method, stream.mix, rows, size)
+        shares = mixed(stream.method, stream.mix or "text", rows, size)
         return draw_schedule(random, shares, first_new=first_new, iterations=iterations)

@@ -84,9 +84,9 @@ def run_top(
 def top_method(study: Study) -> TopMethod:
     """Return a fresh method of a resolved study; only its own settings are read."""
     strength, method = study.training.anchor_strength, _method(study)
-    if study.training.anchor == "none" or strength == "auto":
-        return method
-    return Held(method, strength)
+    if study.training.anchor == "l2" and isinstance(strength, int | float):
+        return Held(method, strength)
+    return method
 
 
 def _method(study: Study) -> TopMethod:

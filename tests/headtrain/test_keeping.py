@@ -90,7 +90,8 @@ def test_by_default_a_head_is_held_by_the_number_of_images(buffer: int) -> None:
     for task, seen in zip(held.info["tasks"], (BASE, BASE + 4), strict=True):
         added = 4 if seen == BASE else 3
         images = min(25, task["buffer_rows"] / seen)
-        strengths.append(20 / ((20 + images) * (seen + added) ** 0.5))
+        strength = 20 / (20 + images) if task["buffer_rows"] else 1 + 1000 / 25**2
+        strengths.append(strength / (seen + added) ** 0.5)
     assert [task["anchor"]["strength"] for task in held.info["tasks"]] == strengths
     assert not any(task.get("anchor") for task in random.info["tasks"])
     asked = {"mix": "uniform", "anchor": "moments", "anchor_strength": strengths[0]}
