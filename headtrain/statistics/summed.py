@@ -1,4 +1,4 @@
-"""Class statistics with the names of their classes: what a data set is without its rows, in a file.
+"""Class statistics with the names of their classes, in a file: a data set without its rows.
 
     totals   (classes,)      rows of each class in the whole set
     counts   (classes,)      rows of each class summed so far: of a part, fewer

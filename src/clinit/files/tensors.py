@@ -26,7 +26,7 @@ def tensors_bytes(
 
     Args:
         tensors: Arrays by name.
-        facts: What the description contains next to their digest.
+        facts: Fields of the description, next to the digest of the arrays.
         kind: Kind of the description.
         key: Where it stands in the metadata.
     """
