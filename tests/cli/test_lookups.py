@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain.statistics.summed import read_summed
-from tests.cli.calls import call, checked, refused
+from tests.cli.calls import call, checked
 
 
 def test_known_data_sets_are_listed_with_their_sizes_classes_and_layouts() -> None:
@@ -18,18 +18,6 @@ def test_known_data_sets_are_listed_with_their_sizes_classes_and_layouts() -> No
     assert len(names) == 365
     shown = checked(call("manifest", "show", "places365"))
     assert all(fact in shown for fact in (names[0], names[-1], "1,803,460", "Layouts"))
-
-
-def test_a_manifest_that_is_scanned_has_the_numbers_of_its_folder(
-    tiny_run: Path, tmp_path: Path
-) -> None:
-    images, out = tiny_run.parent / "new", tmp_path / "train.parquet"
-    words = ("--root", images, "--split", "train", "--out", out)
-    scanned = checked(call("manifest", "build", "folder", *words))
-    assert checked(call("manifest", "show", out)) in scanned
-    number = len(list(images.glob("train/*/*")))
-    assert f"{number}" in scanned
-    assert "imagenet1k" in str(refused(call("manifest", "show", "imagenet")))
 
 
 def test_statistics_of_parts_are_the_statistics_of_the_cache(

@@ -3,7 +3,6 @@
 import re
 import sys
 import time
-from contextlib import nullcontext
 from itertools import chain, repeat
 from threading import Event
 from types import SimpleNamespace
@@ -11,11 +10,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from clinit.cli.frame import console, work_progress
+from clinit.cli.frame import console
 from clinit.cli.frame import progress as progress_module
-from clinit.cli.frame.progress import Line, Progress, ProgressLog, counting, doing, progress
+from clinit.cli.frame.progress import Line, ProgressLog, counting, doing, progress
 from clinit.cli.main import app
-from clinit.headtrain import events
 from tests.cli.screen import Screen, on_terminal
 
 # What a bar and results do to each other, in a process of its own with a terminal.
@@ -143,22 +141,6 @@ def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.Monk
     assert line.in_words() == "train: 0 of 500 images, 0 %"
     line.count(500, 500)
     assert line.in_words() == "train: 500 of 500 images, 100 %"
-
-
-def told_of(monkeypatch: pytest.MonkeyPatch, *seen: events.Event) -> str:
-    """Return the line of a log after some events of a training."""
-    shown = Progress(lambda: None)
-    monkeypatch.setattr(work_progress, "progress", lambda: nullcontext(shown))
-    with work_progress.training_progress() as observe:
-        for event in seen:
-            observe(event)
-    return shown.in_words()
-
-
-def test_the_losses_of_several_heads_are_told_as_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    for losses, said in (({"a": 2.345, "b": 0.0123}, "0.0123 to 2.35"), ({"a": 2.345}, "2.35")):
-        told = told_of(monkeypatch, events.Evaluated(1, 0, losses))
-        assert told == f"Preparing: new-task loss {said}"
 
 
 @pytest.mark.parametrize("before", [True, False])

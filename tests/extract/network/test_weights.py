@@ -47,7 +47,7 @@ def test_a_file_that_holds_no_such_network_is_refused(
 def test_a_checkpoint_of_torchvision_computes_as_there(tmp_path: Path) -> None:
     theirs = torchvision.models.mobilenet_v2(num_classes=7).eval()
     torch.save(theirs.state_dict(), tmp_path / "mobile.pth")
-    given = {"weights": tmp_path / "mobile.pth", "model_args": {"num_classes": 7}}
+    given: dict[str, Any] = {"weights": tmp_path / "mobile.pth", "model_args": {"num_classes": 7}}
     found = load_backbone(BackboneConfig(name="mobilenetv2_100", **given))
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(found.logits(images), theirs(images), rtol=1e-4, atol=1e-5)
