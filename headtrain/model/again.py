@@ -8,8 +8,8 @@ the model without them. Its statistics are those before them (`Memory.before`): 
 of two sets of rows give the moments of their union, and the union less one set gives the other
 (T. F. Chan, G. H. Golub, R. J. LeVeque, The American Statistician 37(3), 1983).
 
-The rows equal the rows of one addition of all images, up to the order in which rows are summed and the
-float32 of the remembered covariance.
+The rows equal the rows of one addition of all images, up to the order in which rows are summed
+and the float32 of the remembered covariance.
 """
 
 from __future__ import annotations
