@@ -73,7 +73,7 @@ class Summed:
     class_names: tuple[str, ...]
     """One per class; a class may have no row."""
     fingerprint: Fingerprint
-    """What the features depend on, and which rows they are of."""
+    """Everything that the features depend on, and the rows that they are of."""
     statistics: ClassStatistics
     path: str = ""
     """The file, if they were read."""
