@@ -163,7 +163,7 @@ def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
 def matching_rows(
     head: Head, of: CacheSplit | Summed, counts: Int[np.ndarray, " classes"]
 ) -> Int[np.ndarray, " classes"]:
-    """Return the head row of each class of some data, -1 where it has none.
+    """Return the head row of each class of some data, -1 if it has none.
 
     A head without class names is taken to have the classes of the data, in their order.
     """

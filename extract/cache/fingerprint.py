@@ -199,7 +199,7 @@ class Fingerprint:
 
 
 def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
-    """Compare the fingerprints of two caches, in what says which backbone it was.
+    """Compare the fingerprints of two caches, in the entries that identify the backbone.
 
     Raises:
         CacheError: If fields differ (the message names them all), or the features are imported

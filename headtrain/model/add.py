@@ -244,7 +244,7 @@ def add(
         config: How.
         left: The model without classes of `images` that it has; None: it has none.
         old: Features of old classes, in place of what the model remembers, some held out too.
-        action: What the history calls it.
+        action: Name of the change in the history.
         data: Origin of the images, for the history.
         observer: Called with each event of the experiment.
 
@@ -330,10 +330,10 @@ def merge_models(
     Args:
         model: One model; it is not changed.
         other: Another one of the same network.
-        out: The place of the new model, which is not that of either.
+        out: The place of the new model, a place of its own.
         config: How the classes of one of them alone are added.
         data: Further contents of the history.
-        listener: What is told of the work.
+        listener: Called with each event of the work.
         overwrite: Whether an existing model is replaced.
 
     Raises:

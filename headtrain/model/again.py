@@ -1,15 +1,15 @@
-"""Additions repeated: with more images of their classes, or those of two models as one.
+"""Additions repeated: with more images of their classes, or with two models as one.
 
 A row of an added class follows from all images that were added with it: they decide lambda, factor
 and shift, and the ends of fitted rows. Class statistics would not do, because their covariance is
 an average over all classes. A model therefore remembers the training rows of added classes
 (`Memory.learnt`), and all classes that were added together are added once more, with all rows, to
 the model without them. Its statistics are those before them (`Memory.before`): means and scatter
-of two sets of rows determine those of their union, and of either the other (T. F. Chan, G. H.
-Golub, R. J. LeVeque, The American Statistician 37(3), 1983).
+of two sets of rows give the moments of their union, and the union less one set gives the other
+(T. F. Chan, G. H. Golub, R. J. LeVeque, The American Statistician 37(3), 1983).
 
-The rows are those of one addition of all images, up to the order in which rows are summed and the
-float32 of the remembered covariance.
+The rows equal the rows of one addition of all images, up to the order in which rows are summed
+and the float32 of the remembered covariance.
 """
 
 from __future__ import annotations

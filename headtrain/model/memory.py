@@ -118,7 +118,7 @@ class Memory:
         Args:
             statistics: Class-balanced ones of them.
             nothing: No row of the same classes.
-            backbone: What the features depend on.
+            backbone: Everything that the features depend on.
         """
         return cls(
             class_names=nothing.class_names,

@@ -1,4 +1,4 @@
-"""Class statistics with the names of their classes: what a data set is without its rows, in a file.
+"""Class statistics with the names of their classes, in a file: a data set without its rows.
 
     totals   (classes,)      rows of each class in the whole set
     counts   (classes,)      rows of each class summed so far: of a part, fewer
@@ -73,7 +73,7 @@ class Summed:
     class_names: tuple[str, ...]
     """One per class; a class may have no row."""
     fingerprint: Fingerprint
-    """What the features depend on, and which rows they are of."""
+    """Everything that the features depend on, and the rows that they are of."""
     statistics: ClassStatistics
     path: str = ""
     """The file, if they were read."""

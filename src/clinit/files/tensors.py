@@ -1,4 +1,4 @@
-"""Arrays in a safetensors file that says what they are.
+"""Arrays in a safetensors file that describes them.
 
 The description is a sealed JSON document with the digest of the arrays. It stands under one key of
 the metadata: safetensors writes several in a random order, and equal content should be equal files.
@@ -26,7 +26,7 @@ def tensors_bytes(
 
     Args:
         tensors: Arrays by name.
-        facts: What the description contains next to their digest.
+        facts: Fields of the description, next to the digest of the arrays.
         kind: Kind of the description.
         key: Where it stands in the metadata.
     """
@@ -39,7 +39,7 @@ def tensors_bytes(
 def read_tensors(
     path: Path, kind: DocumentKind, key: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a file, and what it says of them; types of fields are not checked.
+    """Return the arrays of a file, and their description; types of fields are not checked.
 
     Raises:
         StorageError: If there is no such file, or it may not be read.
