@@ -17,9 +17,9 @@ and if no old row is stored, with n of new classes,
 
     s = (1 + 1000 / n^2) / sqrt(C),
 
-because then nothing else holds old classes. The forms are empirical. On photographs and digits, with
-10 to 60 classes, 0.3 kept heads from falling below their start if images were few, and cost up to
-1.5 points if each class had 200; with 1,050 classes 0.03 did what 0.3 does with few.
+because then nothing else holds old classes. The forms are empirical. On photographs and digits,
+with 10 to 60 classes, 0.3 kept heads from falling below their start if images were few, and cost up
+to 1.5 points if each class had 200; with 1,050 classes 0.03 did what 0.3 does with few.
 """
 
 from __future__ import annotations
