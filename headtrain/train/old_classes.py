@@ -71,7 +71,7 @@ class OldClasses:
         kept = -(-size // LEADING)
         values, vectors = scipy.linalg.eigh(of_z, subset_by_index=(size - kept, size - 1))
         rest = (np.trace(of_z) - values.sum()) / (size - kept)
-        return vectors * np.sqrt(values - rest), float(rest)
+        return vectors * np.sqrt(np.maximum(values - rest, 0.0)), float(rest)
 
     @property
     def numbers(self) -> int:

@@ -56,22 +56,25 @@ def test_the_recipes_are_the_tables_of_the_paper() -> None:
     assert names() == ["figure1-spikes", "starts", *ORDER]
 
 
-def test_starts_compares_the_default_with_six_others_in_every_cell() -> None:
-    by_cell: dict[Any, list[dict[str, Any]]] = {}
-    for run in runs("starts"):
+def test_starts_compares_the_default_with_six_others_and_with_itself_held() -> None:
+    trained = [run for run in runs("starts") if run["iterations"]]
+    cells: dict[bool, dict[Any, list[dict[str, Any]]]] = {False: {}, True: {}}
+    for run in trained:
+        assert run["tasks"] == 5
+        assert run["eval_every"] == run["iterations"]
         cell = (run["buffer"], run["shots"], run["iterations"], run["seed"])
-        by_cell.setdefault(cell, []).append(run)
-    lengths, few = (0, 25, 100, 300, 600), (1, 2, 5, 10, 20, 50, 200)
-    whole = set(itertools.product([24_000], few, lengths, range(5)))
-    small = set(itertools.product([200, 600], (1, 5, 20, 200), (25, 100, 300), range(5)))
-    assert set(by_cell) == whole | small
+        cells[run["mix"] == "uniform"].setdefault(cell, []).append(run)
+    few, seeds = (1, 2, 5, 10, 20, 50, 200), range(5)
+    whole = set(itertools.product([24_000], few, (25, 100, 300, 600), seeds))
+    small = set(itertools.product([200, 600], (1, 5, 20, 200), (25, 100, 300), seeds))
+    held = set(itertools.product([0, 200, 600, 24_000], (1, 5, 20, 200), (100, 600), seeds))
+    assert set(cells[True]) == held
+    assert set(cells[False]) == whole | small | held
     start = Start()
     default = {name: getattr(start, name) for name in ("init", "scale", "calibration", "lam")}
-    for (_, _, iterations, _), found in by_cell.items():
-        assert len(found) == 7
+    for cell, found in cells[False].items():
+        assert len(found) == (7 if cell in whole | small else 1)
         assert sum(default.items() <= run.items() for run in found) == 1
-        assert {run["eval_every"] for run in found} == {max(iterations, 1)}
-        assert {run["tasks"] for run in found} == {5}
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -238,7 +238,7 @@ def test_a_sweep_holds_out_rows_of_the_new_classes_alone() -> None:
 
 def test_what_is_about_a_pretrained_head_is_refused() -> None:
     head = Head(np.zeros((1, DIM), np.float32), np.zeros(1, np.float32), ("a",))
-    with pytest.raises(ExperimentError, match="there are none"):
+    with pytest.raises(ExperimentError, match="without its base classes"):
         RunData.of(None, NEW, {"": head})
     with pytest.raises(ExperimentError, match="--head-width full"):
         trained({"head_width": "full"})

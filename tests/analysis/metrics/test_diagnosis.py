@@ -114,7 +114,7 @@ def test_the_command_prints_what_each_number_means(cache: Path) -> None:
 def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
     write_head(make_head(), other)
-    arguments = [str(cache), "--head", str(other), "--format", "json"]
+    arguments = [str(cache), "--head", str(other), "--json"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     content = json.loads(result.stdout)
     names = ["nc1", "nc2", "nc3", "nc4", "nc2_floor", "nc3_floor", "d_ls", "d_ls_relative"]
