@@ -19,6 +19,7 @@ import torch
 
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
+from clinit.headtrain.array import torch_stream
 from clinit.headtrain.closed.methods import LINEAR, check_memory
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
@@ -33,6 +34,10 @@ from clinit.headtrain.record.info import (
     provenance,
 )
 from clinit.headtrain.record.task_log import class_table
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.start.task_start import TaskStart
 from clinit.headtrain.statistics.class_statistics import Weighting
 from clinit.headtrain.statistics.summed import Summed
 from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
@@ -42,8 +47,9 @@ from clinit.headtrain.stream.source import Source, head_digest
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study.rules import PER_HEAD
 from clinit.headtrain.study.study import Study, names_of
+from clinit.headtrain.train.heads import Bank, LabelledRows
 from clinit.headtrain.train.step import BETAS, EPS
-from clinit.machine import device_name
+from clinit.machine import choose_device, device_name
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
@@ -168,6 +174,49 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
             base.averaging("class", method)
 
 
+def started_heads(
+    head: Head, old: Source, new: Source, studies: Sequence[Study], *, came_with: int
+) -> list[tuple[Head, Initialisation]]:
+    """Return heads with rows for the classes of `new` as they start, and how each has started.
+
+    Args:
+        head: The head of the old classes.
+        old: Rows that stand for their images; it may have none.
+        new: Features of the classes that arrive.
+        studies: How the rows start, of one stream without an update.
+        came_with: The first rows of the head, which no earlier call has added; at least one.
+
+    Raises:
+        ClinitError: As in `run_experiment`.
+    """
+    studies = [study.resolved() for study in studies]
+    scenario = build_scenario(old, new, head, studies[0].stream)
+    plan, device = TaskPlan(scenario, studies[0]), choose_device(studies[0].training.device)
+    (task,), train = scenario.tasks, scenario.train
+    seen = plan.start_rows(task, plan.rows(task))
+    rows = LabelledRows.on(device, train.features(seen.rows), seen.labels)
+    bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
+    bank.grow(random_task_rows(studies[0].stream.seed, task, head.dim))
+    shared = TaskStart(
+        task,
+        num_base=came_with,
+        seen=seen,
+        read=rows.arrays,
+        groups=lambda: train.groups_of(seen.rows),
+        solve=None,
+        device=device,
+        heads_alike=True,
+    )
+    found = []
+    with torch.no_grad(), torch_stream(device):
+        for index, study in enumerate(studies):
+            start, _ = shared.start(study, bank.rows(index))
+            bank.write(index, task.start, start.rows)
+            grown = bank.rows(index).as_head(scenario.class_names, head.fingerprint)
+            found.append((grown, start))
+    return found
+
+
 def grown_heads(
     head: Head,
     old: Source,
@@ -180,11 +229,11 @@ def grown_heads(
     """Return heads with rows for the classes of `new` too; nothing is recorded.
 
     Args:
-        head: The head of the old classes.
-        old: Rows that stand for their images; it may have none.
-        new: Features of the classes that arrive.
+        head: As of `started_heads`, and so are the next two and `came_with`.
+        old: Rows of the old classes.
+        new: Features of the new classes.
         studies: How the rows start and what trains them, by gradients; as in `run_experiment`.
-        came_with: The first rows of the head, which no earlier call has added; at least one.
+        came_with: The first rows of the head.
         observer: Called with each event as it happens.
 
     Raises:

@@ -18,8 +18,8 @@ from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, Top1, accuracy
 from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
-from clinit.headtrain.events import Event, Initialised, Observer, ignore
-from clinit.headtrain.experiment import grown_heads
+from clinit.headtrain.events import Observer, TaskStarted, ignore
+from clinit.headtrain.experiment import grown_heads, started_heads
 from clinit.headtrain.model.again import of_both, with_more
 from clinit.headtrain.model.audit import Audit, audit
 from clinit.headtrain.model.facts import Action, Change, ModelFacts
@@ -386,23 +386,23 @@ def _grown_heads(
     is_held_out = len(tested.labels) and len(images.val.labels)
     compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
     shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
-    known: list[LeftOut | None] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, Initialised):
-            answers = None if is_held_out or config.iterations else event.start.left_out
-            known.append(answers and answers())
-        observer(event)
-
-    heads = grown_heads(
+    studies = [study.changed({"new_share": share}) for share in shares]
+    sides = (
         replace(left.head, fingerprint=""),
         Source(rows, tested),
         Source(images.train, images.val),
-        [study.changed({"new_share": share}) for share in shares],
-        came_with=base or len(tasks),
-        observer=listen,
     )
-    return dict(zip(shares, zip(heads, known, strict=True), strict=True)), kind
+    came_with = base or len(tasks)
+    if config.iterations:
+        (head,) = grown_heads(*sides, studies, came_with=came_with, observer=observer)
+        return {config.new_share: (head, None)}, kind
+    observer(TaskStarted(1, 1, 0))
+    found = {}
+    started = started_heads(*sides, studies, came_with=came_with)
+    for share, (head, start) in zip(shares, started, strict=True):
+        answers = start.left_out if not is_held_out else None
+        found[share] = head, answers and answers()
+    return found, kind
 
 
 def _check_first(

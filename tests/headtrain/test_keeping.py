@@ -11,8 +11,10 @@ import pytest
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.source import Source, no_base
 from clinit.headtrain.study.study import Study
+from clinit.headtrain.train.strength import by_images
 from tests.headtrain.test_experiment import (
     BASE,
     CONFIG,
@@ -102,6 +104,16 @@ def test_by_default_a_head_is_held_by_the_number_of_images(buffer: int) -> None:
     assert given.head is not None
     assert alone.head is not None
     np.testing.assert_array_equal(given.head.weight, alone.head.weight)
+
+
+def test_many_classes_are_held_less_if_each_has_a_row() -> None:
+    labels = np.repeat(np.arange(210), 5)
+    every, some = (
+        by_images(TaskRows(1, rows, rows, 200, int((rows < 200).sum())), 200, 210)
+        for rows in (labels, labels[5:])
+    )
+    assert every == pytest.approx(20 / 25 / 210**0.5 * 100 / 210)
+    assert some == pytest.approx(20 / (20 + 5 * 199 / 200) / 210**0.5)
 
 
 def test_rows_of_single_images_that_will_be_held_start_as_those_that_will_not_be_trained() -> None:

@@ -1,12 +1,14 @@
 """Classes measured by images that are left out, next to heads that are solved without them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from clinit.extract.cache.features import FeatureSet
-from clinit.extract.cache.head import Top1, accuracy
-from clinit.headtrain.events import Event, Initialised
+from clinit.extract.cache.head import Head, Top1, accuracy
+from clinit.headtrain.experiment import started_heads
 from clinit.headtrain.model.add import SHARES, add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.measure import Examined, first_left_out
@@ -46,18 +48,19 @@ def solved(rows: FeatureSet, group: int | None, lam: float, classes: int) -> np.
 
 
 def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image(
-    tiny_run: Path, tmp_path: Path
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = open_model(export_run(tiny_run, tmp_path / "model").path, device="cpu")
     new, starts = photographs(), list[Initialisation]()
     assert new.groups is not None
 
-    def observe(event: Event) -> None:
-        if isinstance(event, Initialised):
-            starts.append(event.start)
+    def started(*sides: Any, **settings: Any) -> list[tuple[Head, Initialisation]]:
+        found = started_heads(*sides, **settings)
+        starts.extend(start for _, start in found)
+        return found
 
-    config = AddConfig(init="least-square")
-    added = add(model, Source(new, new.nothing()), config, observer=observe)
+    monkeypatch.setattr("clinit.headtrain.model.add.started_heads", started)
+    added = add(model, Source(new, new.nothing()), AddConfig(init="least-square"))
     old, _ = old_rows("auto", model.head, model.memory, new)
     both = FeatureSet(
         np.concatenate([old.features, new.features]),
