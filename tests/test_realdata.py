@@ -55,9 +55,9 @@ def test_least_square_rows_know_new_scenes_before_any_training(tmp_path: Path) -
     scales = ("--iterations", 20, "--scale=none", "--scale=calibrated")
     clinit("train-head", "--base", base, "--new", new, "--out", runs, *scales)
     start = {
-        (row["init"], row["scale"]): max(task["acc_new_start"] for task in row["tasks"])
+        (row["init"], row["scale"]): row["tasks"][0]["acc_new_start"]
         for row in json.loads(clinit("report", runs, "--format", "json"))
     }
     assert start["random", "none"] < 10
     assert start["least-square", "none"] < 10
-    assert start["least-square", "calibrated"] > 40
+    assert start["least-square", "calibrated"] > 25
