@@ -37,12 +37,8 @@ SETTINGS = {
     # What the libraries do where nothing is set; given, or clinit would set its own.
     "default": {"GOMP_SPINCOUNT": "300000", **_LONG},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE", **_LONG},
-    "spin-100": {"GOMP_SPINCOUNT": "100", **_LONG},
     "spin-1000": {"GOMP_SPINCOUNT": "1000", **_LONG},
-    "spin-10000": {"GOMP_SPINCOUNT": "10000", **_LONG},
-    "blas-4": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "4"},
     "blas-14": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "14"},
-    "blas-20": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "20"},
 }
 COMMANDS = ("train-head", "demo")
 LOOP = """\
