@@ -79,11 +79,11 @@ class Report:
         yield Text("Columns: clinit report --help", style="dim")
         for line in self.legend:
             yield Text(line, style="dim", no_wrap=True, overflow="ignore")
-        told = [note for note in self.notes if note not in view.said]
-        for note in told[:MOST_NOTES]:
+        notes = [note for note in self.notes if note not in view.said]
+        for note in notes[:MOST_NOTES]:
             yield Text.assemble(("Note: ", "bold cyan"), visible(note))
-        if len(told) > MOST_NOTES:
-            more = number_of(len(told) - MOST_NOTES, "more note")
+        if len(notes) > MOST_NOTES:
+            more = number_of(len(notes) - MOST_NOTES, "more note")
             yield Text(f"{more}: clinit report --html FILE", style="dim")
         if view.curves:
             yield from ("", self.curves(width=width))

@@ -82,7 +82,9 @@ SMALL = {
 @pytest.mark.parametrize("settings", SMALL.values(), ids=SMALL)
 def test_runs_that_lack_much_are_drawn(make_full_run: MakeRun, settings: dict[str, int]) -> None:
     runs = [make_full_run(init, **settings) for init in ("random", "least-square")]
-    report_of(runs).figure().draw_without_rendering()
+    figure = report_of(runs).figure()
+    figure.draw_without_rendering()
+    assert figure.axes
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
