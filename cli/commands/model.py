@@ -90,7 +90,7 @@ def add(
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Add nothing if the audit of the images finds something."),
+        typer.Option("--strict", help="Add nothing if the audit warns or an image is unreadable."),
     ] = False,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
@@ -119,8 +119,10 @@ def add(
             model, job, config, old=old, replacing=replace, more=more, onnx=onnx, strict=strict
         )
     if as_json:
-        assert added.audit is not None
-        print_json(json.dumps({"model": str(out), **added.audit.content}, ensure_ascii=False))
+        data = added.model.facts.history[-1].data
+        left_out = {name: data.get(name) for name in ("listing", "unreadable")}
+        content = {"model": str(out), **left_out, **data["audit"]}
+        print_json(json.dumps(content, ensure_ascii=False))
         return
     _tell(added, out, f"; their features are at {job.folder}")
 
@@ -314,6 +316,7 @@ def merge(
     other: Annotated[Path, typer.Argument(help="Another model of the same network.")],
     out: ModelOut,
     config: AddConfig,
+    as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Make one model of two that classes were added to.
@@ -335,7 +338,10 @@ def merge(
             one, two = (open_model(path, device="cpu") for path in (model, other))
         data = command_data()
         added = merge_models(one, two, out, config, data, listener(), overwrite=overwrite)
-    _tell(added, out)
+    if as_json:
+        show(out, as_json=True)
+    else:
+        _tell(added, out)
 
 
 @app.command()

@@ -109,7 +109,7 @@ def add_classes(
             for classes that it does not remember.
         replace: Whether classes that the model has are replaced.
         more: Whether all classes are of the model, and these are more images of them.
-        strict: Whether anything that the audit of the images finds is an error.
+        strict: Whether a warning of the audit of the images, or an unreadable image, is an error.
         features: Folder of the features of the images; default: `out` with `-features`.
         overwrite: Whether a model that is at `out` is replaced.
         device: `auto`, `cuda` or `cpu`.
@@ -159,7 +159,7 @@ def add_images(
         replacing: Whether classes that the model has are replaced.
         more: Whether these are more images of classes that the model has.
         onnx: Whether the folder holds the network as ONNX too, compared on some of the images.
-        strict: Whether anything that the audit finds is an error.
+        strict: Whether a warning of the audit, or an unreadable image, is an error.
 
     Raises:
         ClinitError: If the model, the images or the features cannot be used, or there is
@@ -173,7 +173,7 @@ def add_images(
         )
 
     listing = list_images(model, job)
-    names = listing["train"].class_names
+    names = listing["train"].manifest.class_names
     known = _known_names(model.facts, names, replacing=replacing, more=more)
     if not model.facts.class_names:
         _check_first(model, names, config, old)
@@ -199,9 +199,9 @@ def add_images(
     assert added.audit is not None
     for line in added.audit.lines:
         listener.warn(line)
-    if strict and (lines := added.audit.lines):
+    if strict and (count := len(added.audit.lines) + ("unreadable" in data)):
         raise ModelError(
-            f"the audit of {job.images} warns of {number_of(len(lines), 'thing')}, and no class is"
+            f"the audit of {job.images} warns of {number_of(count, 'thing')}, and no class is"
             " added",
             remedy="Mend the images, or leave out `--strict`; `--json` prints all that was found.",
         )

@@ -20,7 +20,7 @@ from clinit.extract.cache.head import accuracy
 from clinit.extract.cache.read import open_cache
 from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.dataset.scan import scan_splits
+from clinit.extract.dataset.scan import Scan, scan_splits
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.extract.work.split_run import Progress
 from clinit.files.documents import DocumentKind
@@ -39,6 +39,8 @@ from clinit.words import examples
 
 LEAST_TO_MEASURE = 5
 """A class of fewer images keeps none aside."""
+LISTED = 20
+"""Unreadable images that the history of a model names."""
 _CONTENT_FILE = "images.json"
 _CONTENT = DocumentKind(
     title="the list of the images of a feature cache",
@@ -106,8 +108,8 @@ def check_apart(writes: Path, reads: Path) -> None:
         )
 
 
-def list_images(model: Model, job: ImageJob) -> dict[str, Manifest]:
-    """Return the manifest of each split of a folder of images, `train` among them.
+def list_images(model: Model, job: ImageJob) -> dict[str, Scan]:
+    """Return the images of each split of a folder, `train` among them.
 
     Raises:
         ModelError: If something would be written into the model or the images.
@@ -116,39 +118,40 @@ def list_images(model: Model, job: ImageJob) -> dict[str, Manifest]:
     for reads in (job.images, Path(model.origin)):
         for writes in (job.out, job.folder):
             check_apart(writes, reads)
-    manifests: dict[str, Manifest] = {}
+    listing: dict[str, Scan] = {}
     with job.listener.doing("Listing the images …"):
         for scanned in scan_splits("folder", job.images):
-            manifests[scanned.manifest.split] = scanned.manifest
+            listing[scanned.manifest.split] = scanned
             for warning in scanned.warnings:
                 job.listener.warn(warning)
-    if "train" not in manifests:
+    if "train" not in listing:
         raise ManifestError(
             f"{job.images} holds a folder val, but no folder train",
             remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
         )
-    return manifests
+    return listing
 
 
 def image_features(
-    model: Model, job: ImageJob, manifests: Mapping[str, Manifest], hold_out: float
+    model: Model, job: ImageJob, listing: Mapping[str, Scan], hold_out: float
 ) -> tuple[Source, dict[str, Any]]:
     """Return the features of listed images; they are refused if an image has changed.
 
     Args:
         model: Whose network computes them.
         job: The images, and the place of their features.
-        manifests: Result of `list_images`.
+        listing: Result of `list_images`.
         hold_out: As in `measured`.
 
     Returns:
-        The features, and what the history of a model contains of the images: model, folder and
-        digests.
+        The features, and what the history of a model contains of the images: model, folder,
+        digests, and what was left out: warnings of the listing, and `LISTED` unreadable images.
 
     Raises:
         ClinitError: If the images cannot be read, or the cache is of another model or of others.
     """
     root, folder, listener = job.images, job.folder, job.listener
+    manifests = {split: each.manifest for split, each in listing.items()}
     network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
     if not folder.exists():  # else it may be a cache of others, which the extraction refuses
@@ -167,10 +170,15 @@ def image_features(
             bad += result.split.summary.invalid
     with claim_file(folder / _CONTENT_FILE, on_busy=lambda: None):  # removes a killed one's draft
         _CONTENT.write(folder / _CONTENT_FILE, content)
+    left_out: dict[str, Any] = {}
+    if warnings := [warning for each in listing.values() for warning in each.warnings]:
+        left_out["listing"] = warnings
     if bad:
         every = sum(len(each.table) for each in manifests.values())
         named = examples([f"{each.path}: {each.reason}" for each in bad])
         listener.warn(f"{len(bad):,} of {every:,} images cannot be read and are left out ({named})")
+        first = [{"image": each.path, "error": each.reason} for each in bad[:LISTED]]
+        left_out["unreadable"] = {"count": len(bad), "first": first}
     source = read_source(folder)
     counts = source.train.counts()
     if unreadable := [source.class_names[row] for row in np.flatnonzero(counts == 0)]:
@@ -182,7 +190,7 @@ def image_features(
         )
     digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
     known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
-    data = {**job.data, "model": model.origin, "images": str(root), **known}
+    data = {**job.data, "model": model.origin, "images": str(root), **known, **left_out}
     return measured(source, hold_out), data
 
 
@@ -301,7 +309,8 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
     """
     row_of = {name: row for row, name in enumerate(model.facts.class_names)}
     listing = list_images(model, job)
-    if unknown := [name for name in listing["train"].class_names if name not in row_of]:
+    names = listing["train"].manifest.class_names
+    if unknown := [name for name in names if name not in row_of]:
         raise ModelError(
             f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
