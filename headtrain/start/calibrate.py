@@ -25,9 +25,10 @@ where s_0 makes the logits of the new rows vary over the data as much as the old
 (class-balanced variances, averaged over rows). Norms of rows would not do in place of logits:
 a small lambda gives long rows along directions in which the features hardly vary.
 
-Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex Optimization", 2004,
-Algorithm 9.5). If the softmax is saturated, d2F vanishes but dF does not: d2F is therefore
-raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be felt elsewhere.
+F is minimised by Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex
+Optimization", 2004, Algorithm 9.5). If the softmax is saturated, d2F vanishes but dF does not:
+d2F is therefore raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be
+felt elsewhere.
 The fixed logits enter through two numbers per row, computed once.
 
 Logits are products of arrays, on their device; later steps use tensors in the same memory. Of a
@@ -99,8 +100,8 @@ def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
 MAX_STEPS = 100
 DAMPING = 1e-9
 PRIOR = 1e-3
-"""Logits that vary three times as much as the old ones cost 0.0045 nats: negligible if the data
-themselves bound the factor."""
+"""Weight of the prior on s. At s = 3 s_0, new logits vary three times as much as the old ones and
+the prior is 0.0045 nats: negligible if the data themselves bound the factor."""
 TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
 
@@ -226,9 +227,9 @@ class Objective:
 def minimise(
     objective: Objective, point: Float[np.ndarray, " 2"], expansion: Expansion
 ) -> tuple[Float[np.ndarray, " 2"], float, int]:
-    """Descend from `point` with its expansion; return the end, its value, the steps.
+    """Descend from `point` with its expansion; return the end point, its value, the steps taken.
 
-    The expansion of a candidate is the next step's when it is accepted, as it nearly always is.
+    A candidate is nearly always accepted, and its expansion then serves the next step.
     """
     damping = np.diag(DAMPING * objective.squares())
     for steps in range(MAX_STEPS):

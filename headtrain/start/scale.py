@@ -66,7 +66,10 @@ from clinit.headtrain.train.losses import LOSSES, FixedPart
 
 
 class LeftOut(NamedTuple):
-    """Answers of new rows to data without which they were computed: all but factor and shift."""
+    """Logits that new rows give to images if the rows are computed without these images.
+
+    Only the factor and the shift of the rows have seen the images.
+    """
 
     sample: CalibrationSet
     """The rows of the data."""
