@@ -260,7 +260,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "2 of 18 images cannot be read and are left out (f/3.png: ",
         "g/9.heic",
         "Images: 13 to learn from, 3 kept aside",
-        "zero rows that are not trained recognise nothing",
+        "zero rows recognise nothing until they are trained",
         "3 images of added classes tested: too few to measure",
     ):
         assert part in printed
