@@ -29,8 +29,10 @@ Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any,
 SPREAD = 1.0
 """Replaces the variance of old logits if no class is old. It matters only if leave-one-out
 logits separate all classes: the right class then leads by about 10."""
-NEW_SHARE = 0.1
-"""Lowest weight of all new rows together for `--new-share auto`."""
+NEW_SHARE, PER_IMAGE, OF_SINGLE_IMAGES, MOST = 0.1, 0.8, 0.2, 0.5
+"""Lowest weight of all new rows together for `--new-share auto`: min(0.1 + 0.8 / n, 0.5) with n
+images per new class, 0.2 with one. Leave-one-out judges rows of n images by rows of n - 1, which
+are worse the smaller n is; a single image is not left out."""
 MAX_ROWS = 32_768
 """Most drawn rows. Far fewer determine two numbers well; 73 new classes give 19 MB of logits."""
 
@@ -196,8 +198,11 @@ def share_of(data: NewClasses, new_share: NewShare) -> float | None:
     of_classes = float(present[data.came_with :].sum() / present.sum())
     if new_share == "classes" or of_classes in (0, 1):
         return None
-    found = max(NEW_SHARE, of_classes) if new_share == "auto" else new_share
-    return None if found == of_classes else found
+    if new_share != "auto":
+        return None if new_share == of_classes else new_share
+    images = data.counts[data.start :].mean()
+    usual = min(NEW_SHARE + PER_IMAGE / images, MOST) if data.has_pairs else OF_SINGLE_IMAGES
+    return None if of_classes >= usual else float(usual)
 
 
 def _weights(
