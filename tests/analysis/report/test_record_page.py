@@ -46,7 +46,7 @@ def test_the_columns_are_those_of_the_table(name: str) -> None:
 
 
 def test_the_files_are_those_of_a_record() -> None:
-    told = [row[0].strip("`") for row in rows_below("| file | holds |")]
+    told = [row[0].strip("`") for row in rows_below("| file | content |")]
     assert sorted(told) == sorted([INFO, STUDY, HEAD, TOP, *map(table_file, TABLES)])
 
 
