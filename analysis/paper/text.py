@@ -112,7 +112,7 @@ def _heading(found: Reproduction) -> str:
 
 
 def _title(found: Reproduction, group: Sequence[Line]) -> str:
-    """Return the title of lines that are compared with each other."""
+    """Return the title of a group of comparable lines."""
     if not any(line.printed for line in group):
         return f"{_group_title(group[0].place, None)} (the paper has no such budget)"
     budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
@@ -136,7 +136,7 @@ def _budget(iterations: int, buffer: int | None) -> str:
 
 
 def _numbers(found: Reproduction, group: Sequence[Line]) -> Table:
-    """Return the numbers of lines that are compared with each other, the paper's below ours."""
+    """Return the numbers of a group of comparable lines, the paper's below ours."""
     sections: list[list[Cells]] = []
     is_printed = any(line.printed for line in group)
     for place in dict.fromkeys(line.place for line in group):
@@ -170,7 +170,7 @@ def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
 
 
 def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
-    """Return effects; the whole table has the starts and the p-values too."""
+    """Return the table of effects; the whole table also has starts and p-values."""
     lines: list[Cells] = []
     for each in effects:
         p_value = "" if each.adjusted is None else f", p = {each.adjusted:.3f}"
@@ -185,7 +185,7 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
 
 
 def _evidence(effect: Effect, p_value: str) -> list[str]:
-    """Return the paper's effect, ours with its interval, its basis and the verdict."""
+    """Return the paper's effect, our effect with its interval, its basis and the verdict."""
     width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
     unit = "image" if effect.over == "images" else "seed"
     over = number_of(effect.number, unit) + p_value if effect.number else "-"
@@ -212,7 +212,7 @@ def _signed(value: float | None) -> str:
 
 
 def _caption(found: Reproduction) -> str:
-    """Return what the columns mean."""
+    """Return the meanings of the columns."""
     table = found.table
     known = [MEANINGS[name] for name in table.metrics if name in MEANINGS]
     if any(name.startswith("acc_") for name in table.metrics) and table.name != "forward-transfer":
@@ -222,7 +222,7 @@ def _caption(found: Reproduction) -> str:
 
 
 def _effect_caption(found: Reproduction) -> str:
-    """Return what the effects are."""
+    """Return the definition of the effects."""
     count = sum(each.adjusted is not None for each in found.effects)
     words = (
         "The first start less the second, in points, ± half of the 95 % interval of this one"
