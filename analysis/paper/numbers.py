@@ -1,6 +1,5 @@
 """The 434 numbers of the paper, and our numbers, by table and place.
 
-
 Source: M. Y. Harun, C. Kanan, "A good start matters: enhancing continual learning with data-driven
 weight initialization", CoLLAs 2025, tables 1 to 8 and the text on neural collapse.
 """
