@@ -122,8 +122,7 @@ FURTHER_MEASURES = (
     ),
     Measure(
         *("spike_area", "spike", "L·it", "low", 1),
-        meaning="area of the batch loss above the level it settles at, loss × iterations, mean over"
-        " tasks",
+        meaning="area of the batch loss above its final level, loss × iterations, mean over tasks",
     ),
     Measure(
         *("initialisation_seconds", "init", "s", "neither", 2),
@@ -131,12 +130,12 @@ FURTHER_MEASURES = (
     ),
     Measure(
         *("initialisation_share", "share", "%", "neither", 1),
-        meaning="their share of the run",
+        meaning="share of initialisation in the run",
         factor=100.0,
     ),
     Measure(
         *("acc_pre_alone", "A_base", "%", "high", 2),
-        meaning="base images predicted among the base classes alone",
+        meaning="base images predicted among only the base classes",
     ),
 )
 """Columns of the table of further metrics, the most important ones first."""

@@ -32,7 +32,7 @@ _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
     " new-task accuracy; 1 for random itself",
     "random-best": "iterations of random to its best new-task accuracy / iterations of the run to"
-    " 95 % of it; above 1 for random itself if it reaches 95 % before its best",
+    " 95 % of this accuracy; above 1 for random itself if it reaches 95 % before its best",
 }
 _CLASSES = {
     "acc_all": "all classes seen",
