@@ -39,8 +39,8 @@ MAX_SEED = 2**32 - 1
 LOSS = "Training loss: cross entropy, squared error or squentropy."
 NEW_SHARE = (
     "Total weight of the images of classes after the base when the loss chooses scale, lambda and"
-    " fitted rows; classes: each class weighs the same; auto: 0.1, or the weight of classes if"
-    " that is larger."
+    " fitted rows; classes: each class weighs the same; auto: 0.1 + 0.8 / n with n images per"
+    " new class, 0.5 at most (0.2 for n = 1), or the weight of classes if that is larger."
 )
 DEVICE = "Device to compute on; auto: CUDA if available."
 PRECISION = (

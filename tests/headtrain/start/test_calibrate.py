@@ -16,7 +16,6 @@ from clinit.headtrain.start.calibrate import (
     norm_factor,
 )
 from clinit.headtrain.start.calibration_set import (
-    NEW_SHARE,
     CalibrationSet,
     balanced_draw,
     share_of,
@@ -174,5 +173,12 @@ def test_a_share_is_that_of_the_classes_unless_it_says_otherwise(
     later = replace(arrival(), base=OLD - 1)
     weights = CalibrationSet.of(later, LOSSES["ce"], 0.4).weight.numpy()
     assert weights[later.labels >= OLD - 1].sum() == pytest.approx(0.4)
-    many = replace(data, labels=np.array([*range(30), 31]), start=30, stop=32)
-    assert share_of(many, "auto") == NEW_SHARE
+
+
+@pytest.mark.parametrize(("images", "expected"), [(1, 0.2), (2, 0.5), (8, 0.2), (80, 0.11)])
+def test_a_few_new_classes_weigh_the_more_the_fewer_images_they_have(
+    images: int, expected: float
+) -> None:
+    labels = np.array([*range(98), *[98, 99] * images])
+    head = replace(arrival(), features=np.ones((len(labels), DIM)), labels=labels)
+    assert share_of(replace(head, start=98, stop=100), "auto") == pytest.approx(expected)
