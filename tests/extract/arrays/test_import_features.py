@@ -212,7 +212,7 @@ def test_a_killed_import_goes_on_and_ends_the_same(
         imported(tmp_path / "c", arrays, report=killed_after(shards))
     leftover = tmp_path / "c" / "train" / ".shard-00003.h5.tmp-0123456789abcdef"
     leftover.write_bytes(b"half")
-    with pytest.raises(CacheError, match=f"holds {min(shards, 8)} of 8 shards"):
+    with pytest.raises(CacheError, match=f"contains {min(shards, 8)} of 8 shards"):
         open_cache(tmp_path / "c")
     before = {p: p.stat().st_ino for p in (tmp_path / "c" / "train").glob("shard-*.h5")}
     imported(tmp_path / "c", arrays)

@@ -50,8 +50,8 @@ def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.
 @pytest.mark.parametrize(
     ("tensors", "match"),
     [
-        ({"bias": B}, "no `weight`; it holds bias"),
-        ({"weight": W, "b": B}, "no `bias`; it holds b, weight"),
+        ({"bias": B}, "no `weight`, but bias"),
+        ({"weight": W, "b": B}, "no `bias`, but b, weight"),
         ({"weight": W, "bias": np.ones(3)}, r"weight \(2, 3\) and bias \(3,\)"),
         ({"weight": B, "bias": B}, r"weight \(2,\) and bias \(2,\)"),
         ({"weight": W * np.nan, "bias": B}, "are not finite"),
@@ -99,8 +99,8 @@ def test_metadata_that_describe_no_head_are_refused(
     [
         ({"class_names": np.arange(2)}, "texts for `class_names`"),
         ({"class_names": np.array(["a", "a"])}, "1 different texts"),
-        ({"origin": np.array(["{"])}, "`origin` of .* is no JSON"),
-        ({"origin": np.array(["3"])}, "`origin` of .* is no JSON"),
+        ({"origin": np.array(["{"])}, "`origin` of .* is not a JSON"),
+        ({"origin": np.array(["3"])}, "`origin` of .* is not a JSON"),
     ],
 )
 def test_npz_files_that_describe_no_head_are_refused(

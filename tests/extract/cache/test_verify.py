@@ -89,7 +89,7 @@ def test_parts_that_do_not_belong_together_are_told(cache: Path) -> None:
     shutil.rmtree(cache / "views" / "1")
     shutil.copytree(cache / "views" / "0", cache / "views" / "1")
     (problem,) = problems(cache)
-    assert "views/1 is no view of the train split" in problem
+    assert "views/1 is not a view of the train split" in problem
     assert "view = 0 where view = 1 is expected" in problem
     shutil.rmtree(cache / "train")
     assert [each.partition(" is a view of")[0] for each in problems(cache)] == [

@@ -48,7 +48,7 @@ def test_parts_are_computed_one_by_one_and_the_last_one_completes_the_cache(
     first = extracted(root, parts, config, Part(1, 3))
     assert [result.is_complete for result in first] == [False, False]
     assert [(result.computed_rows, result.shards_there) for result in first] == [(6, 3), (2, 1)]
-    with pytest.raises(CacheError, match="holds 3 of 8 shards: its extraction was interrupted"):
+    with pytest.raises(CacheError, match="contains 3 of 8 shards: its extraction was interrupted"):
         open_split(parts / "train")
     for part, rows in ((Part(1, 3), [0, 0]), (Part(3, 3), [4, 2])):
         assert [each.computed_rows for each in extracted(root, parts, config, part)] == rows
