@@ -7,8 +7,9 @@ next to the splits, has the same files for random crops of the training images.
 
 Features that do not fit into memory stay in their shards (`stored_features`). Each shard is
 verified once, when the features are opened. From then on, only the requested rows are read from the
-file, in ascending order, after a check that the file is still the verified one. Files are read, not mapped
-into memory, because a mapped file kills the process without a message if a disk or a network fails.
+file, in ascending order, after a check that the file is still the verified one. Files are read, not
+mapped into memory, because a mapped file kills the process without a message if a disk or a network
+fails.
 """
 
 from __future__ import annotations

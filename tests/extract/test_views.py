@@ -90,7 +90,7 @@ def test_what_the_views_cannot_be_made_of_is_refused_before_anything_is_computed
         replace(config, views=-1)
     extracted(root, out, config)
     shutil.rmtree(out / "val")
-    with pytest.raises(CacheError, match=r"views/0 was begun with view_seed = 0, but this command has"):
+    with pytest.raises(CacheError, match=r"views/0 was begun with view_seed = 0, but this"):
         extracted(root, out, replace(config, view_seed=1, views=3))
     assert not (out / "val").exists()
 
