@@ -1,8 +1,8 @@
-"""The work of an extraction: images in, shards out, in parts.
+"""Run extractions: compute the shards of a cache from images.
 
-settings, options  the options, without PyTorch
-run                all splits and views of a data set; Ray runs the same parts
-split_run          one split: the missing shards
-pipeline           decoding, transfer and network, overlapped
-recorded           network and transform behind an existing cache
+settings, options  the options of an extraction, without PyTorch
+run                extract all splits and views of a data set, here or on a Ray cluster
+split_run          extract one split: find and compute its missing shards
+pipeline           overlap decoding, transfer and the network
+recorded           rebuild the network and the transform of an existing cache
 """
