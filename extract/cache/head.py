@@ -343,7 +343,7 @@ def _check_tensors(path: Path, names: Collection[str], others: Collection[str]) 
     if "weight" not in names or not has_bias:
         missing = "bias" if "weight" in names else "weight"
         raise HeadError(
-            f"{path} contains no `{missing}`, but {', '.join(sorted(names)[:20]) or 'nothing'}",
+            f"{path} has no `{missing}`; it contains {', '.join(sorted(names)[:20]) or 'nothing'}",
             remedy=_LAYOUT,
         )
 
@@ -390,7 +390,7 @@ def _stored(head: Head) -> dict[str, np.ndarray]:
 def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
     """Return the facts in the metadata of a head file.
 
-    clinit's document under another key than `clinit_head` means that the file was damaged.
+    If clinit's document is under another key than `clinit_head`, the file was damaged.
     """
     if _KEY in metadata:
         origin = f"the description in {path}"

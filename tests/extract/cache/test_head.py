@@ -50,8 +50,8 @@ def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.
 @pytest.mark.parametrize(
     ("tensors", "match"),
     [
-        ({"bias": B}, "no `weight`, but bias"),
-        ({"weight": W, "b": B}, "no `bias`, but b, weight"),
+        ({"bias": B}, "no `weight`; it contains bias"),
+        ({"weight": W, "b": B}, "no `bias`; it contains b, weight"),
         ({"weight": W, "bias": np.ones(3)}, r"weight \(2, 3\) and bias \(3,\)"),
         ({"weight": B, "bias": B}, r"weight \(2,\) and bias \(2,\)"),
         ({"weight": W * np.nan, "bias": B}, "are not finite"),
@@ -81,8 +81,8 @@ def test_tensors_that_are_no_head_are_refused(
         ({"clinit_head": "[" * 5000}, "it is nested too deeply"),
         ({"clinit_head": '{"format": "clinit-head/1"}'}, "its format is 'clinit-head/1'"),
         ({"clinit_head": '{"format": "clinit-head/2"}'}, "it has changed since it was written"),
-        ({"class_names": '["cat", "cat"]'}, "no JSON list of different texts"),
-        ({"class_names": '["cat", 3]'}, "no JSON list of different texts"),
+        ({"class_names": '["cat", "cat"]'}, "not a JSON list of different texts"),
+        ({"class_names": '["cat", 3]'}, "not a JSON list of different texts"),
         ({"class_names": '["cat"]'}, "names 1 classes"),
     ],
 )

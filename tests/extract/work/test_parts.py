@@ -81,7 +81,7 @@ def test_parts_at_once_give_the_bits_of_the_whole(
 
 
 @pytest.mark.parametrize(
-    ("held", "match"), [("part-1-of-2", "another process is writing"), ("part-3-of-3", "in common")]
+    ("held", "match"), [("part-1-of-2", "another process is writing"), ("part-3-of-3", "to both")]
 )
 def test_a_part_that_another_process_extracts_is_refused(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, held: str, match: str
