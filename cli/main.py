@@ -1,4 +1,4 @@
-"""The `clinit` command: every command in a file of its own, listed here."""
+"""The `clinit` command and its table of sub-commands, which have a file each."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from clinit.cli.frame.process import keep_freed_memory, set_thread_defaults
 
 
 class Commands(LazyGroup):
-    """The commands in the order of the help, each with the first sentence of its own help."""
+    """The commands in the order of the help, each with the first sentence of its help."""
 
     table: ClassVar[Mapping[str, str]] = {
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
@@ -95,7 +95,7 @@ def clinit(
 
 
 def main() -> None:
-    """Run the command line; whatever ends it is reported in words, without a traceback."""
+    """Run the command line; report errors and signals in words, without a traceback."""
     set_thread_defaults(os.environ)  # before anything loads PyTorch
     keep_freed_memory(os.environ)
     heed_signals()
@@ -104,7 +104,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if (swallowed := arrived()) is not None:
-            raise swallowed  # raised again: Python ignores an exception within `__del__`
+            raise swallowed  # raise it again, because Python ignores exceptions within `__del__`
         raise_no_more()
     except BaseException as error:
         code = fail(error)

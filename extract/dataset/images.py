@@ -96,7 +96,7 @@ class ContainedImages:
                 content = read_member(container, member, position, size)
         except FileNotFoundError as error:
             raise ManifestError(
-                f"{container.path}, which contains images of the manifest, does not exist",
+                f"there is no file {container.path}, which contains images of the manifest",
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             ) from error
         except MemoryError as error:

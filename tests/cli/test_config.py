@@ -228,7 +228,7 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "fact", "remedy"),
     [
-        ("", ConfigFileError, "study.toml holds no grid", "[[sweep.grid]]"),
+        ("", ConfigFileError, "study.toml contains no grid", "[[sweep.grid]]"),
         ("[sweep.grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.gr"),
         ("[sweep]\ngrid = [1]\n", ConfigFileError, "or no table", "[[sweep.grid]]"),
         ("[grid]\nseed = 1\n", ConfigFileError, "'grid'", ""),

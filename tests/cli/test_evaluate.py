@@ -111,8 +111,8 @@ def test_two_models_answer_the_same_images(model: Path, images: Path, tmp_path: 
         ("MODEL IMAGES/a", "holds images"),
         ("nowhere IMAGES", "no model file at nowhere"),
         ("MODEL STRANGE", "the model has no class of these 1 names (<b>x)"),
-        ("MODEL IMAGES --csv x.txt", "--csv is the file to write, .csv, got x.txt"),
-        ("MODEL IMAGES --html x.csv", "--html is the file to write, .html, got x.csv"),
+        ("MODEL IMAGES --csv x.txt", "--csv needs a file that ends in .csv, got x.txt"),
+        ("MODEL IMAGES --html x.csv", "--html needs a file that ends in .html, got x.csv"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(

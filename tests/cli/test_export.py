@@ -43,7 +43,7 @@ def test_the_output_names_what_was_exported_and_how_it_is_loaded(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: give --out one, not"),
+        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: --out must be one, got"),
         ("h.npz", ("--weights", "w"), "--weights means nothing if the head alone"),
         ("h", ("--head-only",), "--out is a file that ends in .npz or .safetensors"),
         ("model.pth", (), "--out is a folder, or a file that ends in"),

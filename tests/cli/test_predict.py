@@ -136,7 +136,7 @@ def test_csv_has_a_line_an_image_and_class(
         (("--reject-rate", 0.1), "--reject-rate means nothing without --reject"),
         (("--reject=energy", "--reject-rate=0.1", "--threshold=1"), "next to --threshold"),
         (("--reject", "energy", "--threshold", "nan"), "--threshold must be a finite number"),
-        (("--csv", "out.txt"), "--csv is the file to write, .csv, got out.txt"),
+        (("--csv", "out.txt"), "--csv needs a file that ends in .csv, got out.txt"),
         (("--features-name", "x"), "--features-name means nothing here"),
     ],
 )

@@ -152,7 +152,7 @@ def outside(path: Path) -> None:
     [
         (pipe, r"does not contain 0\.jpg|has 0 bytes"),
         (longer, r"has ([0-9,]+) bytes, not ([0-9,]+) as in the manifest: it was changed"),
-        (Path.unlink, "does not exist"),
+        (Path.unlink, "there is no file"),
         (outside, "is a link that leaves"),
     ],
 )

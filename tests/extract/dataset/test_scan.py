@@ -175,7 +175,7 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes)
                 "class-folders: ILSVRC2012_img_val with no class folder of ImageNet-1K",
                 "imagenet-kaggle: no LOC_val_solution.csv in ., ILSVRC, devkit/data,",
                 "imagenet-devkit: no ILSVRC2012_validation_ground_truth.txt in ., ILSVRC,",
-                "and found ILSVRC2012_img_val/, meta.mat, train/",
+                "found ILSVRC2012_img_val/, meta.mat, train/",
             ],
         ),
         (
