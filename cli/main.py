@@ -27,14 +27,14 @@ class Commands(LazyGroup):
         "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit a head to the classes of a cache.",
-        "align": "Align the head of the base classes with a loss, for runs that train with it.",
+        "align": "Align the head of the base classes with the loss that runs train it with.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
         " in tasks.",
         "sweep": "Train every combination of a grid in banks of heads; resume an interrupted"
         " sweep.",
         "rerun": "Repeat a recorded run from its settings, and compare it with its record.",
-        "report": "Print accuracies, loss and efficiency gain of runs, from their records alone.",
+        "report": "Print accuracies, loss and efficiency gain of runs, from their records only.",
         "reproduce": "Make tables of the paper and show them next to its numbers, with the"
         " differences and their reasons.",
         "diagnose": "Measure how far features and head have collapsed, and how far the head is"

@@ -231,8 +231,7 @@ ConfigOption = Annotated[
         metavar="FILE|RECIPE",
         is_eager=True,
         callback=read_config,
-        help="TOML file of options, or a recipe of `clinit recipe list`; the command line overrides"
-        " it.",
+        help="TOML file of options, or a recipe of `clinit recipe list`. Command-line options win.",
     ),
 ]
 

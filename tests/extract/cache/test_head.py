@@ -75,7 +75,7 @@ def test_tensors_that_are_no_head_are_refused(
         ({"clinit_head": '{"class_names": ["a"]}'}, "names 1 classes"),
         ({"clinit_head": '{"class_names": ["\\ud800", "b"]}'}, "names 2 classes"),
         ({"clinit_head": "["}, "is damaged: Expecting"),
-        ({"clinit_head": "3"}, "it holds 3 instead of fields"),
+        ({"clinit_head": "3"}, "it contains 3 instead of fields"),
         ({"clinit_head": '{"class_names": 3}'}, r"at `\$\.class_names`"),
         ({"clinit_head": '{"fingerprint": ["f"]}'}, "Expected `str`, got `array`"),
         ({"clinit_head": "[" * 5000}, "it is nested too deeply"),
