@@ -1,8 +1,7 @@
 """Data of `clinit demo`: handwritten digits as PNG files, and a network trained on some of them.
 
-scikit-learn contains the 1,797 images of 8 x 8 pixels (E. Alpaydin and C. Kaynak, "Optical
-Recognition of Handwritten Digits", UCI, 1998), so the demo works offline. They are enlarged to
-32 x 32.
+The demo works offline, as scikit-learn contains the 1,797 images of 8 x 8 pixels (E. Alpaydin and
+C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998). They are enlarged to 32 x 32.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ def pretrain(
 ) -> None:
     """Train a timm model from scratch and write its weights with the class names.
 
-    Uses AdamW with a one-cycle learning rate on randomly shifted images. All images are kept in
-    memory, so they must be small and at most some thousands.
+    Uses AdamW with a one-cycle learning rate on randomly shifted images, which are all in memory.
 
     Args:
         manifest: Images and labels.

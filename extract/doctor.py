@@ -1,7 +1,6 @@
 """Find faults of this machine that stop clinit or slow it down.
 
-A check that raises an exception counts as a fault too, because a broken installation can raise
-anything.
+A check that raises an exception is a fault too, because a broken installation can raise anything.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def examine(out: Path) -> Iterator[Finding]:
     """Run all checks; yield their findings.
 
     Args:
-        out: Folder for caches, checked for writing and locking.
+        out: Folder for caches.
     """
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "versions": check_versions,

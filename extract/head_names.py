@@ -1,4 +1,4 @@
-"""Find class names for the rows of a pretrained head, and record where they are from."""
+"""Find class names for the rows of a pretrained head, and their source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class HeadNames:
     names: tuple[str, ...] | None = None
     """One name per row; None if the names are unknown."""
     source: str = UNKNOWN
-    """Where the names are from, as text."""
     file: FileFacts | None = None
     """The file that lists the names, if they are from a file."""
 
@@ -36,8 +35,8 @@ def find_head_names(
     Args:
         head: The pretrained classifier.
         class_names: The classes of the data set that is extracted.
-        choice: As in `name_rows`. If `name_rows` finds no names, the names that an earlier command
-            has stored in `out` are returned.
+        choice: As in `name_rows`. If it finds no names, names that an earlier command has stored in
+            `out` are used.
         out: The folder of the cache.
 
     Raises:

@@ -143,7 +143,7 @@ def test_wrong_calls_are_refused(caches: tuple[Path, Path], tmp_path: Path) -> N
             clinit.train_heads(*caches, study)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no settings of top blocks"):
         clinit.train_top(*caches, clinit.Study(), out=tmp_path / "runs")
-    with pytest.raises(ExperimentError, match="contains no pretrained head"):
+    with pytest.raises(ExperimentError, match="holds no pretrained head"):
         clinit.train_heads(replace(clinit.load_cache(caches[0]), head=None), caches[1], STUDY)
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 RATE = 0.05
 """Share of the model's held-out images that the threshold for rejection by energy rejects."""
 MOST_LINES = 10
-"""Most lines of a table in the terminal."""
 
 
 @keeps("No partial file is left: a file is written completely or not at all.")

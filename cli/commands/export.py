@@ -105,7 +105,6 @@ def export(
 
 
 def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
-    """Refuse options that have no effect on this kind of output."""
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"

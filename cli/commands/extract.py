@@ -188,7 +188,6 @@ def _print_results(results: Iterable[SplitResult]) -> None:
 
 
 def _print_part(result: SplitResult) -> None:
-    """Print how many shards of a split are finished, and what this part has computed."""
     say(
         f"{result.plan.title}, part {result.part}: {result.shards_there:,} of"
         f" {result.plan.num_shards:,} shards are finished, at {result.path}"
@@ -201,7 +200,6 @@ def _print_part(result: SplitResult) -> None:
 
 
 def _print_split(result: SplitResult, listed: Collection[int]) -> None:
-    """Print the contents of a split or view, the speed of its extraction, and its top-1."""
     split, run = result.split, result.run
     say(
         f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
@@ -232,7 +230,6 @@ def size_megabytes(folder: Path) -> float:
 
 
 def _print_again(result: SplitResult) -> None:
-    """Print which shards were computed again, and how many invalid rows were read again."""
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
     if result.retried_rows is not None and result.is_complete:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from clinit.extract.cache.head import Head
 
 HeadFit = Literal["logistic", "ridge", "lda"]
-"""Method of fitting a head."""
 
 app = typer.Typer(no_args_is_help=True, help="Fit a head to the classes of a cache.")
 
@@ -60,7 +59,6 @@ def fit(
 
 
 def _fitted(cache: Path, by: HeadFit) -> Head:
-    """Fit a head to the training rows of a cache; print its settings and accuracy."""
     from clinit.extract.cache.head import head_rows, top1
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source

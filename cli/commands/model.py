@@ -128,7 +128,6 @@ def add(
 
 
 def _tell(added: Addition, out: Path, where: str = "") -> None:
-    """Print which classes were added, and the accuracy of the model on old and new classes."""
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
     again = "computed anew" if change.action in ("more", "merge") else "replaced"
@@ -397,7 +396,6 @@ def _table(*heads: str) -> Table:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and the number of further ones."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(in_words, names[:SHOWN])) + more
 

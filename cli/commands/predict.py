@@ -164,7 +164,6 @@ def predict(
 
 
 def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
-    """Refuse options that have no effect with this kind of model or with other options."""
     idle = dict.fromkeys(
         ("device", "batch_size", "compile", "max_pixels") if is_head else ("features_name",),
         f"here: {model} is a {'head for features' if is_head else 'model for images'}",
@@ -219,7 +218,6 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 OF_FEATURES = ("features", "row")
 """Columns that replace `image` for rows of features."""
 OF_REJECTION = ("score", "threshold", "unknown")
-"""Further columns with --reject."""
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
 """Significant digits of columns of a CSV file."""
 MOST_ROWS = 20

@@ -140,7 +140,6 @@ def report(
 
 
 def _checked(asked: Asked) -> View:
-    """Return the parts to show; refuse options that exclude each other."""
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
     form: Format = "json" if asked.as_json else asked.format

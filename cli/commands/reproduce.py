@@ -149,7 +149,6 @@ class Plan:
     """The user's settings for all tables."""
 
     settings: tuple[str, ...]
-    """Words of --set, `field=values`."""
     seeds: int | None
     """Number of seeds; None takes the recipe's."""
     scale_down: bool
@@ -203,7 +202,6 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
 
 
 def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
-    """Print the commands of tables, each only once."""
     from rich.text import Text
 
     shown: set[tuple[str, str]] = set()

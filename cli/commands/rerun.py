@@ -129,7 +129,7 @@ def rerun(
 def _places(
     info: RunInfo, base: Path | None, new: Path | None, head: Path | None
 ) -> tuple[list[Path], list[Path], Path | None]:
-    """Return the caches of both sides and the head file; what is None is read from the record.
+    """Return the caches of both sides and the head file; the record replaces None.
 
     The list of base caches is empty if the run started without base classes.
 

@@ -141,7 +141,6 @@ def sweep(
 
 
 def _refuse(context: Context, *, top: bool) -> None:
-    """Refuse options that this kind of sweep does not read."""
     of_images = [each.replace("-", "_") for each in OF_IMAGES]
     of_banks = ["ray", "bank_size", "memory", "held_out", "held_out_seed"]
     unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
@@ -176,7 +175,6 @@ def _sweep(
     ray: str | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    """Train the runs that are not recorded; return the records of all runs."""
     from clinit.headtrain.sweep.folder import open_folder
     from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
 

@@ -41,7 +41,7 @@ def train_top(
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
-    Rows, backbone and images are those of the caches of `clinit extract`, so a run
+    The caches of `clinit extract` determine rows, backbone and images, so a run
     sees the same stream as `clinit train-head`. All layers below the top blocks are
     frozen; their output is computed once and stored. To resume a killed run, run
     the same command again.

@@ -64,7 +64,6 @@ class ConfigFile:
     """A file of options."""
 
     name: str
-    """Name of the file in messages."""
     content: Mapping[str, Any]
 
     def section(self, command: str) -> Mapping[str, Any]:
@@ -122,7 +121,7 @@ def check(file: ConfigFile, command: str, commands: Commands) -> None:
     """Check that all sections and keys are known, and that `command` has the keys of its section.
 
     Raises:
-        ConfigFileError: If a name is unknown; the remedy proposes the most similar one.
+        ConfigFileError: If a name is unknown.
     """
     options, methods = commands[command], _METHODS.get(command, ())
     every = [*options, *(key for each in commands.values() for key in each)]
@@ -165,10 +164,9 @@ def commands_with_files(root: Any) -> Commands:
 
 
 class Defaults(Mapping[str, Any]):
-    """Defaults by parameter name, looked up one by one while a command line is parsed.
+    """Defaults by parameter name, looked up after the options on the command line are parsed.
 
-    The parser first reads the options on the command line, then looks up defaults of the others.
-    So the method of the command line is known at every look-up.
+    So the method is known at every look-up.
     """
 
     def __init__(self, context: Context, file: ConfigFile, options: Mapping[str, Any]) -> None:
@@ -271,8 +269,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             own = grid_of(table, top=top)
             over = merge(own, typed)
             laid = _over_settings(file, over, top=top)
-            # Sections may set options that the method of this grid does not read: do not refuse
-            # these.
+            # Do not refuse options of a section that the method of this grid does not read.
             asked = names_in(own if "method" in names_in(over) else laid[0])
             refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
             grids += laid

@@ -24,7 +24,6 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LESS = (
     "Free some, or give smaller --batch-size, --bank-size or --workers, if the command has them."
 )
-"""Remedy if memory was short."""
 
 
 def fail(error: BaseException) -> int:
@@ -52,7 +51,6 @@ def fail(error: BaseException) -> int:
 
 
 def _refuse_usage(error: Any) -> int:
-    """Print the usage of a command, and the fault in the command line."""
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help
         out.print(Text(error.format_message()), soft_wrap=True)
         return int(error.exit_code)
@@ -66,7 +64,6 @@ def _refuse_usage(error: Any) -> int:
 
 
 def _usage_message(error: Any) -> str:
-    """Return the fault, with the value that the user gave."""
     message = (
         str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
     )

@@ -111,7 +111,6 @@ def _any_command(
 
 
 def _quiet_option() -> Any:
-    """Return the option `-q`, `--quiet` for a command."""
     app = typer.Typer(add_completion=False)
     app.command()(_any_command)
     return typer.main.get_command(app).params[0]

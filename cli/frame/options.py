@@ -1,4 +1,4 @@
-"""Options that several commands share, including those of a timm network and its images.
+"""Options that several commands share, such as options of a timm network and its images.
 
     @fills("network", NetworkOptions, OPTIONS)
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -156,11 +156,8 @@ READ_AS_VAL = " test: the test images become the split val, on which results are
 
 
 TransformKind = Literal["timm", "paper"]
-"""Preprocessing without augmentation."""
 Dtype = Literal["float16", "float32"]
-"""Type of stored features."""
 Autocast = Literal["off", "bfloat16", "float16"]
-"""Arithmetic of the forward pass."""
 CompileOption = Annotated[
     Literal["auto", "on", "off"],
     described(

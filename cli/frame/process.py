@@ -21,15 +21,13 @@ BLAS_TIMEOUT = 14
 such a loop. The default of 28 is a tenth of a second, after every product and every solve."""
 
 TABLE_THREADS = 1
-"""Threads of Polars. A report makes thousands of queries on tables of some hundred rows; dividing
-such a query between threads costs more than the query. Reading the manifest of a million images is
-no slower with one thread."""
+"""Threads of Polars. A report makes thousands of queries on tables of some hundred rows, which cost
+less than dividing them. Reading the manifest of a million images is no slower."""
 
 MAPPED_BYTES = 2**30
-"""Arrays of this size or more get their own memory mapping, which glibc returns to the system when
-they are freed."""
+"""glibc maps larger arrays separately, and returns them to the system when they are freed."""
 KEPT_BYTES = 2**31 - 1
-"""glibc returns freed memory at the end of the heap to the system only if it has more bytes."""
+"""glibc returns freed memory at the end of the heap to the system only if it is larger."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of glibc's `mallopt` (malloc.h)."""
 

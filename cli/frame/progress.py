@@ -1,7 +1,7 @@
 """Show the progress of a command: bars at the foot of a terminal, or lines in a log.
 
-A bar disappears when the work is done. A log, which is standard error if it is not a terminal, gets
-a line from time to time. With --quiet, neither is printed.
+A bar disappears when the work is done. A log gets a line from time to time. With --quiet, neither
+is printed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class Line:
         self.unit = unit
         """Name of the counted things, in the plural; if empty, only the share is shown."""
         self.tells_rate = tells_rate
-        """Whether to show things per second."""
         self.more = ""
-        """Further text, such as a loss."""
         self.done: int | float = 0
         self.total: int | float | None = None
         """Expected final count; None if unknown."""

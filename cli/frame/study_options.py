@@ -189,10 +189,7 @@ def _with_options(message: object, every: Mapping[str, Setting]) -> str:
 
 
 def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Setting]) -> None:
-    """Refuse settings that no study reads.
-
-    Settings of a file are not refused, but noted, if the command line sets one of `DECIDING`.
-    """
+    """Refuse settings that no study reads; if `DECIDING` ones are typed, only note the file's."""
     typed = [name for name in every if given(context, name) == "commandline"]
     in_file = [name for name in every if given(context, name) == "default_map"]
     leading = [every[name].option for name in DECIDING if name in typed]
@@ -215,10 +212,7 @@ def expand(
     defaults: Mapping[str, Any],
     build: Callable[[Mapping[str, Any]], Any],
 ) -> Callable[[Command], Command]:
-    """Return a decorator that replaces the parameter `name` of a command with options.
-
-    `build` makes the value of the parameter from the values of all options of the command.
-    """
+    """Replace the parameter `name` of a command with options; `build` makes its value from all."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)

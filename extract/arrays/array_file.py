@@ -102,7 +102,6 @@ class ExportedRows:
     rows: Int[np.ndarray, " exported"]
     """Row numbers in the cache and its manifest, int64."""
     labels: Int[np.ndarray, " exported"]
-    """Labels, int64."""
     class_names: tuple[str, ...]
     dim: int
     dtype: np.dtype

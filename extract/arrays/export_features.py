@@ -125,7 +125,6 @@ def _rows_of(split: CacheSplit, on_rows: Callable[[int, int], None]) -> Exported
 def _blocks(
     split: CacheSplit, dtype: np.dtype, on_rows: Callable[[int, int], None]
 ) -> Iterator[Float[np.ndarray, "block dim"]]:
-    """Yield the features of each shard; only one shard is in memory at a time."""
     for index, shard in enumerate(split.shards()):
         yield shard.features[shard.valid].astype(dtype, copy=False)
         on_rows(split.plan.rows(index).stop, split.num_rows)
@@ -137,7 +136,6 @@ def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path
 
 
 def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
-    """Refuse a file that does not fit the format or the number of splits."""
     if format not in WRITERS:
         raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
     suffix, why = out.suffix.lower(), ""

@@ -28,15 +28,12 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
     Args:
         folder: The folder of the split.
         manifest: The manifest of the split.
-        source: A CSV or Parquet file with this column and a column `path`, which contains paths of
-            the manifest. For imported features, `path` may be absent: then row i of the file is
-            row i of the imported file.
-        column: Images of a class with equal values in this column are a group; an image without a
-            value is in no group.
+        source: A CSV or Parquet file with this column and a column `path` of manifest paths. For
+            imported features, `path` may be absent if the rows are in the imported order.
+        column: Images of a class with equal values are a group; an image without a value is alone.
 
     Returns:
-        How many images repeat an earlier image of their group, and how many groups have more than
-        one image.
+        Number of images that repeat an earlier one, and of groups with more than one image.
 
     Raises:
         CacheError: If the file lacks the column or an image.

@@ -53,7 +53,6 @@ class ImportConfig:
     """A file with one class name per line; None takes the class names in the file of the labels, or
     the labels themselves."""
     head: Path | None = None
-    """A head file to store as the pretrained head."""
     features_name: str | None = None
     """Name of the features in a file of several arrays; None means `features`."""
     labels_name: str | None = None
@@ -215,7 +214,7 @@ def _head(
 ) -> tuple[Head | None, str]:
     """Return the head in a file, and the source of its class names.
 
-    A head without class names gets those of the data set if their number is right.
+    A head without class names gets the names of the data set if their number fits.
     """
     if path is None:
         return None, UNKNOWN
@@ -234,7 +233,6 @@ def _head(
 
 
 def _facts(config: ImportConfig, features: FileFacts, source: _Array, target: _Array) -> RunFacts:
-    """Return the origin of the imported features, with the digest of every file."""
     if target.path == source.path:
         labels = replace(features, name=target.name or None)
     else:
@@ -255,11 +253,9 @@ class _Writer:
     """Writes one split into a cache, after checks that it fits the rest of the cache."""
 
     out: Path
-    """The folder of the cache."""
     plan: Plan
     manifest: Manifest
     head: Head | None
-    """The head to store in the cache, if any."""
 
     @property
     def folder(self) -> Path:
@@ -366,7 +362,6 @@ class _Writer:
 
 
 def _readable_head(out: Path) -> Head | None:
-    """Return the head of a cache; None if it is missing or damaged."""
     try:
         return read_head(out / HEAD_FILE)
     except HeadError:

@@ -95,7 +95,6 @@ def _check_labels(shape: tuple[int, ...], dtype: np.dtype, origin: str) -> None:
 
 
 def _labels_of(array: np.ndarray, origin: str) -> Labels:
-    """Return labels; an array of texts becomes a list."""
     try:
         return list(map(str, array.tolist())) if array.dtype.kind == "U" else array
     except (SystemError, ValueError) as error:  # invalid Unicode code points

@@ -12,8 +12,8 @@ from clinit.extract.arrays.safetensors_files import SafetensorsFile
 from clinit.files.paths import check_readable
 
 ArrayFile = NpyFile | NpzFile | ParquetFile | SafetensorsFile
-"""A file of arrays. Methods return the names of the arrays (None for a single array without a
-name), features and labels by name, and class names."""
+"""A file of arrays, with methods for their names (None for a single array without a name), features
+and labels by name, and class names."""
 KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".npy": NpyFile,
     ".npz": NpzFile,

@@ -27,7 +27,6 @@ from clinit.extract.dataset.parquet import DAMAGE, row_count, scan_parquet
 
 _FLOATS: dict[Any, str] = {pl.Float16: "float16", pl.Float32: "float32", pl.Float64: "float64"}
 _BLOCK_BYTES = 2**24
-"""Bytes of features that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ class ParquetFile:
 
     @cached_property
     def _columns(self) -> tuple[Mapping[str, Any], int]:
-        """Names and types of the columns, and the number of rows."""
         with self._failures():
             table = scan_parquet(self.path)
             rows = row_count(table, self.path.stat().st_size)

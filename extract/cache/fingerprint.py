@@ -63,9 +63,7 @@ class Fingerprint:
     timm = _field("timm")
     """Version of timm; None for imported features."""
     dtype = _field("dtype")
-    """`float16` or `float32`, as the features are stored."""
     manifest = _field("manifest")
-    """Digest of the manifest."""
     features = _field("features")
     """Digest of the file that the features were imported from; None if clinit extracted them."""
     output = _field("output")

@@ -1,12 +1,12 @@
-"""Classifier heads: the classes of their rows, their accuracy, and their file format.
+"""Classifier heads: class names of their rows, accuracy, and file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in float32.
 Its metadata contain, under the key `clinit_head`, a sealed JSON document with the class names, the
 fingerprint of the features that the head reads and the digest of the tensors. There is only one
 key, because safetensors writes several in a random order, and equal heads should be equal files.
 
-clinit also reads heads of other programs: their metadata may be empty, or contain only
-`class_names`, a JSON list. A file name that ends in `.npz` means NumPy arrays of the same names.
+Heads of other programs need no metadata, or only `class_names`, a JSON list. A name that ends in
+`.npz` means NumPy arrays of the same names.
 """
 
 from __future__ import annotations
@@ -64,13 +64,12 @@ class Head:
     fingerprint: str = ""
     """`Fingerprint.backbone_identifier` of the features that the head reads; empty if unknown."""
     alignment: Mapping[str, Any] | None = None
-    """How `clinit align` made the head, as plain JSON values; None for any other head."""
+    """How `clinit align` made the head, as plain JSON values; None for other heads."""
     feature_map: Mapping[str, Any] | None = None
-    """The random features of `clinit.headtrain.closed.moments` that the rows read, as plain JSON
-    values; None if the rows read the features of the backbone directly."""
+    """The random features (`clinit.headtrain.closed.moments`) that the rows read, as plain JSON
+    values; None if the rows read the features of the backbone."""
     origin: Mapping[str, Any] | None = None
-    """How the head was fitted to features, or exported from a run, as plain JSON values; None for
-    any other head."""
+    """How the head was fitted to features, or exported from a run, as plain JSON values, if so."""
 
     def __post_init__(self) -> None:
         if self.class_names is not None and len(self.class_names) != len(self.weight):
@@ -93,7 +92,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Top1:
-    """Top-1 accuracy: how many images get their largest logit, over all classes, at their own."""
+    """Top-1 accuracy: number of images whose largest logit over all classes is the right one."""
 
     correct: int
     total: int
@@ -335,9 +334,9 @@ def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts
 
 
 def _check_tensors(path: Path, names: Collection[str], others: Collection[str]) -> None:
-    """Check that a file contains a weight, and a bias or else no other tensor.
+    """Check that a file contains a weight, and a bias or no tensor that may be one.
 
-    An unknown tensor could be a bias of another name. `others` are known arrays of the format.
+    `others` are known arrays of the format.
     """
     has_bias = "bias" in names or {"weight", *others}.issuperset(names)
     if "weight" not in names or not has_bias:
@@ -369,7 +368,6 @@ def _laid_out(
 
 
 def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
-    """Read a tensor of floating point numbers as float32."""
     dtype = file.get_slice(name).get_dtype()
     if dtype not in ("F64", "F32", "F16", "BF16"):
         raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
@@ -382,16 +380,12 @@ def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:
-    """Return the tensors of a head as its file contains them."""
     tensors = {"weight": head.weight, "bias": head.bias}
     return {name: np.ascontiguousarray(t, dtype=np.float32) for name, t in tensors.items()}
 
 
 def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
-    """Return the facts in the metadata of a head file.
-
-    If clinit's document is under another key than `clinit_head`, the file was damaged.
-    """
+    """Return the facts in the metadata; clinit's document under another key means damage."""
     if _KEY in metadata:
         origin = f"the description in {path}"
         return _DOCUMENT.convert(

@@ -25,7 +25,6 @@ WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
     " writes damaged parts anew and keeps the rest."
 )
-"""Remedy for damaged files that can be computed again."""
 
 _DOCUMENT = DocumentKind(
     title="the plan of a feature cache",
@@ -50,7 +49,6 @@ class Plan:
     shard_rows: int
     batch_size: int
     fingerprint: Fingerprint
-    """Everything that the features depend on."""
     shape: tuple[int, ...] = ()
     """Shape of a row with more than one axis, else empty; `dim` is the product."""
     device: str = ""

@@ -6,10 +6,9 @@ refused. Every shard is verified against its digest as it is read. A *view*, the
 next to the splits, has the same files for random crops of the training images.
 
 Features that do not fit into memory stay in their shards (`stored_features`). Each shard is
-verified once, when the features are opened. From then on, only the requested rows are read from the
-file, in ascending order, after a check that the file is still the verified one. Files are read, not
-mapped into memory, because a mapped file kills the process without a message if a disk or a network
-fails.
+verified once, when the features are opened. Later, only requested rows are read, in ascending
+order, after a check that the file is still the verified one. Files are not mapped into memory,
+because a mapped file kills the process without a message if a disk or a network fails.
 """
 
 from __future__ import annotations
@@ -252,11 +251,10 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     Args:
         path: The cache.
         splits: At least one split.
-        head: The pretrained head, if it exists.
+        head: The pretrained head, if any.
 
     Raises:
-        CacheError: If the splits were computed by different backbones, or the head is not the one
-            that was stored with them.
+        CacheError: If the backbones of the splits differ, or the head was not stored with them.
     """
     first, *others = splits.values()
     plain = first.fingerprint.without_rows
@@ -334,8 +332,7 @@ def verify_shard(split: CacheSplit, shard: int) -> str | None:
 
 
 GAP_BYTES = 2**15
-"""Rows with at most this many bytes between them are read by one call: reading so many bytes costs
-as much as another call."""
+"""Rows with at most this many bytes between them are read by one call: another costs as much."""
 SPAN_BYTES = 2**24
 """Most bytes that are read at once."""
 

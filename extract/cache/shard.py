@@ -78,8 +78,7 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    With `dtype` float16, the shard still becomes float32 if float16 cannot store it accurately
-    (`fits_float16`).
+    Despite `dtype` float16, the shard is float32 if it does not fit (`fits_float16`).
     """
     reasons = dict(reasons)
     finite = np.isfinite(_largest(features))
@@ -101,8 +100,8 @@ def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
 
     It cannot if a value overflows, or if all values of a row are below the smallest normal number,
     2^-14: there the spacing of numbers stays 2^-24, so values lose bits, down to zero. Such a row
-    is accepted only if float16 represents its values exactly. A small value in a row of larger
-    values is no problem, because its rounding error is no larger than theirs.
+    fits only if float16 represents it exactly. A small value in a row of larger ones is no problem,
+    because its rounding error is no larger than theirs.
     """
     largest = _largest(features)
     if not (largest < _FLOAT16.max).all():

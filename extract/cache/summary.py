@@ -1,7 +1,7 @@
 """`cache.json`: the contents of a complete split.
 
 The file is written last, so its presence means that the split is complete. It is sealed and
-contains the identifier of its plan. A shard that is read is compared with its entry here.
+contains the identifier of its plan. Shards are compared with their entries as they are read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class ShardFacts:
     name: str
     rows: _Count
     sha256: str
-    """Digest of the file."""
     dtype: _Type
     min: float | None
     """Smallest value of the features of valid rows, `max` the largest; None without valid rows."""
@@ -122,11 +121,9 @@ class RunFacts:
     computed_rows: _Count | None = None
     images_per_s: _Amount | None = None
     seconds: Mapping[str, _Amount] = field(default_factory=dict)
-    """Seconds of each phase."""
     shares: Mapping[str, _Amount] = field(default_factory=dict)
     """Share of each phase in the time, in [0, 1]."""
     bound: str = ""
-    """The phase with the largest share."""
     features: FileFacts | None = None
     """Imported file of features. This field, `labels`, `classes` and `head` are for imports."""
     labels: FileFacts | None = None
@@ -136,7 +133,6 @@ class RunFacts:
     head_classes: FileFacts | None = None
     """File that `--head-classes` gave to an extraction, if any."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the packages used."""
     command: str | None = None
     """The command line that wrote the features; None for calls from Python, and in summaries of
     earlier versions."""
@@ -147,7 +143,6 @@ class Summary:
     """The content of `cache.json`."""
 
     plan: str
-    """Identifier of the plan."""
     num_rows: _Count
     num_valid: _Count
     """Number of rows with features."""

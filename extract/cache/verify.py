@@ -105,7 +105,6 @@ def verify(
 def _check_part(
     split: CacheSplit, title: str, checked: Checked, on_shard: Callable[[str, int, int], None]
 ) -> None:
-    """Check the manifest of a split or a view, and its shards."""
     with checked.check():
         _ = split.manifest  # read once
     has_manifest, shards = not checked.problems, split.plan.num_shards
@@ -125,7 +124,6 @@ def _check_part(
 
 
 def _check_head(path: Path, splits: dict[str, CacheSplit]) -> Checked:
-    """Check the head, and that the head and the splits belong together."""
     checked, head = Checked("head: not read"), None
     known = [split.summary.head.tensors is not None for split in splits.values()]
     with checked.check():

@@ -7,9 +7,8 @@ Class names are taken from the first existing of these sources:
 * the metadata of Parquet files that the library `datasets` wrote;
 * the labels.
 
-The file of class names may be in the root. In a download of the Hugging Face Hub
-(`datasets--OWNER--NAME`), it may also be in the only revision, `snapshots/REVISION/`, whose files
-are links to `blobs/`.
+The file may be in the root or, in a download of the Hugging Face Hub (`datasets--OWNER--NAME`), in
+the only revision, `snapshots/REVISION/`, whose files are links to `blobs/`.
 
 Source: "Understand caching", the documentation of the library huggingface_hub.
 """

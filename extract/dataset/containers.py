@@ -1,11 +1,10 @@
 """*Containers* are files with many images: WebDataset tar shards and Hugging Face Parquet files.
 
-Images are read in place: a manifest contains the container of each row, and the position in it. The
-split of a container is a word in its path, by the rules of the Hugging Face library (WebDataset has
-none): clinit looks first in the file name (`train-00000-of-00012.parquet`,
-`imagenet1k-train-0001.tar`), then in the names of the folders, the nearest first
-(`train/00000.tar`, `data/validation/0.parquet`). The same words mark folders of class folders as
-splits.
+Images are read in place: a manifest contains the container of each row, and the position in it. A
+word in the path names the split, as in the Hugging Face library (WebDataset has no rule): first in
+the file name (`train-00000-of-00012.parquet`, `imagenet1k-train-0001.tar`), then in the nearest
+folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). The same words mark
+folders of class folders as splits.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Container:
 
     path: Path
     root: Path
-    """The folder that the file must be in after links are resolved."""
+    """The folder that a link may not leave."""
     size_bytes: int
     """Size of the file when the manifest was built."""
     column: str
@@ -54,10 +53,10 @@ class Container:
             )
 
     def check_size(self, found: int) -> None:
-        """Check that the size of the file, `found`, is still the size in the manifest.
+        """Check that the size of the file is still the size in the manifest.
 
         Raises:
-            ManifestError: If the sizes differ.
+            ManifestError: If it is not.
         """
         if found != self.size_bytes:
             raise ManifestError(
@@ -170,25 +169,24 @@ class Contents:
     class_names: tuple[str, ...] | None = None
     """Class names in label order, if the file contains them."""
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Text of a warning -> names of the members concerned; an empty name means the container."""
+    """Text of a warning -> names of members; an empty name means the container."""
 
 
 MAX_CLASSES = 1_000_000
-"""Larger numbers are refused as labels; they are probably something else, such as image numbers."""
+"""Larger labels are refused, because they are probably other numbers, such as of images."""
 
 
 def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return the class names that the labels of images contain, in label order.
+    """Return the class names in the labels of images, in label order.
 
-    If labels have numbers, these give the order, and a number without a name is its own name.
-    If labels are only names, they are sorted.
+    A number without a name is its own name. Names without numbers are sorted.
 
     Args:
-        told: Labels of the images of all splits, with the columns of `LABEL_SCHEMA`.
-        where: What contains the labels, for messages.
+        told: Labels of all splits, with the columns of `LABEL_SCHEMA`.
+        where: Name of the files, for messages.
 
     Raises:
-        ManifestError: If only some labels have numbers, or one number has two names.
+        ManifestError: If only some labels are numbers, or a number has two names.
     """
     told = told.select(LABEL_SCHEMA.names()).unique().filter(~_UNLABELLED)
     numbered = told.filter(pl.col("index").is_not_null())
@@ -241,7 +239,7 @@ def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Seri
     Args:
         told: Labels with the columns of `LABEL_SCHEMA`.
         classes: All classes in label order.
-        where: What contains the labels, for messages.
+        where: Name of the file, for messages.
 
     Raises:
         ManifestError: If no class has the number or the name of a label.

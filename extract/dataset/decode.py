@@ -79,8 +79,8 @@ def read_image_file(
         path: The file.
         root: The folder that the file must be in after links are resolved.
         size: Size of the file in bytes, from the manifest; None if unknown.
-        need_rights: Whether a file without read permission is an error of the machine, which stops
-            an extraction. If false, it is only a bad image.
+        need_rights: Whether missing read permission is an error of the machine, which stops an
+            extraction, instead of a bad image.
 
     Raises:
         ImageError: If this one file is empty, absent or not a regular file.
@@ -249,7 +249,6 @@ def _need_memory(pixels: int) -> None:
 
 
 def _opened(content: bytes) -> Image.Image:
-    """Read the header of an image, without decoding it."""
     with _pillow_errors():
         return Image.open(io.BytesIO(content), formats=_FORMATS)
 

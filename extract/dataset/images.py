@@ -24,7 +24,6 @@ class ImageFiles:
     """Images that are files."""
 
     root: Path
-    """The folder that the paths start from."""
     paths: Sequence[str]
     sizes: Sequence[int] | None = None
     """Sizes in bytes; 0 means that a size is unknown, None that all are."""

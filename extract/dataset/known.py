@@ -29,7 +29,6 @@ class Columns:
 
 
 AS_TOLD = Columns()
-"""clinit finds both columns."""
 
 
 MAX_PIXELS = 100_000_000
@@ -58,7 +57,6 @@ class Layout:
     lists: tuple[str, ...] = ()
     """Names of the files that list the labels of the images."""
     columns: Columns = AS_TOLD
-    """Columns of Parquet files, if the user names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

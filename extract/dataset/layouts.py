@@ -210,7 +210,6 @@ def _image_table(found: Sequence[Images]) -> pl.DataFrame:
 
 
 def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
-    """Return the warnings about files that are not images, and about broken links."""
     others = [path for images in found for path in images.others]
     broken = [path for images in found for path in images.broken]
     return (
@@ -292,7 +291,6 @@ def _pairs(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file except blank ones."""
     try:
         return lines_of(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:

@@ -54,7 +54,7 @@ def is_contained(table: pl.DataFrame) -> bool:
 
 
 def _wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
-    """Return a message if the columns are not those of images (in containers), else None."""
+    """Return a message if a table lacks the columns of images (in containers), else None."""
     expected = CONTAINED_SCHEMA if contained else SCHEMA
     if table.schema == expected:
         return None
@@ -240,7 +240,6 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _parse(content: bytes) -> tuple[Manifest, str]:
-    """Return the manifest in a file, and the digest in the file's metadata."""
     row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
     metadata = pl.read_parquet_metadata(content)
     format = metadata.get("format", "not given")

@@ -3,7 +3,7 @@
 The Hugging Face library writes an image as a structure of `bytes` and `path`. It describes the
 columns in JSON under the key `huggingface` of the file's metadata: `{"info": {"features": {...}}}`
 with `{"_type": "Image"}` and `{"_type": "ClassLabel", "names": [...]}`. Files of other programs
-have a binary column of images, and often no description.
+have a binary column and often no description.
 
 Source: `datasets.features` of the library Hugging Face Datasets.
 """
@@ -176,7 +176,7 @@ def _names(feature: Any) -> tuple[str, ...] | None:
 
 BLOCK_ROWS = 64
 BLOCKS_KEPT = 8
-"""Blocks kept in memory: more than the threads read at a time, so that no block is read twice."""
+"""More blocks than threads read at a time, so that no block is read twice."""
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 
 
@@ -194,7 +194,7 @@ def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | 
 
 
 class ParquetImages:
-    """Reads images of Parquet files in blocks of rows; several threads may use it."""
+    """Reads images of Parquet files, in blocks of rows, for several threads."""
 
     def __init__(self) -> None:
         self._blocks = OrderedDict[tuple[Container, int], Future[list[bytes | ImageError]]]()
@@ -241,7 +241,6 @@ class ParquetImages:
         return future.result()
 
     def _count(self, container: Container) -> int:
-        """Return the number of rows of a file, after a check that its images can be read."""
         container.check_size(container.path.stat().st_size)
         if container not in self._rows:
             with _readable(container.path):

@@ -57,7 +57,7 @@ _EXPECTED = {
     HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"
     " and name the column of their classes with `--label-column` of `clinit manifest build`",
 }
-"""What a data set without a TOML file must look like, for messages."""
+"""Requirements of data sets without a TOML file, for messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,6 @@ class Scan:
     manifest: Manifest
     warnings: tuple[str, ...]
     layout: str = ""
-    """Name of the layout found on disk."""
 
 
 def scan(
@@ -130,7 +129,7 @@ def scan_splits(
         root: The folder of the data set.
         splits: The splits to scan; if empty, all existing splits.
         strict: Whether to raise an error instead of returning warnings.
-        doing: Returns a context manager that shows a text while a split is scanned.
+        doing: Shows a text while a split is scanned.
     """
     # If no split exists, scanning train raises an error that names the expected files.
     for split in splits or available_splits(dataset, root) or ("train",):

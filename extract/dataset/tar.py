@@ -40,8 +40,7 @@ _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _LABELS = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
-"""Extensions of labels, with their most bytes; a longer member is not a label but perhaps a
-description."""
+"""Extensions of labels, and most bytes; a longer member is probably a description."""
 _BLOCK = 512
 _BUFFER = 4096
 """Bytes read at a time. The default of network storage is a megabyte, which would read the images
@@ -199,9 +198,9 @@ def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
     """Return whether a tar ends with its end mark, a block of zeros.
 
     `tarfile` also stops at a damaged header, at images that are zeros, and before a second archive.
-    An archive may end with zeros that fill a record, but its record size is not stored. clinit
-    assumes the usual size, or the largest power of two that divides the length of the file if that
-    is larger; so it still refuses a shard of usual records whose second half is zeros.
+    An archive may end with zeros that fill a record, whose size is not stored. clinit assumes the
+    usual size or, if larger, the largest power of two that divides the length of the file; so it
+    still refuses a shard of usual records whose second half is zeros.
 
     Raises:
         ManifestError: If anything else follows the last member.

@@ -22,8 +22,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".ti
 some machines can decode them, and the rows must be the same everywhere."""
 
 SCAN_THREADS = 8
-"""Folders read at a time; this hides the latency of network disks and costs nothing on local
-ones."""
+"""Folders read at a time, which hides the latency of network disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class Images:
     sizes: list[int] = field(default_factory=list)
     """Sizes of the image files in bytes; 0 for a broken link."""
     others: list[str] = field(default_factory=list)
-    """Files that are not images."""
     broken: list[str] = field(default_factory=list)
     """The broken links among `paths`."""
     folders: list[str] = field(default_factory=list)
@@ -127,10 +125,7 @@ class Tree:
             return any(e.name[0] != "." and _is_image_name(e.name) for e in entries)
 
     def _collect(self, relative: str, entered: frozenset[Path] | None, found: Images) -> None:
-        """Add the files of `relative` to `found`.
-
-        `entered` are the real folders on the way to it; None means not to enter sub-folders.
-        """
+        """Add files to `found`; `entered`: real folders on the way, None to stay out of others."""
         prefix = "" if relative in ("", ".") else f"{relative}/"
         folder = self.root / relative
         below: list[tuple[str, os.DirEntry[str]]] = []

@@ -1,8 +1,8 @@
 """Run extractions: compute the shards of a cache from images.
 
-settings, options  the options of an extraction, without PyTorch
-run                extract all splits and views of a data set, here or on a Ray cluster
-split_run          extract one split: find and compute its missing shards
-pipeline           overlap decoding, transfer and the network
-recorded           rebuild the network and the transform of an existing cache
+settings, options  options, without PyTorch
+run                all splits and views of a data set, here or on a Ray cluster
+split_run          the missing shards of one split
+pipeline           overlapped decoding, transfer and network
+recorded           network and transform of an existing cache
 """

@@ -58,7 +58,6 @@ class ExtractOptions(NetworkOptions):
     out: Path
     dataset: str | None = None
     manifest: Path | None = None
-    """A manifest of the images, instead of `dataset`."""
     split: str | None = None
     """`train`, `val`, or `test` (test images become the split val); None means all splits."""
     backbone: str | None = "convnextv2_femto.fcmae_ft_in1k"
@@ -78,7 +77,7 @@ class ExtractOptions(NetworkOptions):
         """Return the images of each split.
 
         Args:
-            doing: Returns a context manager that shows a text while a folder is scanned.
+            doing: Shows a text while a folder is scanned.
             warn: Called with each difference from the description of the data set.
             note: Called if there are no images to evaluate on.
 

@@ -1,17 +1,17 @@
 """Compute features from images: threads decode, the device gets the pixels and computes.
 
-Threads suffice to decode, because reading, decoding and resizing release the interpreter lock. With
-threads, nothing is pickled, and a killed run leaves no processes behind.
+Threads suffice, because reading, decoding and resizing release the interpreter lock. So nothing is
+pickled, and a killed run leaves no processes behind.
 
 On the CPU several batches are computed at a time, each by one thread. Threads that share a batch
 would wait for each other at every layer, and longest if decoders or other programs take the
 processor of one thread. Some kernels also round differently with several threads; with one, the
 bits are the same on any number of processors.
 
-On a CUDA device three things overlap: the host decodes a batch, the batch before is copied to the
-device on its own stream, and the network computes the one before that. The host waits for the
-features of a batch only after it has launched the next batch. The kernels and their inputs are the
-same as without overlap, so the bits are the same.
+On a CUDA device three things overlap: the host decodes a batch, the previous batch is copied to the
+device on its own stream, and the network computes the one before. The host waits for the features
+of a batch only after it has launched the next one. Kernels and inputs, and so the bits, are the
+same as without overlap.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ PHASES = ("read", "decode", "transfer", "forward", "write")
 class Timing(Stopwatch):
     """Seconds of the main thread, by the phase that it computed or waited for (`PHASES`).
 
-    Other threads read and decode; the time that the main thread waits for them is divided between
-    `read` and `decode` in proportion to their work. The time that it waits for a CUDA device is
+    Other threads read and decode; the main thread's time of waiting for them is divided between
+    `read` and `decode` in proportion to their work. Its time of waiting for a CUDA device is
     divided between `transfer` and `forward` in proportion to the device's seconds. Work that
-    overlaps with a slower phase counts little, so the phase with the largest share limits the
-    speed.
+    overlaps with a slower phase counts little, so the largest share limits the speed.
     """
 
     def __init__(self) -> None:
@@ -105,7 +104,7 @@ class _Image(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageBatch:
-    """Pixels of some rows; those of an unreadable image are zeros."""
+    """Pixels of some rows; an unreadable image is all zeros."""
 
     rows: Sequence[int]
     pixels: UInt8[Tensor, "batch 3 height width"]
@@ -116,8 +115,7 @@ class ImageBatch:
     decode_s: float
     """Seconds of decoding and resizing, summed over threads."""
     finish: Callable[[UInt8[Tensor, "batch 3 height width"]], None] | None = None
-    """Given the batch's pixels on the device, decodes there the images that the host has not
-    decoded; None if the host has decoded all."""
+    """Decodes on the device, into the batch's pixels there, images that the host has left."""
 
 
 def load_batches(
@@ -388,7 +386,6 @@ class _Lanes:
         self._work.synchronize()
 
     def _place(self, batch: ImageBatch) -> UInt8[Tensor, "batch 3 height width"]:
-        """Return device memory for the pixels of a batch."""
         if not self._pixels:
             shape, dtype = batch.pixels.shape, batch.pixels.dtype
             self._pixels = [

@@ -107,7 +107,6 @@ def stored_weights(split: CacheSplit) -> Path | None:
 
 
 def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
-    """Return the digest of the weights of the network that computed the features."""
     if fingerprint.weights is None:
         raise CacheError(
             f"no network is known for the features of {origin}: they were imported from"

@@ -122,8 +122,8 @@ def extract(
         out: The folder of the cache.
         config: How features are extracted.
         part: The part of every split's shards to compute. Other processes, on any hosts that share
-            the folder, may compute other parts; they need no communication, because the process
-            that finds all shards of a split writes its summary.
+            the folder, may compute other parts; the process that finds all shards of a split writes
+            its summary.
         network: The network that `config` describes, if it is loaded already.
         on_progress: Called after every batch.
         on_note: Called with whether the network is compiled, if this call has decided that.
@@ -271,9 +271,8 @@ def extract_on_ray(
     """Extract on the Ray cluster at `address`, in one task per GPU or, without GPUs, per node.
 
     Arguments and errors are as in `extract`. `root` and `out` must have the same path on all nodes.
-    The device `auto` is CUDA if the cluster has a GPU. Each task takes `config.workers` processors,
-    so that more tasks fit on a node; None takes all of a node, or an equal share per GPU.
-    `on_progress` is called every few seconds.
+    The device `auto` is CUDA if the cluster has a GPU. A task takes `config.workers` processors;
+    None takes all of a node, or an equal share per GPU. `on_progress` is called every few seconds.
 
     Raises:
         ClusterError: If there is no cluster at `address`, or no node can run a task.
@@ -326,7 +325,6 @@ def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, 
 def _extract_on_node(
     manifests: Mapping[str, Manifest], root: Path, out: Path, config: ExtractConfig, part: Part
 ) -> list[SplitResult]:
-    """Extract a part on a node of a cluster."""
     for folder in (root, out):
         if not folder.is_dir():
             raise ClusterError(

@@ -22,11 +22,10 @@ class Settings:
     std: tuple[float, ...] | None = None
     """Standard deviation of pixels in [0, 1], like `mean`; None takes the model's own."""
     batch_size: int | None = None
-    """Images per forward pass. None takes the value in the plan of an existing cache; for a new
-    cache, `BATCH_SIZES`."""
+    """Images per forward pass. None takes the value of an existing cache, else `BATCH_SIZES`."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether to compile the network. `auto` does as the plan of an existing cache records; for a
-    new cache, it compiles if that saves time (`network.compiled`)."""
+    """Whether to compile the network. `auto` does as in an existing cache; else it compiles if that
+    saves time (`network.compiled`)."""
     decoder: Literal["cpu", "cuda"] = "cpu"
     """Decoder of JPEG files: CPU threads or the CUDA device, whose pixels differ slightly."""
     workers: int | None = None
@@ -40,7 +39,6 @@ class Settings:
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded, in pixels; the row of a larger image is marked invalid."""
     retry_invalid: bool = False
-    """Whether to read the images of invalid rows again."""
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
     views: int = 0

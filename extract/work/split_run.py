@@ -73,7 +73,6 @@ class SplitResult:
 
     plan: Plan
     path: Path
-    """The folder of the split."""
     part: Part = WHOLE
     """The part of the shards that this run was for."""
     computed_rows: int = 0
@@ -114,7 +113,6 @@ class SplitRun:
     root: Path
     """The folder that the paths in the manifest start from."""
     folder: Path
-    """The folder of the split."""
     backbone: Extractor
     transform: Transform
     view: View | None = None
@@ -126,7 +124,6 @@ class SplitRun:
     """The pretrained head. It is stored in the cache (not for a view), and its accuracy on the
     features in the summary."""
     head_names: HeadNames
-    """The class names of the head, and their source."""
     on_progress: Callable[[Progress], None]
     timing: Timing = field(default_factory=Timing)
 
@@ -297,7 +294,6 @@ class SplitRun:
         return None if path is None else str(path.absolute())
 
     def _facts(self, computed: int, started: datetime) -> RunFacts:
-        """Return how this process computed its features, for the summary."""
         timing = self.timing
         return RunFacts(
             root=self._root,

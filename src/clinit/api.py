@@ -250,8 +250,7 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
     Raises:
         ValueError: If a setting is unknown or wrong.
-        ClinitError: If there are too few classes, too few rows to hold some out, or all heads
-            diverge.
+        ClinitError: If there are too few classes or rows, or all heads diverge.
     """
     every = fields_of(ProbeConfig)
     if unknown := [name for name in settings if name not in every]:
@@ -302,16 +301,16 @@ def train_heads(
     """Train linear heads on new classes that arrive in tasks, on cached features.
 
     Studies with the same stream (they differ only in their heads) are trained side by side, on the
-    same batches; seeds are trained one after another. The results equal those of `clinit
-    train-head`. Runs that `out` already contains, under any name, are not trained again.
+    same batches; seeds are trained one after another. The results equal `clinit train-head`'s. Runs
+    that `out` already contains, under any name, are not trained again.
 
     Args:
-        base: Features of the classes of the pretrained head, or a file of `clinit.sum_caches`
-            together with a cache that has the test rows and the head. None means a stream without
-            base classes, whose first task makes the head.
+        base: Features of the classes of the pretrained head, or a file of `clinit.sum_caches` and a
+            cache with test rows and head. None means a stream without base classes, whose first
+            task makes the head.
         new: Features of the classes that arrive in tasks.
         study: The settings to train; None means random, class-mean and least-square rows.
-        seeds: Seeds to train every study with, such as `range(5)`; None takes the study's own.
+        seeds: Seeds for every study, such as `range(5)`; None takes the study's own.
         out: Folder to record each run in; None writes nothing.
         head: The pretrained head, or its file; None takes the head in the base cache.
         memory: Most memory for the features of caches that are given as folders, in bytes or as

@@ -42,7 +42,6 @@ class ClinitError(Exception):
 
 
 LOOK_AT_STORAGE = "Check its permissions and its disk or network, then run the same command again."
-"""Remedy if a file cannot be read."""
 
 
 def reason(error: OSError) -> str:
@@ -113,7 +112,7 @@ class RecordError(ClinitError):
 
 
 class ModelError(ClinitError):
-    """An exported model is missing or damaged, or a new one must not replace an existing one."""
+    """An exported model is missing, damaged, or in the way of a new one."""
 
 
 class ConfigFileError(ClinitError):

@@ -160,7 +160,6 @@ def _memory_left(group: Path) -> list[int]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file; an empty text if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

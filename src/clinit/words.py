@@ -1,8 +1,8 @@
 """Format text for messages: data, counts, sizes, lists, and suggestions for a mistyped word.
 
-Names of files, classes and runs, and messages of libraries, may contain control characters. A
-terminal would obey them: change its title, hide lines, or move the cursor over earlier lines. So
-`visible` replaces them with escapes, and `escaped` also escapes the marks of Markdown.
+Names of files and classes, and messages of libraries, may contain control characters. A terminal
+would obey them: change its title, hide lines, or move the cursor over earlier lines. `visible`
+replaces them with escapes; `escaped` also escapes the marks of Markdown.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ def _plain(word: str) -> str:
 
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~$&#!]|:(?=//)|(?<=[wW]{3})\.")
-"""Marks of Markdown, and the characters by which it recognises an address as a link."""
+"""Marks of Markdown, and characters that make an address a link."""
 
 
 def escaped(text: str) -> str:
-    """Return text with escapes, so that Markdown shows every character, in one line."""
+    """Return text in which Markdown shows every character, in one line."""
     return _SPECIAL.sub(r"\\\g<0>", visible(text))
 
 
@@ -173,7 +173,7 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 
 
 def printable(path: str | os.PathLike[str]) -> str:
-    r"""Return `path` with escapes such as \xff for bytes that are not UTF-8."""
+    r"""Return `path` with escapes (\xff) for bytes that are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

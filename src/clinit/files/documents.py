@@ -42,12 +42,10 @@ class DocumentKind:
     title: str
     """Name with its article: `the plan of a feature cache`."""
     format: str
-    """The format that is written, with a seal."""
     older: tuple[str | None, ...] = ()
     """Earlier formats, without a seal, that can be read; None means documents without a format."""
     error: type[ClinitError]
     remedy: str
-    """Remedy if a document is damaged."""
     max_bytes: int = 2**24
     """Largest file that is read; reading it takes about twenty times as much memory."""
 

@@ -1,12 +1,12 @@
 """Claims on folders and files, so that only one process at a time writes to them.
 
 A claim is a kernel lock on an empty file: `.lock` in the folder, or `.NAME.lock` next to the file.
-The kernel releases the lock when the process ends, even by a kill. Lock files are never written to,
-and links are not followed, so that a planted link cannot make clinit empty another file.
+The kernel releases the lock when the process ends, even by a kill. Lock files are never written to
+and links never followed, so that a planted link cannot make clinit empty another file.
 
-A claim only saves work and shows which drafts are left by ended processes. The renames of `commit`
-are enough to ensure that no reader sees half a file and no finished file is lost. So clinit also
-works, without claims, on storage that cannot lock; `clinit doctor` warns about it.
+A claim only saves work and shows which drafts ended processes have left; the renames of `commit`
+alone ensure that no reader sees half a file and no finished file is lost. So clinit works, without
+claims, on storage that cannot lock; `clinit doctor` warns about it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ def claim_folder(
 
     Args:
         folder: The folder, made if it does not exist.
-        leaves_lock: Whether to keep the lock file at the end. It is removed from folders whose
-            files are for other programs.
+        leaves_lock: Whether to keep the lock file, except in folders for other programs.
         on_busy: Called if another process has the claim, before this process waits for it; None
-            means to raise an error instead of waiting.
+            raises an error instead.
 
     Raises:
-        ClinitError: If another process has the claim and `on_busy` is None, the folder cannot be
-            written, or it is removed or replaced before the context ends.
+        ClinitError: If another process has the claim and `on_busy` is None, or the folder cannot
+            be written, is removed or is replaced.
     """
     make_folder(folder)
     with _claim(folder / _LOCK, folder, on_busy=on_busy) as claim:
@@ -67,8 +66,8 @@ def claim_folder(
 def remove_left_locks(folder: Path) -> None:
     """Remove the lock file that an ended command has left in a folder.
 
-    If the folder contains nothing but such locks, remove the folder. Locks of running commands and
-    all other files are kept.
+    If the folder contains only such locks, remove it. Locks of running commands and all other files
+    are kept.
     """
     for path in folder.rglob("*"):
         if (path.is_symlink() or not path.is_dir()) and not _is_left(path):
@@ -102,8 +101,8 @@ def claim_file(
 ) -> Iterator[None]:
     """Make this the only process that writes the file `path`; remove drafts of killed processes.
 
-    The folder of the file is made if it does not exist. `drafts_of` are names of further files in
-    it that only this process writes. `on_busy` and errors are as in `claim_folder`.
+    Its folder is made if absent. `drafts_of` names further files in it that only this process
+    writes. `on_busy` and errors are as in `claim_folder`.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:
@@ -144,7 +143,7 @@ def _claim(
     *,
     on_busy: Callable[[], None] | None,
 ) -> Iterator[_Claim]:
-    """Open the lock file and, if the storage can lock, hold its lock until the context ends."""
+    """Open the lock file; hold its lock if the storage can lock."""
     while True:
         descriptor = _open(lock, claimed)
         try:
