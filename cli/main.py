@@ -27,7 +27,7 @@ class Commands(LazyGroup):
         "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit a head to the classes of a cache.",
-        "align": "Align the head of the base classes with the loss that runs train it with.",
+        "align": "Fine-tune (align) the head of the base classes with the loss of later runs.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
         " in tasks.",

@@ -41,10 +41,10 @@ def align(
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
-    """Align the head of the base classes with the loss that runs train it with.
+    """Fine-tune (align) the head of the base classes with the loss of later runs.
 
-    A head trained with cross entropy has other logits than squared error aims
-    at. Use the result with `clinit train-head --loss mse --head FILE`.
+    The logits of a head trained with cross entropy are far from the targets of
+    squared error. Use the result with `clinit train-head --loss mse --head FILE`.
     """
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out must be a file that ends in .safetensors, got {out}")

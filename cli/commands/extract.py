@@ -103,7 +103,7 @@ _OPTIONS: Mapping[str, Any] = {
     ),
     "strict": option(
         bool,
-        "Stop at an unreadable image, or if the number of images is not the published one.",
+        "Stop at an unreadable image, or if the folder differs from the data set's description.",
         "Data",
         "--strict",
     ),

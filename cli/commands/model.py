@@ -104,9 +104,9 @@ def add(
     network without a classifier (DINO, SigLIP, CLIP), the new model has only
     these classes, with a head that is fitted to their images.
 
-    An audit warns about classes that are old ones or look alike, repeated images,
-    images that do not fit their class, and old images that become wrong. --json
-    prints all findings.
+    An audit warns about classes that the model already has, classes that look
+    alike, repeated images, images that do not fit their class, and old images that
+    become wrong. --json prints all findings.
 
     clinit add scenes/ photographs/ --out scenes2/
     """

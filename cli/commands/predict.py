@@ -309,7 +309,7 @@ def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> 
             table.add_row(*([Text(image)] if several else []), *line)
     out.print(table)
     if more := len(predictions) - len(shown):
-        note(f"{more:,} more rows: --csv FILE or --json print all of them")
+        note(f"{more:,} more rows: --csv FILE writes and --json prints all of them")
     if warning is not None:
         note(warning)
 

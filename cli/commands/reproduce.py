@@ -55,7 +55,7 @@ def reproduce(
         Path | None, described("Cache of base classes with a head, instead of images.", "FOLDER")
     ] = None,
     new: Annotated[
-        Path | None, described("Cache of new classes, with features of that backbone.", "FOLDER")
+        Path | None, described("Cache of new classes, of the same backbone.", "FOLDER")
     ] = None,
     weights: Annotated[
         Path | None,

@@ -29,8 +29,8 @@ def statistics(
     weighting: Annotated[
         Weighting,
         described(
-            "Average over the averages of classes, which all methods but slda need; or over all"
-            " rows."
+            "Average with equal weights of all classes, which all methods but slda need, or of all"
+            " rows (sample)."
         ),
     ] = "class",
     split: Annotated[Split | None, described("Split to sum.", default="train, or else val")] = None,

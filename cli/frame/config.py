@@ -229,7 +229,7 @@ ConfigOption = Annotated[
         metavar="FILE|RECIPE",
         is_eager=True,
         callback=read_config,
-        help="TOML file of options, or a recipe of `clinit recipe list`. Command-line options win.",
+        help="TOML file of options, or a recipe of `clinit recipe list`. The command line wins.",
     ),
 ]
 

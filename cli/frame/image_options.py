@@ -45,7 +45,7 @@ TrunkCacheFolder = Annotated[
 TrunkBudget = Annotated[
     str,
     _option(
-        "Most bytes to store; other activations are computed from images each time. 0: no limit.",
+        "Most bytes to store; other activations are computed from images each time. 0 stores none.",
         metavar="SIZE",
     ),
 ]

@@ -51,7 +51,7 @@ ModelArgument = Annotated[Path, typer.Argument(help="Folder or file of a model."
 ModelOut = Annotated[
     Path,
     described(
-        "Model to write: a folder, or a file that ends in .safetensors, which has no class memory."
+        "Model to write: a folder, or a file that ends in .safetensors and stores no memory."
     ),
 ]
 

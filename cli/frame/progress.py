@@ -26,7 +26,7 @@ PAUSES_S = (10.0, 20.0, 30.0)
 LATER_S = 60.0
 """Seconds between all further lines."""
 _LEAST_S = 1.0
-"""Least seconds between two lines, so that a rate can be estimated."""
+"""Least seconds before a line, so that a rate can be estimated."""
 
 
 class Line:

@@ -4,7 +4,7 @@ The tensors of a .pth file may have other names than timm's, as in checkpoints o
 name is equal and all tensors have the sizes of timm's, in the same order, they are loaded by order.
 
 The library of the Hugging Face Hub tries each file six times, with pauses, before it searches its
-cache. So clinit tries to reach the Hub first and, if that fails, lets it search only the cache.
+cache. So clinit first tries to reach the Hub; if that fails, the library searches only its cache.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def claim_folder(
 
     Args:
         folder: The folder, made if it does not exist.
-        leaves_lock: Whether to keep the lock file, except in folders for other programs.
+        leaves_lock: Whether to keep the lock file; false for folders for other programs.
         on_busy: Called if another process has the claim, before this process waits for it; None
             raises an error instead.
 
