@@ -111,7 +111,7 @@ def add(
     clinit add scenes/ photographs/ --out scenes2/
     """
     if more and replace:
-        raise typer.BadParameter("--more and --replace exclude each other: give one")
+        raise typer.BadParameter("--more keeps earlier images, --replace forgets them: give one")
     with opened(paths, network, out, overwrite=overwrite, onnx=onnx) as (model, job):
         from clinit.headtrain.model.add import add_images
 

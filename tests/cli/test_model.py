@@ -364,7 +364,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
-        ("add MODEL a1 --more --replace", None, "--more and --replace exclude each other"),
+        ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
         ("merge MODEL MODEL", ModelError, "has all classes of the other"),
         ("merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "no class of 1 of these names (f)"),
