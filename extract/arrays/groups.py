@@ -30,7 +30,7 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
         manifest: The manifest of the split.
         source: A CSV or Parquet file with this column and a column `path` of manifest paths. For
             imported features, `path` may be absent if the rows are in the imported order.
-        column: Images of a class with equal values are a group; an image without a value is alone.
+        column: Images of a class with equal values are a group; without a value, in no group.
 
     Returns:
         Number of images that repeat an earlier one, and of groups with more than one image.

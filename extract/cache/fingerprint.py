@@ -67,7 +67,7 @@ class Fingerprint:
     features = _field("features")
     """Digest of the file that the features were imported from; None if clinit extracted them."""
     output = _field("output")
-    """`projected` for features behind the projection of a CLIP tower, else None."""
+    """`projected` for features after the projection of a CLIP tower, else None."""
     augmentation = _field("augmentation")
     """The augmentation of a view. This field and the next two are None for plain images."""
     view_seed = _field("view_seed")

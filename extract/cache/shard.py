@@ -227,7 +227,7 @@ class _Bytes(io.RawIOBase):
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`, behind the end of the file with zeros, as HDF5's own files do."""
+        """Fill `buffer`; beyond the end of the file with zeros, as HDF5's own files do."""
         part = self._content[self._place : self._place + len(buffer)]
         buffer[: len(part)] = part
         if len(part) < len(buffer):
