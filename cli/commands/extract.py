@@ -71,7 +71,7 @@ _OPTIONS: Mapping[str, Any] = {
     "output": option(
         Literal["pooled", "projected"],
         "For a CLIP tower: pooled features before its projection, or projected features, which are"
-        " comparable with those of text.",
+        " comparable with text features.",
         "Network",
         "--features",
     ),
