@@ -1,10 +1,10 @@
-"""What holding a head costs: seconds of a step without an anchor, with l2 and with moments.
+"""The cost of an anchor: seconds per step without an anchor, with l2 and with moments.
 
     python benchmarks/anchors.py --out benchmarks/
 
 One head of 1,365 classes over 384 features, batches of 256, on one CPU thread or a CUDA device. The
-three take turns, block of steps by block of steps, so that they are compared over the same seconds
-of the machine; the ratio is the median over blocks.
+three trainings take turns after each block of steps, so that they run under the same load of the
+machine. The ratio is the median over blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIM, CLASSES, BATCH, STEPS, BLOCKS = 384, 1365, 256, 20, 15
 
 
 def made(device: torch.device) -> dict[str, Updates]:
-    """Return a training each with the same head."""
+    """Return one training per kind of anchor, with equal heads."""
     random = np.random.default_rng(0)
     features = random.normal(size=(4096, DIM)).astype(np.float32)
     old = OldClasses.of(ClassStatistics.of(features, np.arange(4096) % 1292))

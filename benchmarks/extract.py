@@ -1,14 +1,14 @@
-"""Images per second from JPEG files to features: clinit beside plain loops, and beside its limits.
+"""Images per second from JPEG files to features: clinit, plain loops and the machine's limits.
 
     python benchmarks/extract.py networks --out benchmarks/ --realdata FOLDER
     python benchmarks/extract.py decode --out benchmarks/
 
-`networks`: the networks of the paper and two others at 224 pixels, where the forward pass bounds;
-in float32, the first one in bfloat16 too. `decode`: a ConvNeXtV2 of four narrow blocks at 96
-pixels, where decoding bounds: its forward pass takes a third of the time of decoding an image.
-Contenders are processes that take turns, in another order in every round: a ratio is that of two
-passes of one round. `--realdata` names a folder with `imagenet_mini/val` and weights of some of
-the networks: what compiling and bfloat16 cost in top-1.
+`networks`: the networks of the paper and two others at 224 pixels, limited by the forward pass; in
+float32, the first network in bfloat16 too. `decode`: a ConvNeXtV2 of four narrow blocks at 96
+pixels, limited by decoding: its forward pass takes a third of the time of decoding an image.
+Contenders are processes that take turns, in another order in every round. A ratio compares two
+passes of one round. `--realdata` names a folder with `imagenet_mini/val` and weights of some of the
+networks, to measure the top-1 that compiling and bfloat16 cost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from clinit.cli.frame.process import KEPT_BYTES, MAPPED_BYTES, SPIN_COUNT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What all contenders do: a network, and how many images make a pass of some seconds."""
+    """The work of all contenders: a network, and enough images for a pass of some seconds."""
 
     backbone: str
     autocast: str = "off"
@@ -68,22 +68,21 @@ OF_THE_COMMAND = {
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_ARENA_MAX": "1",
 }
-"""What the command `clinit` sets for itself; the loops run as they are."""
+"""Variables that the command `clinit` sets for itself; the loops run without them."""
 HEADINGS = ("contender", "images/s", "CPU ms per image", "clinit / it", "CPU: it / clinit")
 NOTE = """\
 *images/s*: median of the passes. *clinit / it*: ratio of the rates, the median over the rounds and
-in brackets the smallest and the largest; *CPU: it / clinit*: ratio of the CPU seconds (user and
-system, with those of loader processes), in the same form. Both are above 1 where clinit is better.
+in brackets the smallest and the largest. *CPU: it / clinit*: ratio of the CPU seconds (user and
+system, including loader processes), in the same form. Both are above 1 if clinit is better.
 
-*clinit*: the call of the library, from files to a cache that is on the disk, with `--compile on`
-and what the command sets for threads and memory: each thread computes a batch of 32. *timm loop*:
-`timm.data.ImageDataset` and `create_loader`; *torchvision loop*: `ImageFolder` with Pillow and
-`DataLoader`; each with one loader process per core, batches of 32 and the network as timm builds
-it. *decoding alone*: reading, decoding and resizing without a network. *model alone*: pixels in
-memory. The *work bound* is 1 / (1 / decoding alone + 1 / model alone): what is left if both need
-all the cores. The *arithmetic limit*: products of two 2,048 x 2,048 matrices on all cores, in turn
-with the others, over the operations of the network: what a network of matrix products alone could
-reach."""
+*clinit*: the function of the library, from files to a cache on the disk, with `--compile on` and
+the settings of the command for threads and memory; each thread computes a batch of 32. *timm loop*:
+`timm.data.ImageDataset` and `create_loader`. *torchvision loop*: `ImageFolder` with Pillow and
+`DataLoader`. Both loops have one loader process per core, batches of 32 and the network as built by
+timm. *decoding alone*: reading, decoding and resizing without a network. *model alone*: forward
+passes of pixels in memory. *work bound*: 1 / (1 / decoding alone + 1 / model alone), the rate if
+both need all cores. *arithmetic limit*: the rate of a network that consists of matrix products
+only, from products of two 2,048 x 2,048 matrices on all cores, in turn with the contenders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class Pass:
 
 
 Found = Mapping[str, Sequence[Pass]]
-"""By contender, its pass of each round."""
+"""The passes of each contender, one per round."""
 
 
 def compete(
@@ -146,7 +145,7 @@ def rows_of(found: Found) -> list[list[str]]:
 
 
 def pays_from(found: Found, compile_s: float) -> str:
-    """Return from how many images on it pays to compile."""
+    """Return the number of images from which compiling saves time."""
     if "clinit, not compiled" not in found:
         return ""
     rates = [
@@ -158,7 +157,7 @@ def pays_from(found: Found, compile_s: float) -> str:
 
 
 def work_bound(found: Found) -> float | None:
-    """Return the images/s where decoding and forward passes share the cores without loss."""
+    """Return the images/s if decoding and forward passes share the cores without loss."""
     parts = ("decoding alone", "model alone")
     if any(name not in found for name in parts):
         return None
@@ -170,7 +169,7 @@ def _spread(ratios: Sequence[float]) -> str:
 
 
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
-    """Return what compiling and bfloat16 cost stored heads on real photographs, as lines."""
+    """Return lines with the top-1 of stored heads on photographs, compiled and in bfloat16."""
     from clinit.extract.dataset.scan import scan
     from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.work.run import ExtractConfig, extract

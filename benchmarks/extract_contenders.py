@@ -1,10 +1,10 @@
-"""Ways from the images of a folder to features, one per process; each pass is a turn.
+"""Contenders of `benchmarks/extract.py`: ways to extract features, one per process.
 
     python extract_contenders.py CONTENDER '{"root": …, "weights": …, "backbone": …, …}'
 
-Everybody computes the penultimate features of all images with the same network, weights and
-preprocessing, and keeps them in float16. Not counted: loading the network and its first forward
-pass.
+Each contender computes the penultimate features of all images with the same network, weights and
+preprocessing, and keeps them in float16. Each pass is a turn; its time excludes loading the network
+and its first forward pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from clinit.machine import cpu_count
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be done, the same for all."""
+    """The work, the same for all contenders."""
 
     root: str
     """Folder that holds `train/<class>/<image>.jpg`."""
@@ -54,7 +54,7 @@ class Job:
 
 
 class Contender:
-    """What the contenders share: the job, its network and its preprocessing."""
+    """The job, network and preprocessing that contenders share."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -71,12 +71,12 @@ class Contender:
 
     @property
     def network(self) -> nn.Module:
-        """The network itself, for loops that know nothing of clinit."""
+        """The network itself, for loops without clinit."""
         return self.loaded.backbone.network
 
     @torch.inference_mode()
     def features(self, pixels: Tensor) -> Tensor:
-        """Return the features of normalised images: a loop's own forward pass."""
+        """Return the features of normalised images: the forward pass of a plain loop."""
         dtype, is_on = torch.bfloat16, self.job.autocast == "bfloat16"
         with torch.autocast("cpu", dtype=dtype, enabled=is_on):
             network: Any = self.network
@@ -84,17 +84,17 @@ class Contender:
         return found.float()
 
     def kept(self, batches: Iterable[Any]) -> int:
-        """Compute and keep the features of normalised batches; return how many there are."""
+        """Compute and keep the features of normalised batches; return the number of images."""
         found = [self.features(images).numpy().astype(np.float16) for images, _ in batches]
         return len(np.concatenate(found))
 
     def plain(self) -> Contender:
-        """Return the contender with the network as timm builds it."""
+        """Return a contender with the network as built by timm."""
         self.network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return self
 
     def compiled(self) -> Contender:
-        """Return the contender with a compiled network."""
+        """Return a contender with a compiled network."""
         backbone = self.loaded.backbone
         self.loaded = replace(
             self.loaded,
@@ -177,7 +177,7 @@ def of_torchvision(job: Job, batch_size: int) -> Callable[[], int]:
 
 
 def of_decoding(job: Job) -> Callable[[], int]:
-    """Return a pass of clinit's reading, decoding and resizing alone."""
+    """Return a pass of only clinit's reading, decoding and resizing."""
     contender = Contender(job)
     table = scan("folder", contender.root, "train").manifest.table
     batches = [range(first, min(first + 32, len(table))) for first in range(0, len(table), 32)]
@@ -195,8 +195,8 @@ def of_model(job: Job, *, compiled: bool) -> Callable[[], int]:
     """Return a pass of the network alone, from pixels in memory.
 
     Args:
-        job: What is to be done.
-        compiled: Whether the network computes as one program.
+        job: The work.
+        compiled: Whether the network is compiled.
     """
     contender, batch_size = Contender(job), BATCH_SIZES["cpu"]
     if compiled:
@@ -223,7 +223,7 @@ def of_model(job: Job, *, compiled: bool) -> Callable[[], int]:
 
 
 def of_arithmetic(job: Job) -> Callable[[], float]:
-    """Return a pass of matrix products, in images of as many operations."""
+    """Return a pass of matrix products, counted as images with as many operations."""
     contender, size = Contender(job), 2048
     with FlopCounterMode(display=False) as counter:
         contender.features(torch.zeros(1, 3, job.input_size, job.input_size))
@@ -252,13 +252,13 @@ CONTENDERS: dict[str, Callable[[Job], Callable[[], float]]] = {
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of those that it has waited for."""
+    """Return the CPU seconds of this process and of ended child processes."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 
 
 def main() -> None:
-    """Make ready, then do a pass at each line that comes, and answer what it took."""
+    """Prepare, then run a pass for each line on standard input, and print its cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("contender", choices=CONTENDERS)
     parser.add_argument("job", type=lambda text: Job(**json.loads(text)))

@@ -1,9 +1,9 @@
 """Images for benchmarks of extraction: noise with the spectrum of photographs, as JPEG files.
 
-The amplitude of a photograph falls with 1 / frequency, and its colours go together. Noise of
-that kind costs a decoder what a photograph costs: about as many bytes per pixel, spread over the
-coefficients of a block in the same way. Source: D. J. Field, "Relations between the statistics of
-natural images and the response properties of cortical cells", JOSA A 4(12), 1987.
+The amplitude of a photograph falls with 1 / frequency, and its colours are correlated. Such noise
+takes a decoder as long as a photograph: it has about as many bytes per pixel, with the same
+distribution over the coefficients of a block. Source: D. J. Field, "Relations between the
+statistics of natural images and the response properties of cortical cells", JOSA A 4(12), 1987.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from PIL import Image
 CLASSES = 4
 QUALITY = 90
 SIZES = {"500 x 375": (375, 500), "256 x 256": (256, 256)}
-"""Height and width: the mean size of ImageNet's images, and a size that others shrink to."""
+"""Height and width: the mean size of ImageNet's images, and the size of some reduced copies."""
 _CONTRAST = 55.0
-"""Standard deviation of the brightness; that of the colours is a quarter of it."""
+"""Standard deviation of the brightness; colours have a quarter of it."""
 
 
 def photograph(rng: np.random.Generator, height: int, width: int) -> UInt8[np.ndarray, "h w 3"]:

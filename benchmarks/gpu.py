@@ -1,13 +1,13 @@
-"""What clinit does on a GPU, beside what the GPU does at most: one command for a day with a GPU.
+"""The speed of clinit on a GPU, next to the limits of the GPU.
 
     make gpu
     python benchmarks/gpu.py --out benchmarks/
     python benchmarks/gpu.py --device cpu --scale tiny       # a rehearsal, without a GPU
 
-First the limits of the device: products of matrices, bytes moved. Then images/s of an extraction,
-steps/s of top blocks, least squares and steps/s of heads, each beside its limit. Weights are
-random, features and photographs made up: no time depends on them. The result is written anew after
-each part; what does not fit the time limit is left out, and the result says so.
+The script first measures the limits of the device (matrix products, bytes moved), then images/s of
+extraction, steps/s of top blocks, least squares and steps/s of heads, each next to its limit.
+Weights, features and photographs are random, because times do not depend on them. The result is
+written after each part; it lists the parts that exceeded the time limit.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PyTorch {version} finds no CUDA device, so there is nothing to measure.
 If this machine has an NVIDIA GPU, `nvidia-smi` must list it, {build}.
 Without one, rehearse on the CPU: python benchmarks/gpu.py --device cpu --scale tiny"""
 SECONDS = 570
-"""Ten minutes, with the start of Python."""
+"""Ten minutes including the start of Python."""
 
 
 class OutOfTime(BaseException):
-    """The time limit is reached. No `except Exception` on the way is to take it for its own."""
+    """The time limit is reached. A BaseException, so that no `except Exception` catches it."""
 
 
 @dataclass(slots=True)
@@ -55,10 +55,10 @@ class Table:
     lines: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
     problem: str = "not measured: the time limit was reached before"
-    """Why it is not whole; empty where it is."""
+    """Why the table is incomplete; empty if it is complete."""
 
     def run(self, setting: Setting) -> None:
-        """Measure, line by line: those that are there stay, whatever comes."""
+        """Measure line by line, so that an error keeps the lines before it."""
         started = time.perf_counter()
         self.problem = "cut off by the time limit"
         try:
@@ -66,14 +66,14 @@ class Table:
                 self.lines.append(line)
                 setting.say("  " + " | ".join(line))
             self.problem = ""
-        except Exception as error:  # the other parts are worth having
+        except Exception as error:  # the other parts are still useful
             traceback.print_exc()
             self.problem = f"failed: {type(error).__name__}: {str(error).strip()[:300]}"
         finally:
             self.seconds = time.perf_counter() - started
 
     def text(self) -> list[str]:
-        """Return it in Markdown."""
+        """Return the table in Markdown."""
         found = [f"## {self.title}", ""]
         if self.lines:
             found += ["| " + " | ".join(self.headings) + " |", "|" + "---|" * len(self.headings)]
@@ -85,7 +85,7 @@ class Table:
 
 
 def parts() -> list[Table]:
-    """Return what is measured, in order: the shorter ones first."""
+    """Return the parts in order, the shorter ones first."""
     import gpu_extract
     import gpu_heads
     import gpu_limits
@@ -111,7 +111,7 @@ def parts() -> list[Table]:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in the block when its time is over."""
+    """Raise OutOfTime in the block when its time has passed."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise OutOfTime
@@ -177,7 +177,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def refuse_without_gpu(device: torch.device) -> None:
-    """End with advice where there is no GPU."""
+    """If there is no GPU, exit with advice."""
     if device.type == "cuda" and not torch.cuda.is_available():
         cuda = torch.version.cuda
         build = (

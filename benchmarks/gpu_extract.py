@@ -1,4 +1,4 @@
-"""Images a second of `clinit extract`: from pixels in memory, and from JPEG files."""
+"""Images per second of `clinit extract`, from pixels in memory and from JPEG files."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ HEADINGS = (
     *("of the copy alone", "TFLOP/s", "bound"),
 )
 NOTE = """\
-*the forward pass alone*: normalisation and network on one batch that is on the device, launched
-again and again. *the copy alone*: pixels (uint8) at the rate of pinned memory to the device.
-*pixels* are in pinned memory and go the way of `clinit extract`, which overlaps copies and forward
-passes on a CUDA device. *JPEG files*: the command itself, from files to shards, with threads or the
-device as the decoder; the bound is what it says. *decoding alone*: reading, decoding and resizing
-without a network. Convolutions of float32 are in TF32 where PyTorch allows them, its default."""
+*the forward pass alone*: normalisation and network on one batch on the device, launched repeatedly.
+*the copy alone*: pixels (uint8) copied from pinned memory to the device. *pixels*: pixels in pinned
+memory through the pipeline of `clinit extract`, which overlaps copies and forward passes on a CUDA
+device. *JPEG files*: the command itself, from files to shards, decoded by threads or by the device,
+with the bound that it prints. *decoding alone*: reading, decoding and resizing without a network.
+By PyTorch's default, convolutions of float32 use TF32."""
 
 
 def measure(setting: Setting) -> Lines:
-    """Yield a line for each source, arithmetic and way, then for each decoder."""
+    """Yield a line for each source, precision and pipeline, then for each decoder."""
     for autocast, compile in itertools.product(("off", "bfloat16"), ("off", "on")):
         config = BackboneConfig(
             name=setting.scale.model,
@@ -93,7 +93,7 @@ def _decoding(setting: Setting, transform: Transform, *, for_device: bool) -> fl
 def _rates(
     setting: Setting, backbone: Backbone, transform: Transform
 ) -> Iterator[tuple[str, float, str]]:
-    """Yield what was measured, its images/s and its bound."""
+    """Yield the name of a measurement, its images/s and its bound."""
     setting.say(f"pixels, autocast {backbone.config.autocast}")
     compute = _step(backbone, transform, setting.device)
     for counted in (False, True):  # the first pass warms up
@@ -130,7 +130,7 @@ def _step(
 
 
 def _alone(setting: Setting, backbone: Backbone, transform: Transform) -> float:
-    """Return the images/s of the forward pass of a batch that is on the device."""
+    """Return the images/s of the forward pass of a batch on the device."""
     pixels = _pixels(setting.scale.batch, transform).to(setting.device)
     step = _step(backbone, transform, setting.device)
     settle(str(setting.device))
@@ -142,7 +142,7 @@ def _pixels(images: int, transform: Transform) -> Tensor:
 
 
 def _batches(setting: Setting, transform: Transform) -> Iterator[ImageBatch]:
-    """Yield batches that are decoded already, from a few that come again and again."""
+    """Yield decoded batches, from a few batches that repeat."""
     size = setting.scale.batch
     few = [_pixels(size, transform) for _ in range(4)]
     if setting.device.type == "cuda":

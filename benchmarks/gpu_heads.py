@@ -17,22 +17,22 @@ HEADINGS = (
     "evaluation s",
 )
 NOTE = """\
-A step reads half new, half buffered rows. *the products*: its two products and nothing else,
-launched in the same way (replayed from a CUDA graph). *evaluation*: all test rows once,
-all heads."""
+A step reads half new, half buffered rows. *the products*: only the two matrix products of a step,
+launched in the same way (replayed from a CUDA graph). *evaluation*: one evaluation of all heads on
+all test rows."""
 PHASES = ("prepare", "initialise", "train", "evaluate")
 PROTOCOL_HEADINGS = ("protocol", "seconds", *PHASES)
 PROTOCOL_NOTE = """\
-One head through all tasks, least-square rows (calibrated), an evaluation every 50 steps; seconds of
-the whole and of its phases, as the record of a run has them."""
+One head through all tasks with calibrated least-square rows and an evaluation every 50 steps:
+seconds in total and of each phase, from the record of the run."""
 SOLVE_HEADINGS = ("least squares", "rows", "statistics s", "rows/s", "of float64", "solve ms")
 SOLVE_NOTE = """\
-Statistics and solve of rows that are on the device, by the array library that `clinit` chooses
-there. *of float64*: 2 N d^2 operations at the rate of the float64 product of that shape."""
+Statistics and solve of rows on the device, by the array library that `clinit` chooses for the
+device. *of float64*: 2 N d^2 operations at the rate of the float64 product of this shape."""
 
 
 class Local(Pace):
-    """A pace that nobody else keeps: blocks follow each other, their seconds are kept."""
+    """A pace without other contenders: blocks follow each other, and their seconds are stored."""
 
     def __init__(self, iterations: int, block: int, device: torch.device) -> None:
         super().__init__(iterations, block)
@@ -40,23 +40,23 @@ class Local(Pace):
         self.seconds: dict[int, list[float]] = defaultdict(list)
 
     def wait(self) -> None:
-        """Wait for nobody."""
+        """Do not wait."""
 
     def finish_block(self, seconds: float) -> None:
-        """Keep what a block took, with what is still queued on the device."""
+        """Store the seconds of a block, including work still queued on the device."""
         started = time.perf_counter()
         settle(self._device)
         self.seconds[self.task].append(seconds + time.perf_counter() - started)
 
     @property
     def step_s(self) -> float:
-        """Mean seconds of a step."""
+        """Mean seconds per step."""
         blocks = [block for task in self.seconds.values() for block in task]
         return sum(blocks) / (len(blocks) * self.block)
 
 
 def workload(setting: Setting) -> HeadsWorkload:
-    """Return the rows; make them where they are not there yet."""
+    """Return the rows; make them if they do not exist yet."""
     folder = setting.folder / "heads"
     if not (folder / "bias.npy").exists():
         folder.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def _pace(setting: Setting) -> Local:
 
 
 def measure_protocol(setting: Setting) -> Lines:
-    """Yield a line for each precision: one head through all tasks, evaluations included."""
+    """Yield a line for each precision: one head through all tasks, including evaluations."""
     work, scale = workload(setting), setting.scale
     for precision in setting.precisions:
         setting.say(f"protocol, {precision}")
@@ -101,7 +101,7 @@ def measure_protocol(setting: Setting) -> Lines:
 
 
 def measure_solve(setting: Setting) -> Lines:
-    """Yield a line for each data set: base rows, and new rows."""
+    """Yield a line for the base rows and for the new rows."""
     work = workload(setting)
     known = int(np.searchsorted(work.train_y, work.base))
     for name, rows in (("base rows", slice(known)), ("new rows", slice(known, None))):
@@ -123,7 +123,7 @@ def measure_solve(setting: Setting) -> Lines:
 def least_squares(
     features: torch.Tensor, labels: np.ndarray, classes: int
 ) -> tuple[float, float, str]:
-    """Return the seconds of statistics and of the solve, and the library that did them."""
+    """Return the seconds of statistics and of the solve, and the library that computed them."""
     from clinit.headtrain.array import as_array, namespace, torch_stream
     from clinit.headtrain.statistics.class_statistics import ClassStatistics
     from clinit.headtrain.statistics.solve import least_squares_head

@@ -1,4 +1,4 @@
-"""What a device does at most: products of matrices, and bytes moved."""
+"""The limits of a device: matrix products and bytes moved."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpu_setting import Lines, Setting
 
 HEADINGS = ("limit", "shape", "float32", "TF32", "bf16", "float64")
 NOTE = """\
-TFLOP/s of one product of matrices, launched again and again; GB/s of copies, of the device's memory
-to itself with reading and writing counted."""
+TFLOP/s of one matrix product, launched repeatedly; GB/s of copies. Copies within the memory of the
+device count reading and writing."""
 
 
 def measure(setting: Setting) -> Lines:
@@ -52,14 +52,14 @@ def _rate(setting: Setting, name: str, shape: tuple[int, int, int], precision: s
 
 
 def _switched(precision: str) -> AbstractContextManager[None]:
-    """Let float32 products be what is asked for; other types are what they are."""
+    """Allow TF32 in float32 products only if asked for; other types are not affected."""
     from clinit.headtrain.train.heads import products_in
 
     return products_in(precision) if precision in ("float32", "tf32") else nullcontext()
 
 
 def _copies(setting: Setting) -> list[tuple[str, int, Callable[[], object]]]:
-    """Return ways of moving bytes: name, bytes moved, and what does it."""
+    """Return ways of moving bytes: name, number of bytes, and the function."""
     size, device = setting.scale.copied, setting.device
     there = torch.empty(size, dtype=torch.uint8, device=device)
     other = torch.empty_like(there)

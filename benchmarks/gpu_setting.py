@@ -1,4 +1,4 @@
-"""What the parts of `benchmarks/gpu.py` share: the sizes, the device, and how it is timed."""
+"""Sizes, device and timing that the parts of `benchmarks/gpu.py` share."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ Lines = Iterator[list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much is measured."""
+    """The size of the measurements."""
 
     model: str
-    """Of timm, with random weights."""
+    """Network of timm, with random weights."""
     images: int
-    """A pass over pixels that are in memory."""
+    """Images of a pass over pixels in memory."""
     batch: int
-    """Images a forward pass of an extraction."""
+    """Images per forward pass of an extraction."""
     photographs: top_blocks_workload.Size
     heads: heads_workload.Size
     tasks: int
     iterations: int
-    """Steps of a task of the heads."""
+    """Steps per task of the heads."""
     banks: tuple[int, ...]
     buffer: int
     rows: int
-    """A batch of training, of heads and of top blocks."""
+    """Images per training batch, of heads and of top blocks."""
     rank: int
     top_steps: int
-    """Steps a round of top blocks."""
+    """Steps per round of top blocks."""
     square: int
-    """Side of the square product."""
+    """Side of the square matrices in products."""
     copied: int
-    """Bytes of a copy."""
+    """Bytes per copy."""
     round_s: float
-    """Least seconds of a round of what is measured alone."""
+    """Least seconds of a round of a single measurement."""
 
 
 PAPER = Extent(
@@ -66,7 +66,7 @@ PAPER = Extent(
     copied=2**30,
     round_s=0.2,
 )
-"""ImageNet-1K's 1.28 million rows and Places365's 1.8 million, a class as many as any other."""
+"""As many rows as ImageNet-1K (1.28 million) and Places365 (1.8 million), in equal classes."""
 TINY = Extent(
     model="test_convnext",
     images=12,
@@ -90,32 +90,32 @@ TINY = Extent(
     copied=2**16,
     round_s=0.001,
 )
-"""A rehearsal: everything runs, nothing is worth reading."""
+"""A rehearsal that runs all parts; its numbers mean nothing."""
 SCALES = {"paper": PAPER, "tiny": TINY}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """Where and how much is measured."""
+    """Device, size and folder of the measurements."""
 
     device: torch.device
     scale: Extent
     folder: Path
-    """Holds the workloads."""
+    """Folder of the workloads."""
     workers: int
     """Threads that decode."""
     say: Callable[[str], None]
-    """Tells whoever waits what is going on."""
+    """Prints progress."""
     limits: dict[str, float] = field(default_factory=dict)
-    """What the device does at most, by name; the first part fills it."""
+    """Limits of the device by name, filled by the first part."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Return those that heads are trained in here."""
+        """Return the precisions in which heads are trained on this device."""
         return ("float32", "tf32", "bf16") if self.device.type == "cuda" else ("float32",)
 
     def seconds(self, run: Callable[[], Any], rounds: int = 3) -> float:
-        """Return the seconds of a call, when many are queued: the median of some rounds."""
+        """Return the seconds of a call if many are queued: the median of some rounds."""
         run()
         times, calls = [], 1
         while len(times) < rounds:
@@ -132,7 +132,7 @@ class Setting:
         return statistics.median(times)
 
     def heads_options(self, **own: Any) -> dict[str, Any]:
-        """Return what a contender of `benchmarks/heads.py` is told."""
+        """Return the options of a contender of `benchmarks/heads.py`."""
         return {
             **{"tasks": self.scale.tasks, "buffer": self.scale.buffer, "batch": self.scale.rows},
             **{"seed": 0, "lr": 1e-3, "weight_decay": 0.05, "device": str(self.device)},
@@ -141,7 +141,7 @@ class Setting:
 
 
 def peak_gigabytes(device: torch.device) -> str:
-    """Return the most memory of a CUDA device that tensors have had since the last reset."""
+    """Return the peak memory of tensors on a CUDA device since the last reset."""
     if device.type != "cuda":
         return ""
     return f"{torch.cuda.max_memory_allocated(device) / 1e9:.2f}"

@@ -22,9 +22,9 @@ HEADINGS = (
 NOTE = """\
 Low-rank updates of the last two blocks and a head over all classes. *stored activations* are in the
 host's memory; *JPEG files* are read, decoded and sent through the frozen part at each step. *the
-blocks alone*: forward and backward of what learns (and the frozen part, forward, where images are
-read) on a batch that is on the device, in float32 or under autocast alike. *peak*: most memory that
-tensors had on the device."""
+blocks alone*: forward and backward pass of the trained blocks (and, for JPEG files, forward pass of
+the frozen part) on a batch on the device, in the same precision. *peak*: peak memory of tensors on
+the device."""
 
 
 def measure(setting: Setting) -> Lines:
@@ -48,7 +48,7 @@ def measure(setting: Setting) -> Lines:
 
 
 def _step(setting: Setting, train: Callable[[], Any], steps: int) -> tuple[float, str]:
-    """Return the median seconds of a step, and the most memory; the first round warms up."""
+    """Return the median seconds of a step and the peak memory; the first round warms up."""
     times = []
     for number in range(ROUNDS + 1):
         if number == 1 and setting.device.type == "cuda":
@@ -73,7 +73,7 @@ def _options(setting: Setting, precision: str, rows: str) -> dict[str, Any]:
 
 
 def prepare(setting: Setting) -> Iterator[list[str]]:
-    """Make photographs, weights and caches; there is nothing to show."""
+    """Make photographs, weights and caches, without printing."""
     setting.say("making photographs and their features")
     make_workload(
         setting.folder,

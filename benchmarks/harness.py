@@ -1,7 +1,7 @@
-"""What the benchmarks share: processes that take turns, the clock, tables and dated results.
+"""Shared code of the benchmarks: processes that take turns, the clock, tables and dated results.
 
-A contender is a script in a process of its own: it answers each line that it is told by one line of
-JSON. That of Avalanche runs in another environment, which borrows PyTorch from this one.
+A contender is a script in its own process, which answers each input line with one line of JSON. The
+contender with Avalanche runs in another environment, which uses PyTorch from this one.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Process:
     def __init__(
         self, name: str, python: str, script: str, *arguments: str, threads: int, **own: str
     ) -> None:
-        """Start it; its first answer comes when it is ready.
+        """Start the script; it prints its first answer when it is ready.
 
         Args:
-            name: What it is called if it ends early.
-            python: Its interpreter.
-            script: Name of its file.
-            arguments: Those of the script.
-            threads: Threads of its products.
-            own: Variables of its environment.
+            name: Name in the error if the script ends early.
+            python: Interpreter.
+            script: Name of the file.
+            arguments: Arguments of the script.
+            threads: Number of threads of matrix products.
+            own: Additional environment variables.
         """
         self._name = name
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
@@ -61,14 +61,14 @@ class Process:
         )
 
     def tell(self, line: str) -> dict[str, Any]:
-        """Tell it a line, and return its answer."""
+        """Send a line to the script, and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for its next answer."""
+        """Wait for the next answer."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -77,14 +77,14 @@ class Process:
         return answer
 
     def stop(self) -> None:
-        """End it."""
+        """End the script."""
         self._process.terminate()
         with self._process:  # closes its pipes and waits for it
             pass
 
 
 def peer_python(folder: Path) -> str:
-    """Return the interpreter of an environment that holds Avalanche; install it if needed."""
+    """Return the interpreter of an environment with Avalanche; install it if needed."""
     python = folder / "bin" / "python"
     done = folder / AVALANCHE
     if not done.exists():
@@ -93,7 +93,7 @@ def peer_python(folder: Path) -> str:
         ours = sysconfig.get_path("purelib")
         inside = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         theirs = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.strip()
-        # Behind its own packages it sees ours: PyTorch is there once.
+        # Our packages come after its own on the path, so that PyTorch is not installed twice.
         (Path(theirs) / "borrowed.pth").write_text(f"{ours}\n")
         subprocess.run([str(python), "-m", "pip", "install", "-q", AVALANCHE], check=True)
         done.touch()
@@ -101,29 +101,28 @@ def peer_python(folder: Path) -> str:
 
 
 def clock() -> float:
-    """Return seconds: of this process if it has one thread, of the wall if it has more.
+    """Return CPU seconds of this process if it has one thread, otherwise wall seconds.
 
-    The time of a process does not count what other users of the machine take; nor what a CUDA
-    device takes.
+    CPU seconds exclude other processes of the machine, but also the work of a CUDA device.
     """
-    import torch  # not before: the peak of this process counts as that of those it starts
+    import torch  # late, because a child process starts with this process's peak memory
 
     alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
     return time.process_time() if alone else time.perf_counter()
 
 
 def divert_prints() -> None:
-    """Let what a library prints go to the error stream, not among the answers."""
+    """Redirect the output of libraries to the error stream, away from the answers."""
     os.dup2(2, 1)
 
 
 def say(**facts: Any) -> None:
-    """Answer with one line."""
+    """Print one line as the answer."""
     os.write(ANSWERS, (json.dumps(facts) + "\n").encode())
 
 
 def settle(device: str) -> None:
-    """Wait until a CUDA device has done what it was told."""
+    """Wait until a CUDA device has finished its work."""
     if device.startswith("cuda"):
         import torch
 
@@ -132,29 +131,29 @@ def settle(device: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taker:
-    """What takes turns beside others in one process."""
+    """A contender that takes turns with others in one process."""
 
     train: Callable[[], dict[str, float] | None]
-    """Does a block of steps; may return its own seconds."""
+    """Trains for a block of steps; may return its own seconds."""
     evaluate: Callable[[], None]
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
-    """What a process took, those that it started included."""
+    """The cost of a process, including its child processes."""
 
     wall_s: float
     cpu_s: float
     peak_bytes: int
     stopped: bool = False
-    """It had reached the limit, and was ended."""
+    """Whether the process was ended at the time limit."""
 
 
 def measure(
     words: Sequence[str], setting: Mapping[str, str] | None = None, *, limit_s: float = 3600
 ) -> ProcessCost:
-    """Run a command to its end, or to the limit; `setting` alone says how its threads wait."""
+    """Run a command to its end or the limit; only `setting` controls how its threads wait."""
     waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
     environment = {name: value for name, value in os.environ.items() if name not in waiting}
     stopped = threading.Event()
@@ -201,14 +200,14 @@ def processor() -> str:
 
 
 def has_bf16() -> bool:
-    """Return whether clinit trains in bfloat16 here."""
+    """Return whether clinit trains in bfloat16 on this machine."""
     from clinit.machine import cpu_has_bf16
 
     return cpu_has_bf16()
 
 
 def machine(load: float | None = None) -> str:
-    """Return the processor, its cores and the load: before the first run if given, or now."""
+    """Return the processor, its cores and the load: the given load before the runs, or now."""
     now = f"{os.getloadavg()[0]:.1f} at the end" if load is None else f"{load:.2f} before"
     return f"{processor()}, {os.cpu_count()} cores; load average {now}"
 
@@ -219,7 +218,7 @@ def versions(*packages: str) -> str:
 
 
 def command() -> str:
-    """Return the command line, without the places of this machine."""
+    """Return the command line, without paths of this machine."""
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     return f"Command: `python benchmarks/{Path(sys.argv[0]).name} {' '.join(words)}`."
 

@@ -1,13 +1,13 @@
-"""Training heads: clinit, plain PyTorch and Avalanche on one stream, beside the machine's limit.
+"""Training heads: clinit, plain PyTorch and Avalanche on one stream, and the machine's limit.
 
     python benchmarks/heads.py --out benchmarks/
 
-A head over 384 features that knows 1,000 classes learns 5 tasks of 73 more, with 128 new and 128
-buffered rows a step. Features are Gaussian classes, the pretrained head is Bayes' rule for its
-classes, so accuracies say whether a contender has really learnt. Every contender is a process
-that holds the same data and does a block of steps in turn, task by task: they are compared over
-the same seconds of the machine. Avalanche is installed into an environment of its own on first
-use, which borrows PyTorch from this one.
+A head of 1,000 classes over 384 features learns 5 tasks of 73 new classes, with 128 new and 128
+buffered rows per step. Features are Gaussian classes, and the pretrained head is Bayes' rule for
+its classes, so that the accuracy shows whether a contender has learnt. Each contender is a process
+with the same data; they take turns after each block of steps, so that they run under the same load
+of the machine. On first use, Avalanche is installed into its own environment, which uses PyTorch
+from this one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from heads_workload import (
 
 @dataclass(slots=True)
 class Contender:
-    """A process that takes turns, and what it answered."""
+    """A process that takes turns, and its answers."""
 
     name: str
     kind: str
@@ -63,7 +63,7 @@ class Contender:
     python: str = sys.executable
     heads: int = 1
     seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of a step, by task, a value a block."""
+    """Seconds per step by task, one value per block."""
     facts: dict[str, Any] = field(default_factory=dict)
     process: Process | None = None
 
@@ -76,17 +76,17 @@ class Contender:
         self.facts |= self.process.answer()
 
     def go(self) -> dict[str, Any]:
-        """Let it go on, and return its answer."""
+        """Start the next turn of the process, and return its answer."""
         assert self.process is not None
         return self.process.tell("go")
 
     def turn(self) -> None:
-        """Let it do a block of steps."""
+        """Let the process train for a block of steps."""
         answer = self.go()
         self.seconds[answer["task"]].append(answer["seconds"] / answer["steps"])
 
     def finish(self) -> None:
-        """Let it do what comes after the last step, and end it."""
+        """Let the process evaluate after the last step, and end it."""
         self.facts |= self.go()
         self.stop()
 
@@ -98,13 +98,13 @@ class Contender:
 
     @property
     def blocks(self) -> int:
-        """Turns that it takes."""
+        """Number of turns."""
         return TASKS * -(-int(self.options["iterations"]) // int(self.options["block"]))
 
     def step_s(self, task: int | None = None) -> float:
-        """Return the mean seconds of a step, in one task or over all, of the whole protocol.
+        """Return the mean seconds per step of the whole protocol, in one task or over all tasks.
 
-        The first block of a task, in which loaders start, counts once in all its steps.
+        The first block of a task, in which loaders start, counts once per task.
         """
         if task is None:
             return statistics.mean(self.step_s(each) for each in self.seconds)
@@ -116,7 +116,7 @@ class Contender:
 
 
 def compete(found: list[Contender], folder: Path, threads: int) -> None:
-    """Let all take turns, block by block."""
+    """Let all contenders take turns, block by block."""
     for contender in found:
         CONSOLE.print(f"Starting {contender.name} …")
         contender.start(folder, threads)
@@ -134,7 +134,7 @@ def compete(found: list[Contender], folder: Path, threads: int) -> None:
 
 
 def measure_protocol(found: list[Contender], folder: Path, threads: int) -> None:
-    """Run single heads of clinit through the whole protocol, on the clock."""
+    """Time single heads of clinit over the whole protocol."""
     for contender in found:
         if contender.kind == "clinit" and contender.heads == 1:
             run = Contender(contender.name, "protocol", contender.options)
@@ -145,7 +145,7 @@ def measure_protocol(found: list[Contender], folder: Path, threads: int) -> None
 
 
 def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Contender]:
-    """Return who takes part."""
+    """Return the contenders."""
     shared = {
         "tasks": TASKS,
         "buffer": 24_000,
@@ -181,9 +181,9 @@ def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Conte
 
 
 def protocol_s(contender: Contender) -> float:
-    """Return what the whole protocol takes: from the times of a step and of an evaluation.
+    """Return the seconds of the whole protocol, from the times of a step and an evaluation.
 
-    The work of an evaluation is test rows times classes, of those seen.
+    The work of an evaluation is the number of test rows times the number of classes seen.
     """
     points = FULL_ITERATIONS // EVAL_EVERY + 1
     edges = np.linspace(BASE, CLASSES, TASKS + 1)
@@ -221,7 +221,7 @@ def rows_of(found: list[Contender]) -> list[list[str]]:
 
 
 def accuracy(contender: Contender) -> str:
-    """Return the accuracy; none where fewer steps were done."""
+    """Return the accuracy; empty if the contender did fewer steps."""
     if contender.blocks * contender.options["block"] < max(200, contender.options["block"]):
         return ""
     return f"{contender.facts['accuracy']:.2f}"
@@ -238,15 +238,15 @@ def products_rate(contender: Contender) -> float:
 
 
 READING = f"""\
-* *products*: the two matrix products of a step and nothing else, in the same precision: the limit.
-* *steps/s*: of tasks of {FULL_ITERATIONS} steps, the first block of a task, in which loaders
-  start, counted once.
+* *products*: only the two matrix products of a step, in the same precision: the limit.
+* *steps/s*: in tasks of {FULL_ITERATIONS} steps; the first block of a task, in which loaders
+  start, counts once.
 * *x Avalanche*, *of the products*: ratios of head-steps/s.
-* *A_all*: all 86,500 test rows after the last task; of a bank, its first head, which has the
-  settings of the other contenders.
-* *evaluation*: those rows once, all heads.
-* *protocol*: {TASKS} x {FULL_ITERATIONS} steps and an evaluation every {EVAL_EVERY}, all heads;
-  extrapolated from step and evaluation. Where it says so also measured, initialisation included.
+* *A_all*: on all 86,500 test rows after the last task; for a bank, of its first head, which has
+  the settings of the other contenders.
+* *evaluation*: one evaluation of all heads on these rows.
+* *protocol*: {TASKS} x {FULL_ITERATIONS} steps and an evaluation every {EVAL_EVERY}, all heads,
+  extrapolated from step and evaluation; in brackets, measured with initialisation.
 """
 
 
@@ -262,8 +262,8 @@ def report(lines: list[list[str]], options: argparse.Namespace) -> list[str]:
         "",
         f"{BASE:,} + {TASKS} x 73 classes, 128 new + 128 buffered rows a step, buffer 24,000 rows,"
         " AdamW with lr 1e-3 and weight decay 0.05, random new rows, cross entropy.",
-        f"{options.iterations} steps a task, in blocks of {options.block} that the contenders do"
-        " in turn; banks of more than 9 heads do 25 steps a task, so their accuracy is left out.",
+        f"{options.iterations} steps per task, in blocks of {options.block} that the contenders do"
+        " in turn; banks of more than 9 heads do 25 steps per task, without accuracy.",
         "",
         *markdown(HEADINGS, lines),
         "",

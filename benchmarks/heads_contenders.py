@@ -1,11 +1,11 @@
-"""One contender of `benchmarks/heads.py`, in a process of its own that waits for its turn.
+"""One contender of `benchmarks/heads.py`, in its own process, which waits for its turns.
 
     python heads_contenders.py NAME FOLDER OPTIONS(JSON)
 
-Reads the workload from FOLDER. After the line {"ready": ...} it trains a block of steps for each
-line it is sent, and answers {"task", "steps", "seconds"}; only the training loop is on the clock.
-The last answer holds its accuracy on all test rows. Imports only what its contender needs: that
-of Avalanche runs in another environment.
+The process reads the workload from FOLDER. After the line {"ready": ...} it trains for a block of
+steps for each input line, and answers {"task", "steps", "seconds"}; only the training loop is
+timed. The last answer contains the accuracy on all test rows. The script imports only the packages
+of its contender, because the contender with Avalanche runs in another environment.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from heads_workload import HeadsWorkload, sides
 
 
 class Pace:
-    """Does blocks of steps when told, and times them.
+    """Waits for turns, and times blocks of steps.
 
-    What lies between two tasks is done in the turn of the next block, but not on the clock; what
-    follows the last step is done in a turn of its own.
+    Work between two tasks belongs to the turn of the next block, but is not timed; work after the
+    last step has its own turn.
     """
 
     def __init__(self, iterations: int, block: int) -> None:
@@ -40,7 +40,7 @@ class Pace:
         sys.stdin.readline()
 
     def begin_task(self) -> None:
-        """Start the clock, at first when told."""
+        """Start the clock; in the first task, wait for the turn before."""
         if self.task == 0:
             self.wait()
         self.task += 1
@@ -48,7 +48,7 @@ class Pace:
         self._started = clock()
 
     def stepped(self, steps: int = 1) -> None:
-        """Count steps; at the end of a block answer, and wait for the next turn."""
+        """Count steps; at the end of a block, answer and wait for the next turn."""
         self._done += steps
         if self._done % self.block and self._done < self.iterations:
             return
@@ -56,13 +56,13 @@ class Pace:
         self._started = clock()
 
     def finish_block(self, seconds: float) -> None:
-        """Answer with what a block took, and wait for the next turn."""
+        """Answer with the seconds of a block, and wait for the next turn."""
         say(task=self.task, steps=self.block, seconds=seconds)
         self.wait()
 
 
 def products(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
-    """Do the two products of a step and nothing else, launched as clinit does: the limit."""
+    """Do only the two matrix products of a step, launched as in clinit: the limit."""
     from clinit.headtrain.train.heads import products_in
     from clinit.headtrain.train.loop import WARM_UP_STEPS, Replayed
 
@@ -98,7 +98,7 @@ def _two_products(
 
 
 def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
-    """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
+    """Train a bank as `clinit train-head` does; its first head equals the other contenders'."""
     from clinit.headtrain import events
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.rows import Rows
@@ -145,7 +145,7 @@ def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str
 
 
 def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
-    """Run one head through the whole protocol, evaluations of all test rows included."""
+    """Run one head through the whole protocol, including evaluations on all test rows."""
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.study.study import Study
 
@@ -192,7 +192,7 @@ def plain(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str,
             torch.nn.functional.cross_entropy(linear(features), labels).backward()
             optimizer.step()
             pace.stepped()
-        old = torch.cat((old, new))  # what is not kept now is gone
+        old = torch.cat((old, new))  # rows that the next buffer drops never return
     started = clock()
     right = 0
     with torch.no_grad():
@@ -203,7 +203,7 @@ def plain(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str,
 
 
 def floats(work: HeadsWorkload) -> tuple[torch.Tensor, ...]:
-    """Return the rows and labels, of training and test, in the types that PyTorch users have."""
+    """Return rows and labels of training and test in PyTorch's usual types."""
     arrays = (work.train_x, work.train_y, work.test_x, work.test_y)
     kinds = (torch.float32, torch.int64, torch.float32, torch.int64)
     return tuple(
@@ -212,7 +212,7 @@ def floats(work: HeadsWorkload) -> tuple[torch.Tensor, ...]:
 
 
 def balanced(rows: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
-    """Choose `size` of `rows`, of each class as many as of any other."""
+    """Choose `size` of `rows`, equally many of each class."""
     order = torch.randperm(len(rows))
     order = order[labels[order].argsort(stable=True)]
     counts = labels.bincount()
@@ -223,7 +223,7 @@ def balanced(rows: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tenso
 def from_tensors(
     x: torch.Tensor, y: torch.Tensor, new: torch.Tensor, old: torch.Tensor, half: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Index whole tensors with half a batch of each kind."""
+    """Index whole tensors with half a batch of new and half a batch of old rows."""
 
     def passes(rows: torch.Tensor) -> Iterator[torch.Tensor]:
         while True:
@@ -238,7 +238,7 @@ def from_tensors(
 def from_loaders(
     x: torch.Tensor, y: torch.Tensor, new: torch.Tensor, old: torch.Tensor, half: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Read a DataLoader over a TensorDataset for each kind."""
+    """Read one DataLoader over a TensorDataset for new rows and one for old rows."""
     from torch.utils.data import DataLoader, TensorDataset
 
     def passes(rows: torch.Tensor) -> Iterator[Any]:
@@ -251,7 +251,7 @@ def from_loaders(
 
 
 def avalanche(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
-    """Train with Naive, ReplayPlugin and ClassBalancedBuffer; public API only."""
+    """Train with Naive, ReplayPlugin and ClassBalancedBuffer, by the public API."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
     from avalanche.evaluation.metrics import accuracy_metrics
@@ -264,7 +264,7 @@ def avalanche(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[
     warnings.simplefilter("ignore")  # it shows its own deprecation warnings always
 
     class Turns(SupervisedPlugin):  # type: ignore[misc]
-        """Keep to the pace; the base classes only fill the buffer."""
+        """Follow the pace; the base classes only fill the buffer."""
 
         left = 0
 

@@ -1,4 +1,4 @@
-"""The stream of `benchmarks/heads.py`: Gaussian classes, and a head that knows the first."""
+"""The stream of `benchmarks/heads.py`: Gaussian classes, and a head for the base classes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 CLASSES, BASE, TASKS, DIM = 1365, 1000, 5, 384
 FULL_ITERATIONS, EVAL_EVERY = 600, 50
 TEST_BASE, TEST_NEW = 50, 100
-"""Test rows a class: 86,500 in all."""
+"""Test rows per class: 86,500 in all."""
 NOISE = 4.2
-"""Standard deviation of a class around its mean; that of the means is 1."""
+"""Standard deviation of a class around its mean; class means have standard deviation 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How many classes there are, and how many rows of each."""
+    """Numbers of classes and of rows per class."""
 
     base: int = BASE
     new: int = CLASSES - BASE
     dim: int = DIM
     base_rows: int = 24
-    """Training rows a class."""
+    """Training rows per class."""
     new_rows: int = 500
     base_tests: int = TEST_BASE
     new_tests: int = TEST_NEW
 
 
 def make_workload(folder: Path, size: Size, seed: int) -> None:
-    """Write Gaussian classes in float16, and the head that knows the base classes."""
+    """Write Gaussian classes in float16, and a head for the base classes."""
     rng = np.random.default_rng(seed)
     classes = size.base + size.new
     means = rng.standard_normal((classes, size.dim), dtype=np.float32)
@@ -60,7 +60,7 @@ class HeadsWorkload:
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         def load(name: str) -> Any:
-            return np.load(folder / f"{name}.npy", mmap_mode="c")  # one copy for all
+            return np.load(folder / f"{name}.npy", mmap_mode="c")  # one copy for all processes
 
         self.train_x, self.train_y = load("train_x"), load("train_y")
         self.test_x, self.test_y = load("test_x"), load("test_y")
@@ -73,13 +73,13 @@ class HeadsWorkload:
 
     @property
     def splits(self) -> list[tuple[int, int]]:
-        """First class and the one after the last, of each task."""
+        """The first class of each task, and the class after the last."""
         edges = np.linspace(self.base, self.classes, self.tasks + 1).round().astype(int)
         return list(pairwise(edges.tolist()))
 
 
 def sides(work: HeadsWorkload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
-    """Return the base and the new data as clinit has them, and the head; `test_rows` a class."""
+    """Return base and new data as clinit's types, and the head; `test_rows` per class."""
     from clinit.extract.cache.features import FeatureSet
     from clinit.extract.cache.head import Head
     from clinit.headtrain.stream.source import Source
@@ -88,7 +88,7 @@ def sides(work: HeadsWorkload, test_rows: int | None = None) -> tuple[Any, Any, 
         names = tuple(f"{prefix}{row}" for row in range(stop - start))
 
         def rows(x: Any, y: Any) -> Any:
-            first, last = np.searchsorted(y, [start, stop])  # rows come class after class
+            first, last = np.searchsorted(y, [start, stop])  # rows are sorted by class
             return FeatureSet(x[first:last], y[first:last] - start, names)
 
         train, val = rows(work.train_x, work.train_y), rows(work.test_x, work.test_y)

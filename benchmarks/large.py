@@ -1,12 +1,12 @@
-"""ImageNet's size: what commands take on 1.3 million rows, and on a quarter of them.
+"""The cost of commands on 1.3 million rows, the size of ImageNet, and on a quarter of them.
 
     python benchmarks/large.py --out benchmarks/
 
-Every line is a process of its own, measured from its start to its end with its peak memory, once
-at full size and once at a quarter: what grows in proportion to the rows takes at most four times
-as long, what is quadratic 16 times. The features are Gaussian classes in float16, written block by
-block; the images are hard links to one small file per class, which cost no inode each. All is
-written into a temporary folder (3 GB; `TMPDIR` says where) and removed.
+Each line is one process, measured from start to end with its peak memory, at full size and at a
+quarter. A cost proportional to the rows is then at most four times as large, a quadratic one 16
+times. The features are Gaussian classes in float16, written block by block; the images are hard
+links to one small file per class, to save inodes. The script writes 3 GB into a temporary folder
+(`TMPDIR`) and removes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEW_CLASSES = 100
 NEW_ROWS = 500
 """Rows per new class."""
 ITERATIONS = 100
-"""Per task, of which there are five."""
+"""Iterations per task; there are five tasks."""
 _PIXEL = (
     b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00"
     b"\x00\x02\x02D\x01\x00;"
@@ -41,7 +41,7 @@ _PIXEL = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is."""
+    """Numbers of rows and runs."""
 
     rows: int
     """Rows of the base classes."""
@@ -71,11 +71,11 @@ def write_links(root: Path, size: Size) -> None:
 
 
 def write_features(folder: Path, name: str, first: int, classes: int, rows: int) -> None:
-    """Write features and labels of classes whose means are numbered from `first` on."""
+    """Write features and labels of classes with the means from number `first` on."""
     rng = np.random.default_rng(first)
     header = header_data_from_array_1_0(np.empty((0, DIM), dtype=np.float16))
     means = _means()[first : first + classes]
-    # Not through a map of memory: the peak of this process would count as that of its children.
+    # No memory map: child processes would start with the peak memory of this process.
     with (folder / f"{name}.npy").open("wb") as file:
         write_array_header_1_0(file, header | {"shape": (classes * rows, DIM)})
         for number in range(classes):  # a class is a block
@@ -110,7 +110,7 @@ def import_words(folder: Path, data: str, side: str, split: str) -> tuple[object
 
 
 def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]]:
-    """Yield what each command takes on all rows, by name."""
+    """Yield the name and cost of each command on all rows."""
     folder.mkdir()
     write_links(folder / "images", size)
     yield (
@@ -146,7 +146,7 @@ def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]
 
 
 def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, ProcessCost]]:
-    """Yield what a sweep of short runs and its report take, by name."""
+    """Yield the name and cost of a sweep of short runs and of its report."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for side, first in (("base", 0), ("new", 20)):
@@ -180,7 +180,7 @@ HEADINGS = ("command", "s", "CPU s", "peak", "a quarter: s", "CPU s", "peak", "C
 
 
 def rows_of(pairs: Sequence[tuple[str, ProcessCost, ProcessCost]]) -> list[list[str]]:
-    """Return the lines of the table: name, full size, a quarter, and how much more CPU time."""
+    """Return the lines of the table: name, full size, a quarter, and the ratio of CPU times."""
     return [
         [
             name,
@@ -203,15 +203,15 @@ def report(lines: Sequence[Sequence[str]], size: Size, load: float) -> list[str]
         f"Whole processes, each once. Base: {CLASSES:,} classes in {size.rows:,} rows of {DIM}"
         f" numbers in float16; new: {NEW_CLASSES} classes with {NEW_ROWS} rows each, five"
         " tasks. *a quarter*: a quarter of the base rows, or of the runs. *times*: CPU seconds"
-        " (user and system) of the full size over those of the quarter; what is quadratic"
-        " would take 16 times as much.",
+        " (user and system) at full size divided by CPU seconds at a quarter; a quadratic cost"
+        " would give 16.",
         "",
         *markdown(HEADINGS, lines),
     ]
 
 
 def check_room(rows: int) -> None:
-    """Refuse to begin where the disk or the memory is short."""
+    """Refuse to begin if there is too little disk space or memory."""
     import psutil
 
     disk = shutil.disk_usage(tempfile.gettempdir()).free

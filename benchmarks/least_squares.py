@@ -1,11 +1,11 @@
-"""Least squares with 1,365 classes: clinit, scikit-learn and torch beside the machine's limit.
+"""Least squares with 1,365 classes: clinit, scikit-learn, torch and the machine's limit.
 
     python benchmarks/least_squares.py --out benchmarks/
 
-Every line is measured in a process of its own: peak memory is what the call adds to a process
-that already holds the float16 features. The limit is the machine's own float64 product,
-measured in the same process just before: N d^2 multiply-adds at its rate. A method that would
-need more than 8 GiB beside the features is not run.
+Each line is measured in its own process. Peak memory is the memory that the call adds to a process
+with the float16 features. The limit is N d^2 multiply-adds at the rate of the machine's float64
+matrix product, measured in the same process just before. Methods that would need more than 8 GiB in
+addition to the features are not run.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def run_torch(features: Any, labels: Any, weights: Any) -> Any:
 
 
 def product_rates(dim: int) -> tuple[float, float]:
-    """Multiply-adds a second of dgemm, and rows a second of dsyrk times d^2, both for X^T X."""
+    """Return multiply-adds/s of dgemm, and rows/s of dsyrk times d^2, both for X^T X."""
     import numpy as np
     from scipy.linalg.blas import dgemm, dsyrk
 
@@ -150,7 +150,7 @@ def resident_bytes() -> int:
 
 
 def child(arguments: list[str], threads: int) -> dict[str, Any]:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in its own process."""
     environment = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)
@@ -222,8 +222,8 @@ def report(lines: list[str], threads: int) -> list[str]:
         command(),
         "",
         "*GEMM limit*: N d^2 multiply-adds at the rate of the machine's float64 product, measured"
-        " in the same process; syrk does half of them, so more than 100 % is possible. The time is"
-        " that of the whole call, with the solution of the system: Cholesky and 1,365 right sides.",
+        " in the same process; syrk does half of them, so more than 100 % is possible. Seconds"
+        " include the solution of the system: Cholesky and 1,365 right sides.",
         "",
         *lines,
     ]

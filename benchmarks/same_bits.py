@@ -1,13 +1,13 @@
-"""Whether two checkouts write the same bits: caches, heads, records, checkpoints' runs, exports.
+"""Compare the bits that two checkouts write: caches, heads, records, resumed runs, exports.
 
     git worktree add /elsewhere/before COMMIT
     python benchmarks/same_bits.py /elsewhere/before
     CLINIT_REALDATA=/photographs python benchmarks/same_bits.py /elsewhere/before
 
-Both run the same commands, on the embedded digits and, where there are photographs, on these. Every
-array, table and setting is compared; when something was done, how long it took, and what an earlier
-attempt had already computed are not, nor files that one of the checkouts alone writes. The exit
-code is 1 where something differs. The digests serve `tests/faults` too.
+Both checkouts run the same commands on the embedded digits and, if given, on photographs. Every
+array, table and setting is compared, but not dates, durations, the shares of work that an earlier
+attempt had done, and files that only one checkout writes. The exit code is 1 if something differs.
+`tests/faults` also uses the digests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 Results = dict[str, str]
-"""By file below a folder; what does not count is left out."""
+"""Digests by file below a folder, without content that may differ."""
 
 _TIMES = re.compile(
     r"seconds|elapsed|started|(^|_)load|_s$|per_s|^bound$|^shares$|timing|^time|^date|computed"
@@ -41,11 +41,11 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\dT[0-9:+]+")
 
 
 def results(folder: Path, *places: Path) -> Results:
-    """Return the digests of everything below `folder` that counts.
+    """Return the digests of all compared files below `folder`.
 
     Args:
-        folder: What a command was given as its --out, or the folder of that.
-        places: Further folders whose names stand in documents, and differ between trials.
+        folder: The --out of a command, or its parent folder.
+        places: Further folders whose names occur in documents and differ between trials.
     """
     return {
         str(path.relative_to(folder)): digest(path, (*places, folder))
@@ -55,7 +55,7 @@ def results(folder: Path, *places: Path) -> Results:
 
 
 def litter(folder: Path) -> list[str]:
-    """Return the drafts that are left below `folder`: hidden files that are no locks."""
+    """Return the drafts left below `folder`: hidden files other than locks."""
     found = [path for path in sorted(folder.rglob("*")) if is_draft(path, folder)]
     return [str(path.relative_to(folder)) for path in found if not is_lock(path)]
 
@@ -66,13 +66,13 @@ def is_lock(path: Path) -> bool:
 
 
 def is_draft(path: Path, folder: Path) -> bool:
-    """Return whether a file, or a folder it is in, is hidden or has the name of a draft."""
+    """Return whether a file or one of its folders is hidden or has the name of a draft."""
     parts = path.relative_to(folder).parts
     return any(part.startswith(".") or _DRAFT.search(part) for part in parts)
 
 
 def digest(path: Path, places: Sequence[Path]) -> str:
-    """Return the digest of a file; that of its bytes where it is none of the known formats."""
+    """Return the digest of a file: of its content if the format is known, else of its bytes."""
     try:
         content = _content(path, places)
     except Exception as error:
@@ -93,7 +93,7 @@ def _content(path: Path, places: Sequence[Path]) -> bytes:
         return _safetensors(path.read_bytes(), places)
     if path.suffix == ".db":
         return _study(path)
-    if path.suffix == ".md":  # a model card says when
+    if path.suffix == ".md":  # a model card contains dates
         text = _DATE.sub("@", path.read_text(encoding="utf-8"))
         return _unplaced(text, places).encode()
     return _unplaced(path.read_bytes().decode("latin-1"), places).encode("latin-1")
@@ -119,8 +119,8 @@ def without_times(value: Any) -> Any:
 
 
 def _is_left_out(key: str, value: Any) -> bool:
-    # `run` of cache.json: the circumstances. Digests are of files with times in them, or of files
-    # that are compared themselves; of what earlier attempts computed, that it is there counts.
+    # Left out: `run` of cache.json, which depends on the attempt; digests, which are of files that
+    # contain times or are compared themselves; and work that earlier attempts did.
     circumstances = isinstance(value, dict) and "computed_rows" in value
     shared = key == "activations" and not isinstance(value, str)
     return bool(_TIMES.search(key)) or circumstances or shared or key in (*_DIGESTS, _CODE)
@@ -159,7 +159,7 @@ def _study(path: Path) -> bytes:
 
 
 def compare(found: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return which files are missing, and which are other or too many."""
+    """Return the missing files, and the files that differ or are additional."""
     missing = [name for name in wanted if name not in found]
     other = [name for name in found if found[name] != wanted.get(name)]
     return missing, other
@@ -169,7 +169,7 @@ SMALL = ("--tasks", "2", "--iterations", "20", "--eval-every", "10", "--device",
 
 
 def commands(out: Path, photographs: Path | None) -> Iterator[tuple[str, ...]]:
-    """Yield the commands, in an order in which each finds what it reads."""
+    """Yield the commands in an order in which the inputs of each exist."""
     yield ("demo", "--out", f"{out}/demo")
     if photographs is None:
         return
@@ -212,7 +212,7 @@ def commands(out: Path, photographs: Path | None) -> Iterator[tuple[str, ...]]:
 
 
 def written(checkout: Path, out: Path, photographs: Path | None) -> Results:
-    """Run the commands of a checkout; return the digests of what they have written."""
+    """Run the commands of a checkout; return the digests of their outputs."""
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     for words in commands(out, photographs):
         command = [sys.executable, "-m", "clinit", *words]

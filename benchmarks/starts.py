@@ -1,12 +1,12 @@
-"""Which start of new rows is best: a table of the runs of the recipe `starts`.
+"""Comparison of starts of new rows: tables of the runs of the recipe `starts`.
 
     clinit sweep --config starts --base BASE --new NEW --out runs/starts
     python benchmarks/starts.py scenes runs/starts --out benchmarks
 
-One line per buffer, number of images and length of the training: the average incremental
-accuracy, the mean over tasks of that on all classes seen, at the end of each task. Each start is
-compared with the default over the same seeds, whose orders, images and batches are the same.
-A second table compares the default start, trained, with itself as it starts.
+The first table has one line per buffer, number of images and length of the training. It contains
+the average incremental accuracy: the mean over tasks of the accuracy on all classes seen at the end
+of the task. Each start is compared with the default over the same seeds, with the same orders,
+images and batches. A second table compares the default start before and after training.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ STARTS = {
     DEFAULT: ("least-square", "calibrated", "leave-one-out", "auto"),
     "fitted": ("fitted", None, None, "auto"),
 }
-"""Initialisation, scale, calibration and lambda, where they matter."""
+"""Initialisation, scale, calibration and lambda of each start, as far as they matter."""
 CELL = ["buffer", "shots", "iterations"]
 
 
 def read(folder: Path) -> pl.DataFrame:
-    """Return one row per run: cell, seed, start, accuracy in percent, seconds of its starts."""
+    """Return one row per run: cell, seed, start, accuracy in percent, seconds of all starts."""
     rows = []
     for run in clinit.load_runs(folder):
         config, row = run.config, run.row()
@@ -59,7 +59,7 @@ def start_of(config: dict[str, Any]) -> str:
     """Return the name of a start.
 
     Raises:
-        KeyError: If it is not one of the recipe.
+        KeyError: If the recipe does not contain it.
     """
     init = config["init"]
     scale = config["scale"] if init in ("class-mean", "least-square") else None
@@ -70,13 +70,13 @@ def start_of(config: dict[str, Any]) -> str:
 
 
 def difference(values: Float[np.ndarray, " seeds"]) -> tuple[float, float]:
-    """Return the mean and half the width of its 95 % interval."""
+    """Return the mean and half of its 95 % interval."""
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
     return float(values.mean()), float(student.ppf(0.975, max(len(values) - 1, 1)) * error)
 
 
 def gains(runs: pl.DataFrame) -> list[list[str]]:
-    """Return a line per cell: the default start as it is, and what training adds, by batches."""
+    """Return a line per cell: the default start, and what training adds, for each kind of batch."""
     key, trained = ["buffer", "shots", "seed"], runs.filter(pl.col("iterations") > 0)
     untrained = runs.filter(pl.col("iterations") == 0).unique(key)
     both = trained.join(untrained.select(*key, before="accuracy"), on=key).sort(CELL)

@@ -1,10 +1,10 @@
-"""Class statistics of 1 to 100 million made rows: seconds, memory, and one solve.
+"""Class statistics of 1 to 100 million synthetic rows: seconds, memory, and one solve.
 
     python benchmarks/summing.py --out benchmarks/
 
-Rows of 384 numbers in float16 and 1,000 classes are made a block at a time, summed in parts by one
-thread, written, read, merged and solved. Seconds are processor seconds; making rows has a column of
-its own. The line of 5 billion rows is the last measured line, by proportion.
+One thread makes rows of 384 numbers in float16 and 1,000 classes, a block at a time, and sums them
+in parts; then it writes, reads, merges and solves the sums. Seconds are processor seconds; making
+rows has its own column. The line of 5 billion rows is extrapolated from the last measured line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Made:
         self._random = random
 
     def blocks(self, part: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield every block of a part; the noise of a block is a slice of one that is kept."""
+        """Yield every block of a part; the noise of a block is a slice of stored noise."""
         for start in range(part * BLOCK_ROWS, self.rows, PARTS * BLOCK_ROWS):
             began = time.process_time()
             numbers = np.arange(start, min(start + BLOCK_ROWS, self.rows))

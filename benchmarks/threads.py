@@ -2,13 +2,14 @@
 
     python benchmarks/threads.py --out benchmarks/
 
-A thread of GNU's OpenMP, which PyTorch's wheels bring, turns in a loop for a while before it
-sleeps: 300,000 turns unless `GOMP_SPINCOUNT` says otherwise, none with `OMP_WAIT_POLICY=PASSIVE`.
-One of OpenBLAS, which NumPy and SciPy bring, turns for 2^28 clock cycles, a tenth of a second,
-unless `OPENBLAS_THREAD_TIMEOUT` says otherwise.
-Every run is a process of its own, measured from its start to its end; settings take turns. The
-machine is made busy by endless loops that this script starts and ends. `demo` reads its own
-digits, `train-head` Gaussian classes that this script makes.
+An idle thread of GNU's OpenMP (in PyTorch's wheels) spins before it sleeps: for 300,000 turns, or
+as set by `GOMP_SPINCOUNT`; for none with `OMP_WAIT_POLICY=PASSIVE`. An idle thread of OpenBLAS (in
+NumPy and SciPy) spins for 2^28 clock cycles, a tenth of a second, or as set by
+`OPENBLAS_THREAD_TIMEOUT`.
+
+Every run is one process, measured from start to end; settings take turns. Endless loops, which this
+script starts and ends, make the machine busy. `demo` reads its own digits, `train-head` Gaussian
+classes that this script makes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from harness import CONSOLE, ProcessCost, command, machine, markdown, measure, s
 
 _LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {
-    # What the libraries do where nothing is set; given, or clinit would set its own.
+    # The defaults of the libraries, set here because clinit would set its own.
     "default": {"GOMP_SPINCOUNT": "300000", **_LONG},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE", **_LONG},
     "spin-1000": {"GOMP_SPINCOUNT": "1000", **_LONG},
@@ -51,16 +52,16 @@ while os.getppid() == int(sys.argv[1]):  # whatever ends the script ends its loo
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much `train-head` has to do."""
+    """The workload of `train-head`."""
 
     base: int
     """Base classes of the synthetic features."""
     new: int
     dim: int
     rows: int
-    """Training rows of a class."""
+    """Training rows per class."""
     iterations: int
-    """Iterations of a task; there are two tasks."""
+    """Iterations per task; there are two tasks."""
 
 
 FULL = Size(base=400, new=100, dim=384, rows=10, iterations=40)
@@ -68,14 +69,14 @@ SMALL = Size(base=6, new=4, dim=8, rows=4, iterations=2)
 
 
 class CommandsWorkload:
-    """What the commands read, in a folder, and the command lines."""
+    """The inputs of the commands in a folder, and the command lines."""
 
     def __init__(self, folder: Path, size: Size) -> None:
         self.folder, self.size = folder, size
         self._runs = count()
 
     def command(self, name: str) -> list[str]:
-        """Return a command line that writes into a folder of its own."""
+        """Return a command line that writes into its own folder."""
         size, out = self.size, self.folder / f"out-{next(self._runs)}"
         words: tuple[object, ...] = ("demo",)
         if name == "train-head":
@@ -88,7 +89,7 @@ class CommandsWorkload:
         return [sys.executable, "-m", "clinit", *map(str, words), "--out", str(out)]
 
     def tidy(self) -> None:
-        """Remove what the last command wrote."""
+        """Remove the output of the last command."""
         for out in self.folder.glob("out-*"):
             shutil.rmtree(out)
 
@@ -121,7 +122,7 @@ class CommandsWorkload:
 
 @contextmanager
 def busy(loops: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Keep `loops` CPUs busy, or share them where there are fewer."""
+    """Keep `loops` CPUs busy by that many endless loops."""
     command = [sys.executable, "-S", "-c", LOOP, str(os.getpid())]
     running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(loops)]
     try:
@@ -134,7 +135,7 @@ def busy(loops: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 Found = dict[tuple[str, bool, str], list[ProcessCost]]
-"""By command, whether the machine was busy, and setting."""
+"""Runs by command, whether the machine was busy, and setting."""
 
 
 def compete(work: CommandsWorkload, options: argparse.Namespace) -> Found:
@@ -188,7 +189,7 @@ def rows_of(found: Found, options: argparse.Namespace) -> list[list[str]]:
 
 
 def median_wall_s(runs: Sequence[ProcessCost]) -> float:
-    """Return the median seconds of runs; of one that was stopped, those it had."""
+    """Return the median seconds of runs; a stopped run counts with its seconds until then."""
     return statistics.median(run.wall_s for run in runs)
 
 
@@ -219,7 +220,7 @@ def report(lines: list[list[str]], options: argparse.Namespace, load: float) -> 
 
 
 def given(setting: Mapping[str, str]) -> str:
-    """Return the assignments of a setting as a shell has them."""
+    """Return the assignments of a setting in the syntax of a shell."""
     return " ".join(f"{name}={value}" for name, value in setting.items())
 
 

@@ -2,12 +2,12 @@
 
     python benchmarks/top_blocks.py --out benchmarks/
 
-The last blocks and the head of a timm network learn new classes, by low-rank updates or whole;
-the rest is frozen, the same in all contenders. They take turns, a block of steps or an evaluation
-at a time, and so are compared over the same seconds of the machine. In the same rounds the parts
-of a step are measured alone, on a batch in memory: the forward pass of the frozen part, forward
-and backward of the top. That is what the arithmetic allows. Weights are random and photographs
-are made up: no time depends on them.
+The last blocks and the head of a timm network learn new classes, by low-rank updates or as a whole.
+The rest is frozen and the same for all contenders. Contenders take turns, with a block of steps or
+an evaluation per turn, so that they run under the same load of the machine. In the same rounds, the
+parts of a step are measured alone on a batch in memory: the forward pass of the frozen part, and
+the forward and backward pass of the top. This is the limit of the arithmetic. Weights and
+photographs are random, because times do not depend on them.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ HEADINGS = (
 
 @dataclass(slots=True, eq=False)
 class Racer:
-    """A contender, and what its turns took."""
+    """A contender, and the seconds of its turns."""
 
     name: str
     options: dict[str, Any]
-    """`kind` names it in the script of the contenders."""
+    """Options for the script of the contenders, in which `kind` is the name."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Of a step of training, in passes of one batch, by their names in `limits`."""
+    """Parts of a training step, in passes of one batch, by their names in `limits`."""
     rival: str | None = None
     """Avalanche's contender of the same method."""
     seconds: dict[str, list[Any]] = field(default_factory=lambda: {"train": [], "evaluate": []})
-    """Of a step and of an evaluation, a value a round."""
+    """Seconds of a step and of an evaluation, one value per round."""
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
-        """Who it is."""
+        """Name of the contender in the script."""
         return str(self.options["kind"])
 
     def median(self, turn: str) -> float:
@@ -75,7 +75,7 @@ class Racer:
 
 
 class Host:
-    """The process of some contenders."""
+    """A process with some contenders."""
 
     def __init__(self, racers: list[Racer], python: str, folder: Path, threads: int) -> None:
         self.racers = racers
@@ -85,7 +85,7 @@ class Host:
         self._process = Process(f"the process of {names}", python, *arguments, threads=threads)
 
     def await_ready(self) -> None:
-        """Wait until it has read the workload."""
+        """Wait until the process has read the workload."""
         for racer, facts in zip(self.racers, self._process.answer()["ready"], strict=True):
             racer.facts = facts
 
@@ -99,7 +99,7 @@ class Host:
 
 
 def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:
-    """Return who takes part."""
+    """Return the contenders."""
     shared = {
         **{name: getattr(options, name) for name in ("model", "batch", "steps", "threads", "seed")},
         "lr": 1e-4,
@@ -144,7 +144,7 @@ def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:
 
 
 def compete(found: list[Racer], avalanche: str | None, folder: Path, rounds: int) -> None:
-    """Let all take turns; the first round only warms up."""
+    """Let all contenders take turns; the first round only warms up."""
     threads = found[0].options["threads"]
     ours = [racer for racer in found if racer.kind != "avalanche"]
     hosts = [Host(ours, sys.executable, folder, threads)]
@@ -172,7 +172,7 @@ def paired(one: Iterable[float], other: Iterable[float]) -> float:
 
 
 def allowed(limits: Racer, parts: Mapping[str, float], batches: float = 1) -> list[float]:
-    """Return the seconds of the parts alone, a value a round."""
+    """Return the seconds of the given parts alone, one value per round."""
     return [
         batches * sum(share * seconds[name] for name, share in parts.items())
         for seconds in limits.seconds["train"]
@@ -213,7 +213,7 @@ def lines_of(found: list[Racer], options: argparse.Namespace) -> list[list[str]]
 
 
 def limit_lines(limits: Racer) -> list[str]:
-    """Say what the parts take alone."""
+    """Return the table of the parts of a step, measured alone."""
     flop, rounds = limits.facts["flop"], limits.seconds["train"]
     titles = {
         "trunk": "frozen part, forward",
@@ -243,23 +243,23 @@ def report(lines: list[list[str]], limits: list[str], options: argparse.Namespac
         f"The last {options.top_blocks} blocks and a head of {SIZE.base + SIZE.new} classes learn,"
         f" from batches of {options.batch} images (EWC: all new, others: half new, half old), with"
         f" AdamW. {options.rounds} rounds of {options.steps} steps and an evaluation of"
-        f" {SIZE.tested} test images, that the contenders do in turn.",
+        f" {SIZE.tested} test images, which the contenders do in turn.",
         "",
         *markdown(HEADINGS, lines),
         "",
         *limits,
         "",
         "Medians over rounds, of ratios within a round. *learns*: low-rank updates of the blocks"
-        " (rank 48), or the blocks themselves. *stored activations*: the trunk cache, in memory;"
+        " (rank 48), or the blocks themselves. *stored activations*: the trunk cache, in memory."
         " *JPEG files*: read, decoded and resized at each step. *decoded images* are in memory:"
-        " for clinit as uint8, for the others normalised, in float32. *of the blocks alone*: the"
-        " share of what the arithmetic allows, the time of the parts of a step (second table) with"
-        " nothing around them. A plastic block costs forward and backward, a frozen one its"
-        " forward pass, and nothing where activations are stored. The teacher of DER++ costs half"
-        " a forward pass of the top; Avalanche stores what it says. *of GEMM*: FLOP as PyTorch"
-        " counts them (`FlopCounterMode`), at the rate of the product; it takes the backward pass"
-        " of a depthwise convolution for that of a dense one, so read the other column for"
-        " networks that have some. *x Avalanche*: the same method, where the whole blocks learn.",
+        " for clinit as uint8, for other contenders normalised, in float32. *of the blocks alone*:"
+        " the time of the parts of a step (second table) divided by the time of the step. A"
+        " trained block costs forward and backward pass, a frozen block its forward pass, or"
+        " nothing if activations are stored. The teacher of DER++ costs half a forward pass of the"
+        " top; Avalanche stores its outputs. *of GEMM*: FLOP as counted by PyTorch"
+        " (`FlopCounterMode`), at the rate of the product. PyTorch counts the backward pass of a"
+        " depthwise convolution as dense, so use the other column for networks with depthwise"
+        " convolutions. *x Avalanche*: the same method, if whole blocks learn.",
         "",
     ]
 

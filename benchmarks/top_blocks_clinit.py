@@ -30,7 +30,7 @@ from clinit.stopwatch import Stopwatch
 
 
 class DecodedRows:
-    """Rows computed from pixels that are in memory, whenever they are asked for."""
+    """Rows computed from pixels in memory on each access."""
 
     def __init__(self, pixels: torch.Tensor, trunk: Trunk) -> None:
         self._pixels, self._trunk = pixels, trunk
@@ -45,7 +45,7 @@ class DecodedRows:
 
 
 def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
-    """Build the stream of one task, its rows stored, decoded or in files."""
+    """Build the stream of one task, with rows from stored activations, decoded images or files."""
     caches, source = work.folder / "caches", work.options["rows"]
     budget = 10**12 if source == "stored" else 0
     storage = Storage(folder=work.folder / "trunk", budget=budget, workers=work.options["workers"])
@@ -116,7 +116,7 @@ def clinit(work: TopBlocksWorkload) -> Taker:
         nonlocal done
         part = slice(done, done + work.steps)
         drawn = [rows.rows[batch] for batch in schedule.batches[part]]
-        # Opened anew for each turn, so that nothing is decoded between two of them.
+        # Opened anew for each turn, so that no image is decoded between turns.
         stream = reader.stream(drawn, schedule.num_new[part].tolist())
         with closing(stream) as batches, watch.phase("train"):
             train_span(

@@ -1,11 +1,11 @@
-"""Contenders of `benchmarks/top_blocks.py`, in a process that waits for its turns.
+"""Contenders of `benchmarks/top_blocks.py`, in a process that waits for turns.
 
     python top_blocks_contenders.py FOLDER CONTENDERS(JSON)
 
-Reads the workload from FOLDER. For each line `train 2` contender 2 does a block of steps, for each
-line `evaluate 2` it counts correct labels on the test images; the answer is the seconds. Those
-of clinit and PyTorch share a process and so the images; Avalanche has an environment of its own,
-and its loop calls us.
+The process reads the workload from FOLDER. For each input line `train 2`, contender 2 trains for a
+block of steps; for each line `evaluate 2`, it counts correct labels on the test images. The answer
+is the seconds. The contenders of clinit and PyTorch share a process and its images. Avalanche has
+its own environment, and its training loop calls the code of this script.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 EVAL_ROWS = 64
-"""Images a forward pass of an evaluation, for PyTorch and Avalanche."""
+"""Images per forward pass of an evaluation, for PyTorch and Avalanche."""
 
 
 def serve(takers: list[Taker], steps: int) -> None:
-    """Do as one is told, on the clock."""
+    """Do the turns on standard input, and print their seconds."""
     say(ready=[taker.facts for taker in takers])
     for line in sys.stdin:
         turn, index = line.split()
@@ -42,7 +42,7 @@ def serve(takers: list[Taker], steps: int) -> None:
 
 
 def learning_blocks(network: nn.Module, blocks: list[str]) -> list[nn.Parameter]:
-    """Let whole blocks and the head learn; return their parameters."""
+    """Make whole blocks and the head trainable; return their parameters."""
     learning = [*map(network.get_submodule, blocks), network.get_classifier()]  # type: ignore[operator]
     parameters = [parameter for module in learning for parameter in module.parameters()]
     for parameter in parameters:
@@ -51,7 +51,7 @@ def learning_blocks(network: nn.Module, blocks: list[str]) -> list[nn.Parameter]
 
 
 def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, Any]) -> None:
-    """Let low-rank updates of blocks and the head learn, as clinit does."""
+    """Make low-rank updates of blocks and the head trainable, as in clinit."""
     from clinit.headtrain.top.lora import add_lora, layers
     from clinit.headtrain.top.network import make_plastic
 
@@ -61,9 +61,9 @@ def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, A
 
 
 def limits(work: TopBlocksWorkload) -> Taker:
-    """Measure the parts of a step on one batch that is there already, and a product alone.
+    """Measure the parts of a step on one batch in memory, and a matrix product alone.
 
-    The precision is that of the top; the frozen part and the product are in float32.
+    The given precision applies to the top; the frozen part and the product are in float32.
     """
     from clinit.headtrain.top.network import cut_network
 
@@ -161,7 +161,7 @@ def plain(work: TopBlocksWorkload) -> Taker:
 
 
 def avalanche(work: TopBlocksWorkload) -> None:
-    """Train with Avalanche's EWC or DER, by its public API alone."""
+    """Train with Avalanche's EWC or DER, by its public API."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
     from avalanche.evaluation.metrics import accuracy_metrics
@@ -172,7 +172,7 @@ def avalanche(work: TopBlocksWorkload) -> None:
     warnings.simplefilter("ignore")  # it shows its own deprecation warnings always
 
     class Turns(SupervisedPlugin):  # type: ignore[misc]
-        """Waits for its turn; the base is only measured or stored."""
+        """Waits for turns; the base task is only measured or stored."""
 
         left, started = 0, 0.0
 
@@ -190,7 +190,7 @@ def avalanche(work: TopBlocksWorkload) -> None:
                 self.wait(strategy)
 
         def wait(self, strategy: Any) -> None:
-            """Evaluate as often as asked, then go on training."""
+            """Evaluate for each line `evaluate`; return to training at a line `train`."""
             for line in sys.stdin:
                 self.started = clock()
                 if line.split()[0] == "train":

@@ -1,9 +1,9 @@
-"""The workload of `benchmarks/top_blocks.py`: how it is written, and how contenders read it.
+"""The workload of `benchmarks/top_blocks.py`: writing it, and reading it in the contenders.
 
     python top_blocks_workload.py FOLDER MODEL TOP_BLOCKS THREADS SEED
 
-writes photographs, weights, feature caches, and the pixels as they enter the network: in a process
-of its own, whose memory is free again when the contenders run.
+The script writes photographs, weights, feature caches, and the pixels as they enter the network. It
+is a separate process, so that its memory is free when the contenders run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How many classes there are, and how many photographs of each."""
+    """Numbers of classes and of photographs per class."""
 
     base: int = 64
     new: int = 16
@@ -36,11 +36,11 @@ class Size:
     photograph: tuple[int, int] = (375, 500)
     """Height and width of the files, in pixels."""
     distinct: int = 1000
-    """Different photographs of a side at most; then the same come again."""
+    """Maximum number of different photographs of a side; further ones are repetitions."""
 
     @property
     def images(self) -> dict[str, dict[str, int]]:
-        """Photographs a class, by side and split."""
+        """Photographs per class, by side and split."""
         return {
             "base": {"train": self.base_train, "val": self.base_val},
             "new": {"train": self.new_train, "val": self.new_val},
@@ -48,12 +48,12 @@ class Size:
 
     @property
     def buffer(self) -> int:
-        """All training rows of the base classes."""
+        """Number of training rows of the base classes, which are all in the buffer."""
         return self.base * self.base_train
 
     @property
     def tested(self) -> int:
-        """All validation rows."""
+        """Number of validation rows."""
         return self.base * self.base_val + self.new * self.new_val
 
 
@@ -61,7 +61,7 @@ SIZE = Size()
 
 
 class TopBlocksWorkload:
-    """Images of base and of new classes, and the network that knows the base."""
+    """Images of base and new classes, and a network with a head for the base."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         self.folder, self.options = folder, options
@@ -108,14 +108,14 @@ def make_workload(
     """Write photographs, weights, feature caches, and the pixels as they enter the network.
 
     Args:
-        folder: Where to.
-        size: How much.
-        model: Of timm; its weights are random.
-        top_blocks: Blocks that will learn.
-        seed: Of weights and photographs.
-        device: Where features are extracted.
-        workers: Threads that decode.
-        with_pixels: Whether decoded images are wanted too.
+        folder: Folder to write to.
+        size: Numbers of classes and photographs.
+        model: Network of timm; its weights are random.
+        top_blocks: Number of blocks that will be trained.
+        seed: Seed of weights and photographs.
+        device: Device that extracts features.
+        workers: Number of threads that decode.
+        with_pixels: Whether to write decoded images too.
     """
     import timm
     import torch
@@ -169,7 +169,7 @@ def class_name(side: str, number: int) -> str:
 
 
 def write_photographs(root: Path, side: str, size: Size, seed: int) -> None:
-    """Write JPEG files of smooth noise with grain, about as large as photographs are."""
+    """Write JPEG files of smooth noise with grain, about as large as photographs."""
     classes, images = getattr(size, side), size.images[side]
     rng = np.random.default_rng(seed)
     made = min(size.distinct, classes * sum(images.values()))
@@ -182,7 +182,7 @@ def write_photographs(root: Path, side: str, size: Size, seed: int) -> None:
 
 
 def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
-    """Return the file of one."""
+    """Return the content of one JPEG file."""
     from PIL import Image
 
     coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
@@ -195,7 +195,7 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 
 
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
-    """Return the pixels of files, as clinit reads them."""
+    """Return the pixels of files, read by clinit."""
     from clinit.extract.dataset.images import ImageFiles
     from clinit.extract.work.pipeline import load_batches
 
@@ -207,7 +207,7 @@ def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
 
 
 def main() -> None:
-    """Write what `benchmarks/top_blocks.py` asks for."""
+    """Write the workload of `benchmarks/top_blocks.py`."""
     import torch
 
     folder, model, *numbers = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Figures for a paper; nothing heavy is imported here, since a command's help lists their names."""
+"""Figures for a paper. Imports stay light here, because a command's help lists their names."""
 
 from __future__ import annotations
 

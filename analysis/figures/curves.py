@@ -1,10 +1,10 @@
 """Loss and accuracy on the new task over iterations, as a figure and for the terminal.
 
-The loss is the loss of the new rows in each batch, before each update: every step, so that no
-spike is lost. The accuracy comes from the evaluation points. All tasks share one axis of cumulative
-iterations; a line ends at a task switch, because the values before and behind it belong to
-different tasks. The scale of the loss is linear unless that hides a start, see `log_floor`. Heads
-that are solved as a whole take no step: their loss comes from the evaluation.
+The loss is the mean loss of the new images in each batch, before every update, so that no spike is
+lost. The accuracy is measured at the evaluation points. All tasks share one axis of cumulative
+iterations. A line ends at a task switch, because the values before and after the switch belong to
+different tasks. The scale of the loss is linear unless this hides a start (`log_floor`). Heads
+that are computed without updates have their loss from the evaluation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
 MOST_MARKED = 60
-"""Most evaluation points of a start that get a mark each."""
+"""Maximum number of evaluation points with a mark each."""
 SIGNS = (
     ("o", "orange+", "bright_yellow"),
     ("x", "blue+", "bright_blue"),
@@ -48,8 +48,8 @@ SIGNS = (
     ("#", "magenta+", "bright_magenta"),
     ("*", "cyan+", "bright_cyan"),
 )
-"""Looks of the starts in the terminal, distinct without colour too: character, colour of
-plotext, colour of rich."""
+"""Looks of the starts in the terminal, distinct even without colour: character, colour in plotext,
+colour in rich."""
 HEIGHT = 17
 
 
@@ -58,13 +58,13 @@ class Switches:
     """The ends of the tasks, on cumulative iterations."""
 
     ends: tuple[int, ...]
-    """Ascending; the last one is the end of the longest run."""
+    """Ascending; the last value is the end of the longest run."""
     are_shared: bool
-    """Whether all runs end their tasks there; otherwise tasks cannot be numbered on the axis."""
+    """Whether all runs end their tasks at these iterations; otherwise tasks cannot be numbered."""
 
 
 def loss_lines(start: Start) -> dict[int, Line]:
-    """Return the loss of new rows in each batch over the steps of each task."""
+    """Return the loss of new images in each batch over the steps of each task."""
     steps = lines_of([run.record.steps for run in start.runs], "loss_new")
     evaluated = lines_of([run.points for run in start.runs], "loss_new")
     return {task: steps.get(task, line) for task, line in {**steps, **evaluated}.items()}
@@ -78,7 +78,7 @@ def ends_of(run: RunSummary) -> dict[int, int]:
 
 
 def switches(runs: Sequence[RunSummary]) -> Switches:
-    """Return the ends of the tasks; runs without a step, or of fewer tasks, change nothing."""
+    """Return the ends of the tasks; runs without steps or with fewer tasks have no influence."""
     every = [tuple(ends_of(run).values()) for run in runs]
     longest = max(every, key=lambda ends: (ends[-1], len(ends)))
     if all(ends == longest[: len(ends)] or ends[-1] == 0 for ends in every):
@@ -90,7 +90,7 @@ def switches(runs: Sequence[RunSummary]) -> Switches:
 def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> list[Line]:
     """Return the lines of the tasks of a start on cumulative iterations.
 
-    If it takes no step, its points are drawn at the first iterations of the others' tasks.
+    The points of a start without steps are drawn at the first iterations of the other runs' tasks.
     """
     ends = ends_of(start.first)
     follows = shared.ends if shared.are_shared and not any(ends.values()) else ends.values()
@@ -100,14 +100,14 @@ def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> lis
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """The lines that both forms draw."""
+    """The lines of the figure and of the terminal."""
 
     shared: Switches
     losses: list[list[Line]]
-    """Of each start, raised to `floor`."""
+    """Losses of each start, raised to `floor`."""
     accuracies: list[list[Line]]
     floor: float | None
-    """Of a logarithmic scale of the losses."""
+    """Lower end of a logarithmic scale of the losses; None: linear."""
     titles: tuple[str, str]
 
     @classmethod
@@ -132,7 +132,7 @@ class Curves:
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return two panels side by side, in the text width of two columns."""
+    """Return two panels side by side, as wide as the text of a page."""
     from clinit.analysis.figures import style
 
     starts = starts_of(runs)
@@ -196,7 +196,7 @@ def _legend(names: Sequence[str], width: int) -> Text:
 def _plot(
     found: Curves, title: str, width: int, series: Sequence[Sequence[Line]], *, is_log: bool
 ) -> Text | None:
-    """Draw lines, each start with its character; None if no value is finite.
+    """Draw lines, one character per start; None if no value is finite.
 
     A linear scale starts at 0.
     """
@@ -204,7 +204,7 @@ def _plot(
         return None
     drawn = plotext.figure
     drawn.clear()
-    # A file or a pipe is not as narrow as the terminal that plotext may find behind it.
+    # plotext would limit the width to the terminal's, even if the output is a file or a pipe.
     plotext.terminal.limit(False, False)
     drawn.theme("colorless")
     drawn.plot_size(width, HEIGHT)
@@ -216,7 +216,7 @@ def _plot(
     every = math.ceil((len(ends) + 1) * (len(str(ends[-1])) + 3) / max(1, width - 8))
     chosen = (0, *ends)[:: max(1, every)]
     drawn.ruler("x", "lower").lim(*found.span).ticks(chosen, [str(place) for place in chosen])
-    # plotext's own logarithmic scale does not go together with ticks of one's own.
+    # plotext's own logarithmic scale does not work with custom ticks.
     height = math.log10 if is_log else float
     for (sign, colour, _), lines in zip(SIGNS, series, strict=False):
         marker = plotext.marker(sign, colour)

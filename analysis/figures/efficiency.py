@@ -1,8 +1,8 @@
-"""How much sooner a start learns the first task than random rows do: both readings of the gain.
+"""How much faster a start learns the first task than random rows: both readings of the gain.
 
-The lines are the accuracies on the new classes. The levels are 95 % of random's best and random's
-best; `clinit.analysis.metrics.efficiency` defines the values read off. Levels belong to single
-runs, so that one seed races: the first of each start.
+The lines are the accuracies on the new classes. The levels are the best accuracy of the random run
+and 95 % of it; `clinit.analysis.metrics.efficiency` defines the values. Because levels belong to
+single runs, the figure compares the first seed of each start (a *race*).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Runner:
 
     @property
     def result(self) -> str:
-        """When it reaches the level, and the gain by both readings: `20, ×1.5, ×4.5`."""
+        """The iteration at the level, and the gain by both readings: `20, ×1.5, ×4.5`."""
         if self.gain.reached is None:
             return "never"
         equal, best = self.gain.value("equal-level"), self.gain.value("random-best")
@@ -50,12 +50,12 @@ class Race:
 
     @property
     def of_random(self) -> TaskGain:
-        """The level, and when random reaches it and its best; the same of each runner."""
+        """The level, and the iterations at which the random run reaches it and its best."""
         return self.runners[0].gain
 
     @property
     def best(self) -> float:
-        """Random's best accuracy, in percent."""
+        """Best accuracy of the random run, in percent."""
         return self.of_random.target / SHARE
 
 
@@ -63,7 +63,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
     """Return a race for each group of comparable runs with a random run.
 
     Raises:
-        RecordError: If there is none, or no task has a level to reach.
+        RecordError: If there is no such group, or no task has a level to reach.
     """
     groups: dict[str, list[Start]] = {}
     reasons: set[NoLevel] = set()
@@ -100,7 +100,7 @@ def races(runs: Sequence[RunSummary]) -> list[Race]:
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return one panel for each race, as wide as a column."""
+    """Return one panel per race, as wide as a column."""
     found = races(runs)
     most = max(len(race.runners) for race in found)
     figure, panels = style.panels(len(found), 2, 2.55 + 0.175 * most)

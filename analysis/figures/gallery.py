@@ -22,15 +22,15 @@ GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.CURVES: curves.figure,
     FigureName.EFFICIENCY: efficiency.figure,
 }
-"""Each raises `RecordError` if the records lack what it shows."""
+"""Each function raises `RecordError` if the records lack its data."""
 
 
 def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
     """Return the figure of this name for a paper.
 
     Raises:
-        ValueError: If there is none of this name.
-        RecordError: If the records lack what it shows.
+        ValueError: If there is no figure of this name.
+        RecordError: If the records lack its data.
     """
     if name not in set(FigureName):
         raise ValueError(f"there is no figure {name!r}: choose one of {', '.join(FigureName)}")
@@ -39,7 +39,7 @@ def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
 
 FORMATS = (".png", ".pdf", ".svg")
 _FURTHER_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans Hebrew")
-"""For the letters that the font of matplotlib lacks, if they are installed."""
+"""Fonts for letters that matplotlib's font lacks, if they are installed."""
 
 
 def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") -> None:
@@ -47,7 +47,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
 
     Raises:
         ValueError: If there is no figure of this name.
-        RecordError: If the suffix is none of these, or the records lack what the figure shows.
+        RecordError: If the suffix is another one, or the records lack the figure's data.
         ClinitError: If the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
@@ -62,23 +62,23 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
         {"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False, "font.family": fonts}
     )
     with letters, warnings.catch_warnings():
-        # A letter that no font has is drawn as a box, so a warning would add nothing.
+        # A letter without a glyph is drawn as a box, so a warning would add nothing.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawn = figure_of(name, runs)
-        content = io.BytesIO()  # the writer of PDF has an error of its own for a full disk
+        content = io.BytesIO()  # matplotlib's PDF writer raises its own error for a full disk
         drawn.savefig(content, format=path.suffix.lower()[1:])
     with claim_file(path, on_busy=lambda: None):
         commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
 
 
 def save_figures(data: ByData, path: Path, names: Sequence[str]) -> list[str]:
-    """Write figures, each of each data, to files named after `path`.
+    """Write each figure for each data set, to files named after `path`.
 
     Returns:
-        The drawn figures with their files, and the figures that the records lack the facts of.
+        A line per drawn figure with its file, and a line per figure whose data the records lack.
 
     Raises:
-        RecordError: If none of them can be drawn.
+        RecordError: If no figure can be drawn.
     """
     told: list[str] = []
     errors: list[RecordError] = []

@@ -18,24 +18,24 @@ from clinit.analysis.report.settings import labels
 from clinit.words import visible
 
 Real = int | float
-"""For functions that take whole numbers too: if types are checked, an int is no float."""
+"""A float or an int: if types are checked, an int is not accepted as a float."""
 Values = Float[np.ndarray, " points"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """Points from left to right. A mean over seeds is not finite if one seed's value is not."""
+    """Points from left to right. If the value of a seed is not finite, the mean is not either."""
 
     at: Values
     mean: Values
     low: Values
-    """The least of the seeds."""
+    """Least value over seeds."""
     high: Values
-    """The greatest of the seeds."""
+    """Greatest value over seeds."""
 
     @property
     def has_band(self) -> bool:
-        """Whether seeds differ somewhere."""
+        """Whether seeds differ at some point."""
         return bool(np.any(self.high > self.low))
 
     def moved(self, by: Real) -> Line:
@@ -60,10 +60,10 @@ class Line:
         ]
 
     def thinned(self, start: Real, stop: Real, columns: int) -> Line:
-        """Return the least and the greatest point of each of `columns` between start and stop.
+        """Keep the least and the greatest point of each of `columns` between start and stop.
 
-        First and last point stay. The range of the seeds at a point that stays covers its
-        column, so that neither a spike of the mean nor one of a seed is lost.
+        The first and the last point stay, too. At a kept point, the range of the seeds covers its
+        whole column, so that no spike is lost, neither of the mean nor of a seed.
         """
         if len(self.at) <= 2 * columns or stop <= start:
             return self
@@ -103,10 +103,11 @@ def lines_of(tables: Sequence[pl.DataFrame], name: str) -> dict[int, Line]:
 
 
 def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
-    """Return the lower end of a logarithmic scale of noisy lines; None if a linear one shows all.
+    """Return the lower end of a logarithmic scale of noisy lines; None if a linear scale suffices.
 
-    Next to a peak of more than `LOG_RATIO` times its own a start would be flat. A logarithmic scale
-    ends at a hundredth of the least peak: the valleys of the noise would take all of its height.
+    On a linear scale, a line next to one with a peak `LOG_RATIO` times as high would look flat. The
+    logarithmic scale ends at a hundredth of the least peak, because the valleys of the noise would
+    otherwise fill its height.
     """
     peaks = [max(finite_values([lines]), default=0.0) for lines in series]
     peaks = [peak for peak in peaks if peak > 0]
@@ -125,7 +126,7 @@ def finite_values(series: Iterable[Iterable[Line]], *, bands: bool = True) -> li
 
 
 LOG_RATIO = 20.0
-"""Values that span more than this are drawn on a logarithmic scale."""
+"""Ratio of the largest to the smallest value above which a scale is logarithmic."""
 
 
 def spans_decades(values: Sequence[Real]) -> bool:
@@ -157,13 +158,13 @@ def _round_powers(low: Real, high: Real, count: int) -> list[float]:
 
 
 def tick_text(value: Real) -> str:
-    """Return a tick as printed, in few letters: 0.05, 20, 1e-05, 1e+06."""
+    """Return the short text of a tick: 0.05, 20, 1e-05, 1e+06."""
     return f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """A way to start new rows: a run of each seed."""
+    """A way to start new rows, with one run per seed."""
 
     name: str
     """Short and distinct, without control characters."""
@@ -178,7 +179,7 @@ class Start:
 def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
     """Return the starts of `runs`, in their order.
 
-    A run that was recorded twice with the same seed is a start of its own.
+    Copies of a run with the same seed are separate starts.
     """
     parts = alike(runs)
     names = labels([part[0] for part in parts], without=("seed",))
@@ -186,7 +187,7 @@ def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
 
 
 def best_of(starts: Sequence[Start], most: int) -> list[Start]:
-    """Return the starts of the best A_all, means over seeds, at most so many, in their order."""
+    """Return the starts with the best mean A_all over seeds, at most `most`, in their order."""
     if len(starts) <= most:
         return [*starts]
     known = [[mean(run.averaged["acc_all"]) or 0.0 for run in start.runs] for start in starts]
@@ -201,7 +202,7 @@ def seed_of(run: RunSummary) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """Return a name in at most `width` columns, with an ellipsis if something is left out."""
+    """Return a name in at most `width` columns, with an ellipsis if it is cut."""
     if cell_len(name) <= width:
         return name
     return chop_cells(name, max(1, width - 1))[0] + "…" if width > 1 else "…"[:width]

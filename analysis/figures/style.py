@@ -1,7 +1,7 @@
 """The look of the figures on paper: sizes, colours, panels, lines and their scales.
 
-Nothing is smaller than 7 pt at the width that a figure is made for: 3.3 inches are a column of a
-paper of two, 6.9 inches its text width.
+Letters have at least 7 pt at the width of the figure: 3.3 inches are one column of a two-column
+paper, 6.9 inches the whole text width.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALL, NORMAL = 7.0, 8.0
 """Sizes of letters in points."""
 DPI = 300
 MOST_COLUMNS = 900
-"""Most columns into which a line is thinned, for a panel of 3 inches."""
+"""Maximum number of columns to which a line is thinned, for a panel of 3 inches."""
 _LETTERS_PER_INCH = 15.0
 
 
@@ -52,19 +52,19 @@ class Look:
 
     @property
     def style(self) -> dict[str, Any]:
-        """Colour and line style as matplotlib takes them."""
+        """Colour and line style as arguments of matplotlib."""
         return {"color": self.colour, "linestyle": self.line}
 
     @classmethod
     def numbered(cls, number: int, colour: str, line: int) -> Look:
-        """Return the look of the thing `number` of several."""
+        """Return a look with marker `number`, a colour and stroke `line`."""
         return cls(colour, LINES[line % len(LINES)], MARKERS[number % len(MARKERS)])
 
 
 def looks_of(starts: Sequence[Start]) -> list[Look]:
-    """Return the look of each start: a colour of its own, or else of its initialisation.
+    """Return the look of each start: its own colour, or else the colour of its initialisation.
 
-    Starts of one initialisation have different strokes too, while these suffice.
+    Starts of one initialisation then have different strokes, as far as there are enough.
     """
     own = [start.first.init for start in starts]
     inits = list(dict.fromkeys(own))
@@ -81,13 +81,13 @@ def looks_of(starts: Sequence[Start]) -> list[Look]:
 def panels(
     count: int, most: int, height: float, *, names: Sequence[str] = ()
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of equal panels, row by row, as wide as a column or else as the text.
+    """Return a figure of equal panels, row by row, as wide as a column or as the whole text.
 
     Args:
         count: Number of panels.
-        most: Panels next to one another.
-        height: Of a row, in inches.
-        names: In the legend above the panels.
+        most: Maximum number of panels in a row.
+        height: Height of a row, in inches.
+        names: Names in the legend above the panels.
     """
     columns = min(count, most)
     rows = -(-count // columns)
@@ -136,20 +136,20 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
 
 
 def plain_letters(legend: Legend) -> None:
-    """Let names from data be written letter by letter: a $ is a dollar."""
+    """Draw names from data literally: a $ is a dollar, not mathematics."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
 def line_handles(looks: Sequence[Look]) -> list[Line2D]:
-    """Return the samples of lines in a legend."""
+    """Return the sample lines of a legend."""
     return [
         Line2D([], [], linewidth=1.3, marker=look.marker, ms=3.5, **look.style) for look in looks
     ]
 
 
 def remark(axes: Axes, text: str, at: tuple[Real, Real], **options: Any) -> None:
-    """Write text at a place of a panel, moved by points (`xytext`)."""
+    """Write text at a point of a panel, moved by `xytext` points."""
     look: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL, "color": INK}
     axes.annotate(text, at, **look | options)
 
@@ -167,13 +167,13 @@ def draw_line(
     Args:
         axes: The panel.
         line: The line.
-        look: How.
+        look: Colour and stroke.
         span: The ends of the horizontal axis.
-        marks: About how many points have a marker; None: each.
+        marks: Approximate number of points with a marker; None: all points.
     """
     for piece in line.pieces():
         seen = piece.thinned(*span, MOST_COLUMNS)
-        if piece.has_band:  # the range from thinning alone is not a range of seeds
+        if piece.has_band:  # thinning also creates a range, which is not a range over seeds
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.2, "linewidth": 0}
             axes.fill_between(seen.at, seen.low, seen.high, **band)
         every = 1 if marks is None else max(1, -(-len(seen.at) // marks))
@@ -206,7 +206,7 @@ def _logarithmic(axes: Axes, low: Real, high: Real) -> None:
 def mark_tasks(axes: Axes, ends: Sequence[Real], *, are_numbered: bool) -> None:
     """Shade every second task and write their numbers above the panel.
 
-    If the tasks of the runs end at different places, these are lines without numbers.
+    If the tasks of the runs end at different iterations, draw lines without numbers.
     """
     thousands = ends[-1] >= 20_000
     axes.set_xlim(0, max(ends[-1], 1))

@@ -4,6 +4,6 @@ accuracy     A_all, A_old, A_new, forgetting, transfer
 efficiency   fewer updates than random rows need
 cost         loss spikes and seconds
 classes      accuracy and mistakes of single classes
-collapse     NC1 to NC4 and D_LS; `diagnosis` asks them of a cache or a head
+collapse     NC1 to NC4 and D_LS; `diagnosis` measures them for a head on a cache
 evaluation   a model on a folder of images
 """

@@ -1,7 +1,7 @@
 """Continual-learning accuracies, forgetting and transfer as queries over a run record.
 
-The record holds correct counts (of the test images of each class, at each evaluation); every
-accuracy here pools test images, in percent:
+The record contains the number of correct test images of each class at each evaluation. Each
+accuracy is in percent of the test images of
 
     acc_pre         classes of the base data set
     acc_new         classes of the current task
@@ -10,21 +10,21 @@ accuracy here pools test images, in percent:
     acc_pre_alone   base images, predicted among the base classes alone
     acc_in_task     images of all classes seen, each predicted within its own task
 
-The last two come from `correct_in_task` of the record. `acc_pre` competes with the new rows of the
-widened head, `acc_pre_alone` does not: their difference is the accuracy lost to new classes,
-apart from accuracy lost because old rows change. An accuracy is null if its classes have no
-test image, or the record lacks the counts. Reported values are means over evaluation points
-("average accuracy"), the point before the first step included.
+The last two are computed from `correct_in_task` of the record. `acc_pre` is measured among old and
+new rows, `acc_pre_alone` only among base rows: their difference is the accuracy lost to new
+classes, without the accuracy lost because old rows change. An accuracy is null if its classes have
+no test image, or the record lacks the counts. Reported values are means over evaluation points
+("average accuracy"), including the point before the first step.
 
 With a(t, s) the accuracy on the classes of task s after task t, among all classes seen by then, and
 T the last task, backward transfer in percentage points is
 
     BWT = mean over s = 1 ... T - 1 of a(T, s) - a(s, s).
 
-Forgetting starts from the best accuracy of a task, BWT from the accuracy at the end of that task.
-Tasks without a test image are left out. So are the base classes, because their accuracy before new
-classes came is not comparable. In the source the task of each test image is known; here it is not,
-so old classes also lose images to new classes.
+Forgetting starts from the best accuracy of a task, BWT from the accuracy at the end of the task.
+Both leave out tasks without a test image, and the base classes, because their accuracy before the
+new classes is not comparable. In the source, the task of each test image is known. Here it is
+unknown, so old classes also lose images to new classes.
 
 Forward transfer is the best top-1 of a linear probe on the classes of the next task
 (`clinit train-top --probe`), an upper estimate. `forward_transfer` assigns it to the task that was
@@ -93,8 +93,8 @@ def accuracy_matrix(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.Data
 def forgetting(matrix: pl.DataFrame) -> float | None:
     """Return the mean drop of earlier tasks from their best to their final accuracy.
 
-    Over the tasks learnt before the last one, the base classes left out (the record does
-    not know their accuracy before new classes came). None if there is no earlier task.
+    The mean is over the tasks before the last one, without the base classes, whose accuracy before
+    the new classes is not recorded. None if there is no earlier task.
     """
     final_task = matrix["after_task"].max()
     if final_task is None:  # no test image
@@ -110,8 +110,7 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
 def last_accuracy(points: pl.DataFrame) -> float | None:
     """Return the accuracy on all seen classes at the end of the last task; None if unknown.
 
-    The last task is the last one that was learnt: a run that was asked to stop early has seen
-    fewer classes than its stream holds.
+    The last task is the last one that was learnt; `--stop-after` ends a stream early.
     """
     last: float | None = at_end(points)["acc_all"].last()  # type: ignore[assignment]
     return last
@@ -168,8 +167,8 @@ def _pooled(chosen: pl.Expr, name: str = "correct") -> pl.Expr:
 def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
     """Return the accuracy of the base head on the base classes, in percent.
 
-    None if the record does not hold it: no base class is tested, the record is of an earlier
-    version, or the head is solved as a whole, the rows of base classes too.
+    None if no base class is tested, the record is of an earlier version, or the method computes
+    all rows of the head, including the base rows.
 
     Args:
         record: The run's record.
@@ -194,9 +193,9 @@ def backward_transfer(matrix: pl.DataFrame) -> float | None:
 
 
 def transfers(tasks: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
-    """Return the linear probes of a run: after which task, of which task, and top-1 (percent).
+    """Return the linear probes of a run: by task just learnt, the probed task and top-1 (percent).
 
-    Empty if nothing was probed: in runs of `clinit train-head`.
+    Empty for runs of `clinit train-head`, which do not probe.
     """
     return {
         task["task"]: (probe.get("task", task["task"] + 1), 100 * float(probe["top1"]))

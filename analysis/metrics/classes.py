@@ -1,7 +1,7 @@
-"""Single classes: which are taken for which.
+"""Predictions for single test images, and pairs of confused classes.
 
-Of two classes, the one that came with the later task is new and the other one old. Pairs of
-classes that came together are left out: initialisation and training treat both alike.
+Of two classes, the class of the later task is new and the other class old. Pairs of classes of the
+same task are left out, because initialisation and training treat both in the same way.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from clinit.headtrain.record.format import RunRecord
 def confusions(
     mistakes: pl.DataFrame, classes: pl.DataFrame, top: int | None = None
 ) -> pl.DataFrame:
-    """Return the pairs that are confused most often after the last task, the worst first.
+    """Return the pairs of classes confused most often after the last task, the worst first.
 
     Columns: true_class, predicted_class, true_task, predicted_task (0 = base), true_is_new,
-    predicted_is_new, count (test images of the true class that are labelled as the other one),
-    total (its test images) and share (percent). Equal counts stand by share, then by head row.
+    predicted_is_new, count (test images of the true class labelled as the other class), total (test
+    images of the true class) and share (percent). Equal counts are sorted by share, then head row.
 
     Args:
-        mistakes: Of a record; see `mistakes_of`.
-        classes: Of the same record.
-        top: Most pairs that are returned; None: all.
+        mistakes: Mistakes of a record; see `mistakes_of`.
+        classes: Classes of the same record.
+        top: Maximum number of pairs; None: all.
     """
     last = pl.col("task") == pl.col("task").max()
     known = classes.select("row", "name", "val_rows", origin="task")
@@ -56,13 +56,13 @@ def confusions(
 
 
 def predictions(record: RunRecord) -> pl.DataFrame:
-    """Return what each test image is labelled as at the end of each task.
+    """Return the predicted class of each test image at the end of each task.
 
     Columns: task, row (the head row of its class), image (its number within the class),
     predicted (a head row).
 
     Raises:
-        RecordError: If the record does not hold it.
+        RecordError: If the record does not contain the mistakes.
     """
     keys, numbers = ["task", "row", "image"], pl.int_ranges("total").alias("image")
     images = at_end(record.evaluations).select("task", "row", numbers).explode("image")
@@ -72,10 +72,10 @@ def predictions(record: RunRecord) -> pl.DataFrame:
 
 
 def mistakes_of(record: RunRecord) -> pl.DataFrame:
-    """Return the wrongly labelled test images at the end of each task.
+    """Return the wrongly classified test images at the end of each task.
 
     Raises:
-        RecordError: If the record does not hold them.
+        RecordError: If the record does not contain them.
     """
     if record.mistakes is None:
         where = record.path or record.info["id"]

@@ -1,6 +1,6 @@
-"""Neural collapse, and D_LS: how much more a head loses than the least-square head.
+"""Neural collapse, and D_LS: the excess loss of a head over the least-square head.
 
-With class means mu_c, their mean mu_G, Z the matrix of mu_c - mu_G, Sigma_W the within-class
+Let mu_c be the class means, mu_G their mean, Z the matrix of mu_c - mu_G, Sigma_W the within-class
 and Sigma_B = Z Z^T / C the between-class covariance, all class-balanced, W and b the head,
 and E = (I - 1 1^T / C) / sqrt(C - 1) the Gram matrix of a simplex ETF, of Frobenius norm one:
 
@@ -11,10 +11,10 @@ Sources: V. Papyan, X. Y. Han, D. L. Donoho, "Prevalence of neural collapse duri
 phase of deep learning training", PNAS 117(40), 2020; Z. Zhu et al., "A geometric analysis of
 neural collapse with unconstrained features", NeurIPS 2021; and the paper's Appendix.
 
-NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less if the
-features have a null direction (as after a LayerNorm). A pseudo-inverse with a cut-off at
-rounding level keeps such directions, with eigenvalues of either sign, and can make NC1
-negative. NC2 and NC3 take W as it is, not centred.
+NC1 is computed from the singular values of Z, because Sigma_B has at most rank C - 1, and less if
+the features have a null direction (as after a LayerNorm). A pseudo-inverse of Sigma_B with a
+cut-off at rounding level would keep such directions, with eigenvalues of either sign, and could
+make NC1 negative. NC2 and NC3 use W without centring.
 
     D_LS(W) = 1/2 tr[(W - W_LS) S (W - W_LS)^T],    S = Ave[z z^T] + lam I,    z = (h, 1)
 
@@ -55,13 +55,13 @@ class NeuralCollapse:
     """The four metrics over the classes that have rows; 0 is full collapse."""
 
     nc1: float
-    """NaN if all class means are the same; the others if the head is not finite,
-    or so large that its squares are not."""
+    """NaN if all class means are equal; the other metrics are NaN if the head or its squares are
+    not finite."""
     nc2: float
     nc3: float
     nc4: float
     nc2_floor: float
-    """The least that NC2 can be at this width and number of classes."""
+    """The least possible NC2 for this width and number of classes."""
     nc3_floor: float
     classes: int
     dim: int
@@ -77,9 +77,9 @@ def neural_collapse(
     """Return the metrics of a head on features; classes without rows are left out.
 
     Args:
-        statistics: Class-balanced, over at least two classes.
-        weight: A row for each class of `statistics`, an array of its library.
-        bias: The same.
+        statistics: Class-balanced statistics of at least two classes.
+        weight: One row for each class of `statistics`, an array of the same library.
+        bias: One number for each class of `statistics`, likewise.
     """
     xp, present = namespace(statistics.gram), _present(statistics)
     rows = beside(statistics.gram, present)
@@ -174,9 +174,9 @@ def deviation(
     *,
     lam: float,
 ) -> Deviation:
-    """Return the deviation of (weight, bias), a row for each class of `statistics`.
+    """Return the deviation of (weight, bias), one row for each class of `statistics`.
 
-    They are arrays of the library of `statistics`.
+    Weight and bias are arrays of the library of `statistics`.
 
     Raises:
         StatisticsError: If lam = 0 and the least squares are singular.

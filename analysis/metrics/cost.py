@@ -1,23 +1,23 @@
 """The cost of learning the tasks: the spike of the training loss, and seconds of initialisation.
 
-New rows begin with a loss that training takes down again. With l(i) the loss of the batch before
-update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) of them:
+New rows often start with a high loss, which training reduces. Let l(i) be the loss of the batch
+before update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) losses:
 
     area    sum over i of max(0, l(i) - settled)    in loss x iterations
     height  max over i of l(i) - settled
 
-`l` is the loss of the whole batch (`loss` of the steps), without weight decay and what a method
-adds: it is what the curve of the paper's Figure 1 shows, and the spike is in both parts, as old
-images are taken for new classes. Both values are relative to the level that the same run settles
-at: one that does not settle within the task has a small area, so read it next to `loss_new`.
+`l` is the loss of the whole batch (`loss` of the steps), without weight decay and the terms of a
+method, as in the paper's Figure 1. Old and new images both contribute to the spike, because old
+images are classified as new classes. If the loss of a run does not settle within the task, the area
+is too small, so read it next to `loss_new`.
 
-A task without an update, or with a loss that is not a finite number, has neither value. A run has
-the mean over its tasks, and none if one has none, so that means of different runs are over the same
-tasks. The definition is ours.
+A task without an update, or with a loss that is not finite, has neither value. The value of a run
+is the mean over its tasks; if a task has no value, the run has none, so that means of different
+runs are over the same tasks. The definition is ours.
 
 The seconds of initialisation are the sum over tasks of `initialisation.seconds`: features,
-statistics, the choice of lambda, the solve and the calibration; not the reading of caches. Work
-shared by heads that were trained side by side is counted in full for each that needs it.
+statistics, the choice of lambda, the solve and the calibration, without reading caches. Work that
+heads trained side by side share is counted in full for each head that needs it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Spike:
 
     @classmethod
     def mean(cls, spikes: Sequence[Spike | None]) -> Spike | None:
-        """Return the mean over tasks; None if one has no spike, or there is no task."""
+        """Return the mean over tasks; None if a task has no spike, or there is no task."""
         known = [spike for spike in spikes if spike is not None]
         if not known or len(known) < len(spikes):
             return None

@@ -117,11 +117,11 @@ def diagnose_split(
 ) -> Diagnosis:
     """Return the metrics of `head` on a split of a cache, in one pass.
 
-    Only classes that the head has a row for count.
+    Classes without a row of the head are left out.
 
     Args:
-        split: Read shard by shard, and copied to the device if there is one.
-        head: Whose rows the classes of the split are matched with by name.
+        split: The split, read shard by shard and copied to `device`.
+        head: A head, whose rows are matched with the classes of the split by name.
         lam: Ridge of the least squares in D_LS, >= 0.
         device: Device that computes: CUDA through CuPy, or the CPU (the default) through NumPy.
 
@@ -143,16 +143,16 @@ def diagnose_split(
 
 
 def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
-    """Return the metrics of `head` on the rows that statistics are of.
+    """Return the metrics of `head` on the images whose statistics are given.
 
     Args:
-        summed: Class-balanced ones.
-        head: With a row for each of their classes, which are matched by name.
+        summed: Class-balanced statistics.
+        head: A head with a row for each class of the statistics, matched by name.
         lam: Ridge of the least squares in D_LS, >= 0.
 
     Raises:
-        HeadError: If the head has another width, or not two of the classes.
-        StatisticsError: If it lacks a class, or all rows count the same.
+        HeadError: If the head has another width, or fewer than two of the classes.
+        StatisticsError: If the head lacks a class, or the statistics are not class-balanced.
     """
     matching_rows(head, summed, summed.statistics.totals)
     named = summed.named(head.class_names or summed.class_names)
@@ -163,9 +163,9 @@ def diagnose_summed(summed: Summed, head: Head, *, lam: float) -> Diagnosis:
 def matching_rows(
     head: Head, of: CacheSplit | Summed, counts: Int[np.ndarray, " classes"]
 ) -> Int[np.ndarray, " classes"]:
-    """Return the head row of each class of some data, -1 if it has none.
+    """Return the head row of each class of some data; -1 for a class without a row.
 
-    A head without class names is taken to have the classes of the data, in their order.
+    The rows of a head without class names are assumed to be the classes of the data, in order.
     """
     backbone = of.fingerprint.backbone_identifier
     if head.dim != of.dim or not of.fingerprint.fits(head.fingerprint):

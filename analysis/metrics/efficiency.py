@@ -1,23 +1,23 @@
-"""The efficiency gain: how much sooner than the random run another run learns a new task.
+"""The efficiency gain: how many times faster a run learns a new task than the random run.
 
-For each task, with B the best new-task accuracy of the random run:
+The random run is the run with random rows. For each task, let B be its best new-task accuracy:
 
-    gain = I_r / I_d,    I_d = iterations the run needs to reach 0.95 B
+    gain = I_r / I_d,    I_d = iterations that the run needs to reach 0.95 B
 
-The paper's appendix calls I_r "the number of iterations used by random initialization" and does
-not name the level to reach. There are two readings here:
+The paper's appendix calls I_r "the number of iterations used by random initialization", without the
+level to reach. This module computes two readings:
 
-    equal-level   I_r = iterations random itself needs to reach 0.95 B
-    random-best   I_r = iterations random needs to reach B
+    equal-level   I_r = iterations that the random run needs to reach 0.95 B
+    random-best   I_r = iterations that the random run needs to reach B
 
-Random against itself has a gain of exactly 1 at equal level. By the other reading it has one of
-its own wherever it is at 0.95 B before it is at B: the bar is lower for the run than for random.
+With equal-level, the gain of the random run itself is exactly 1. With random-best it is above 1 if
+the random run reaches 0.95 B before B, because its level is higher than the level of other runs.
 
-Iterations are known on the grid of evaluation points, so "reached at 50" means "between
-the point before and 50". A run that is over the level *before* its first step (I_d = 0) is
-counted at the first evaluation point after it: the gain stays finite, is at most I_r over that
-point, and does not depend on whether the point before training is looked at. The same holds for
-random's I_r. The first of equally good points counts as random's best.
+Iterations are known only at evaluation points: "reached at 50" means between the previous point and
+50. If a run is above the level *before* its first step (I_d = 0), the first evaluation point after
+the step counts instead. So the gain is finite and at most I_r over this point, and does not depend
+on whether the point before training was evaluated. The same rule applies to I_r. If several points
+are equally good, the first of them is the best point of the random run.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from clinit.headtrain.study.rules import BUFFER, PLACES
 Reading = Literal["equal-level", "random-best"]
 READINGS: tuple[Reading, ...] = ("equal-level", "random-best")
 SHARE = 0.95
-"""The share of random's best accuracy that counts as having learnt the task."""
+"""Share of the random run's best accuracy at which a task counts as learnt."""
 
 INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
-"""Settings in which the runs of one comparison may differ."""
+"""Settings in which comparable runs may differ."""
 BUFFER_SETTINGS = frozenset(BUFFER)
-"""The same if training sees new rows alone: the buffer is for initialisation."""
+"""Further such settings if training uses only new rows, and only initialisation the buffer."""
 PLACE_SETTINGS = frozenset({"base", "new", "out", "workers", "threads", *PLACES})
-"""Places that a run reads, writes and computes at: not part of the comparison."""
+"""Paths and devices of a run, which do not affect comparisons."""
 
 
 class NoLevel(Enum):
-    """Why a task has no level that a run could reach sooner or later than random."""
+    """Why the random run sets no level in a task."""
 
     NO_TEST_IMAGE = "there is no test image of the new classes"
     NO_STEP = "there is no evaluation after the start"
@@ -58,29 +58,29 @@ class NoLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskGain:
-    """The efficiency gain in one task; iterations as recorded, before the guard for 0."""
+    """The efficiency gain in one task, with iterations as recorded (0: before the first step)."""
 
     task: int
     target: float
     """The new-task accuracy to reach, in percent."""
     reached: int | None
-    """I_d; None when the run never gets there."""
+    """I_d; None if the run never reaches the level."""
     random_reached: int
     """I_r at equal level."""
     random_best: int
-    """I_r to random's best."""
+    """I_r to the best accuracy of the random run."""
     first: int
     """The first evaluation point after the start."""
 
     def value(self, reading: Reading) -> float | None:
-        """Return I_r / I_d; None when the level is never reached."""
+        """Return I_r / I_d; None if the run never reaches the level."""
         if self.reached is None:
             return None
         random = self.random_reached if reading == "equal-level" else self.random_best
         return max(random, self.first) / max(self.reached, self.first)
 
     def is_bounded(self, reading: Reading) -> bool:
-        """Return whether the gain is at least its value: the run reached it before training."""
+        """Return whether the gain is a lower bound: the run reached the level before training."""
         random = self.random_reached if reading == "equal-level" else self.random_best
         return self.reached is not None and self.reached < min(self.first, random)
 
@@ -95,15 +95,15 @@ class Gain:
 
     @property
     def reached(self) -> int:
-        """Number of tasks in which the run gets to the level."""
+        """Number of tasks in which the run reaches the level."""
         return sum(task.reached is not None for task in self.tasks)
 
     def bounded(self, reading: Reading) -> int:
-        """Return the number of tasks whose gain is at least its value."""
+        """Return the number of tasks whose gain is a lower bound."""
         return sum(task.is_bounded(reading) for task in self.tasks)
 
     def mean(self, reading: Reading) -> float | None:
-        """Return the mean over the tasks in which the level is reached; None without any."""
+        """Return the mean over the tasks in which the level is reached; None if there is none."""
         values = [value for task in self.tasks if (value := task.value(reading)) is not None]
         return sum(values) / len(values) if values else None
 
@@ -111,9 +111,9 @@ class Gain:
 def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
     """Compare a run with the random run of the same stream.
 
-    Both hold task, iteration and acc_new, one row per evaluation point. Tasks without test
-    images, without an evaluation after the start, and tasks in which the random run learns
-    nothing (best accuracy 0) have no level to reach and do not count.
+    Both tables contain task, iteration and acc_new, one row per evaluation point. The random run
+    sets no level in tasks without test images, without an evaluation after the start, or with a
+    best accuracy of 0; these tasks do not count.
     """
     tasks: list[TaskGain] = []
     left_out: list[tuple[int, NoLevel]] = []
@@ -139,12 +139,12 @@ def value_name(reading: Reading) -> str:
 
 
 def bounded_name(reading: Reading) -> str:
-    """Return the name, in the rows of a report, of how many tasks bound the gain from below."""
+    """Return the name of the number of tasks with a lower bound in the rows of a report."""
     return f"{value_name(reading)}_bounded"
 
 
 def comparison_key(info: Mapping[str, Any]) -> str:
-    """Return what runs must share to be compared: data, base head, stream and training."""
+    """Return the facts that comparable runs share: data, base head, stream and training."""
     settings = settings_of(info)
     left_out = INIT_SETTINGS | PLACE_SETTINGS
     if settings.get("method") in ("naive", "ewc"):
@@ -161,7 +161,7 @@ def data_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def best_of(random: pl.DataFrame) -> float | NoLevel:
-    """Return the best new-task accuracy of the random run in a task, or why it sets no level."""
+    """Return the best new-task accuracy of the random run in a task, or why there is no level."""
     best = random["acc_new"].max()
     if not isinstance(best, float):
         return NoLevel.NO_TEST_IMAGE
@@ -172,7 +172,7 @@ def best_of(random: pl.DataFrame) -> float | NoLevel:
 
 
 def first_at(curve: pl.DataFrame, accuracy: float) -> int | None:
-    """Return the first evaluation at or above an accuracy on the new task; None without one."""
+    """Return the first evaluation at or above an accuracy on the new task, or None."""
     # Percentages of counts are not exact: 0.95 * best must not miss an equal value by rounding.
     iteration = curve.filter(pl.col("acc_new") >= accuracy - 1e-9)["iteration"].min()
     assert iteration is None or isinstance(iteration, int)

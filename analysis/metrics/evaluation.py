@@ -1,12 +1,12 @@
-"""A model's answers to images of known classes, alone and next to another model.
+"""A model's predictions for images of known classes, alone and next to another model.
 
-Top-1 and top-5 are among all classes of the model. Images of classes that it does not have are no
-mistakes: they measure whether the energy of the logits separates them from the others (AUROC: the
-probability that an image of a known class scores higher than one of none).
+Top-1 and top-5 are among all classes of the model. Images of classes outside the model do not count
+as mistakes. They measure whether the energy of the logits separates them from images of known
+classes (AUROC: the probability that an image of a known class scores higher than an unknown one).
 
-Two models on the same images differ by those that one alone gets right: g gained, l lost. If
-neither is better, each of them is as likely to be gained as lost, and l is binomial with n = g + l
-and 1/2: the exact form of McNemar's test, two-sided.
+Two models are compared by the images that only one of them classifies correctly: g gained, l lost.
+If neither model is better, each of these images is as likely to be gained as lost, and l is
+binomial with n = g + l and 1/2: McNemar's exact test, two-sided.
 
 Source: Q. McNemar, "Note on the sampling error of the difference between correlated proportions or
 percentages", Psychometrika 12(2), 1947.
@@ -36,34 +36,34 @@ SCHEMA = {
     **dict.fromkeys(("probability", "score"), pl.Float64),
 }
 CHANGES = ("gained", "lost", "both", "neither")
-"""Images that are right by this model alone, by the other one alone, by both, by neither."""
+"""Images that only this model, only the other model, both or neither classify correctly."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The answers of a model to images."""
+    """The predictions of a model for images."""
 
     table: pl.DataFrame
-    """A line an image (`SCHEMA`): its class; the likeliest class with its probability; whether that
-    is right, and whether the class is among the likeliest five (null if the model has no such
-    class); its energy (`score`), which is low if the model knows nothing of it; why an image that
-    cannot be read has no answer. After a comparison also `other`, the answer of the other model,
-    and `change`, one of `CHANGES`."""
+    """One line per image (`SCHEMA`): its class; the predicted class with its probability; whether
+    the prediction is right, and whether the class is among the five likeliest (null if the model
+    lacks the class); its energy (`score`), low for unknown images; the error if the image cannot be
+    read. After a comparison also `other`, the prediction of the other model, and `change`, one of
+    `CHANGES`."""
     rejection: Rejection | None
-    """The least energy of an image that counts as known; None without a threshold."""
+    """The least energy of a known image; None without a threshold."""
 
     @property
     def known(self) -> pl.DataFrame:
-        """The images that are answered right or wrong."""
+        """The images of classes of the model, if they can be read."""
         return self.table.drop_nulls("right")
 
     @property
     def strangers(self) -> pl.DataFrame:
-        """The images of classes that the model does not have."""
+        """The images of classes that the model lacks, if they can be read."""
         return self.table.filter(pl.col("right").is_null(), pl.col("answer").is_not_null())
 
     def top1(self, column: str = "right") -> Top1:
-        """Return how many images are right; of `top5`, whose class is among the likeliest five."""
+        """Return the number of correct images; `top5`: class among the five likeliest."""
         return Top1(int(self.known[column].sum()), len(self.known))
 
     @property
@@ -81,14 +81,14 @@ class Evaluation:
 
     @property
     def confused(self) -> pl.DataFrame:
-        """Pairs of a class and the wrong answer to its images, the most frequent ones first."""
+        """Pairs of a class and a wrong prediction for its images, the most frequent ones first."""
         pairs = self.known.filter(~pl.col("right")).group_by("class", "answer", maintain_order=True)
         found = pairs.agg(images=pl.len(), files="image")
         return found.sort("images", "class", "answer", descending=[True, False, False])
 
     @property
     def auroc(self) -> float | None:
-        """How well the score separates known classes from others; None without one kind."""
+        """How well the score separates known and unknown images; None if one kind is missing."""
         known, strangers = self.known["score"], self.strangers["score"]
         if not (len(known) and len(strangers)):
             return None
@@ -97,13 +97,13 @@ class Evaluation:
 
     @property
     def turned_away(self) -> dict[str, int]:
-        """Images of known classes, and of others, whose score is below the threshold."""
+        """Number of known and of unknown images whose score is below the threshold."""
         assert self.rejection is not None
         low = pl.col("score") < self.rejection.threshold
         return {name: len(getattr(self, name).filter(low)) for name in ("known", "strangers")}
 
     def against(self, other: Evaluation) -> Evaluation:
-        """Return this with the answers of another model to the same images."""
+        """Return this evaluation with the predictions of another model for the same images."""
         answers = pl.col("answer").alias("other")
         joined = self.table.join(
             other.table.select("image", answers, was="right"), on="image", maintain_order="left"
@@ -115,12 +115,12 @@ class Evaluation:
         return replace(self, table=joined.with_columns(change=change.otherwise(None)).drop("was"))
 
     def changed(self, change: str) -> pl.DataFrame:
-        """Return the images of one of `CHANGES`, with both answers."""
+        """Return the images of one of `CHANGES`, with both predictions."""
         return self.table.filter(change=change).select("image", "class", "answer", "other")
 
     @property
     def p_value(self) -> float:
-        """Of McNemar's test, exact and two-sided."""
+        """P-value of McNemar's exact two-sided test."""
         lost, gained = len(self.changed("lost")), len(self.changed("gained"))
         return float(binomtest(lost, lost + gained).pvalue) if lost + gained else 1.0
 
@@ -175,7 +175,7 @@ class Evaluation:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The worst, by title: classes, pairs, and images that the other model gets right."""
+        """Tables by title: worst classes, most confused pairs, and lost images."""
         taken = self.confused.select("class", pl.col("answer").alias("taken for"), "images")
         worst = self.classes.filter(pl.col("top1") < 100)
         found = {"Worst classes": worst, "Most confused": taken}
@@ -190,13 +190,13 @@ def evaluate(
     batches: Iterable[AnsweredBatch],
     rejection: Rejection | None = None,
 ) -> Evaluation:
-    """Compare the answers of a model with the classes of images.
+    """Compare the predictions of a model with the classes of images.
 
     Args:
-        facts: The classes of the columns of the logits.
+        facts: Facts about the model, with the classes of the columns of the logits.
         images: The name of the class of each image.
-        batches: Logits, of `Predictor.batches` for these images in this order.
-        rejection: The least energy of an image that counts as known.
+        batches: Logits from `Predictor.batches` for these images in this order.
+        rejection: The least energy of a known image.
     """
     row_of = {name: row for row, name in enumerate(facts.class_names)}
     divisor = 1.0 if facts.temperature is None else facts.temperature.value
@@ -219,7 +219,7 @@ def evaluate(
 
 
 def cells_of(rows: pl.DataFrame) -> list[list[str]]:
-    """Return the cells of a table as text: numbers that are no counts are percentages."""
+    """Return the cells of a table as text: floats are percentages."""
     return [
         [f"{each:.1f} %" if isinstance(each, float) else str(each) for each in line]
         for line in rows.iter_rows()

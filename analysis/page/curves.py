@@ -1,9 +1,9 @@
 """Curves of the page, thinned so that spikes survive and the page stays small.
 
-A curve is cut at the task switches. If it has more points than can be seen, the steps of a
-task are divided into spans of equal length, and the lowest and the highest value of each stay
-at their places; so do the first and the last value of the task. Iterations of points are kept once
-for all the curves that have the same ones, as differences.
+A curve is cut at the task switches. If a task has too many points, its steps are divided into spans
+of equal length. The lowest and the highest value of each span stay at their iterations, and so do
+the first and the last value of the task. Curves with equal iterations share one list of them,
+stored as differences.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from clinit.analysis.report.run import RunSummary
 
 ACCURACIES = ("acc_new", "acc_old", "acc_all")
 POINTS_OF_PAGE = 10_000
-"""Points of all curves of one kind: some 8 bytes each, for up to five kinds."""
+"""Maximum number of points of all curves of one kind: some 8 bytes each, up to five kinds."""
 FEWEST, MOST = 48, 1_500
-"""Points of one curve: enough to see its shape; no screen has more columns."""
+"""Maximum number of points of one curve: no screen has more columns."""
 DIGITS = 4
 
 Curve = list[list[Any]]
-"""One entry a task: the place of its iterations in `grids`, then its values."""
+"""One entry per task: the index of its iterations in `grids`, then its values."""
 
 
 def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
-    """Return the curves of the runs by name, the iterations of their points and their tasks."""
+    """Return the curves of the runs by name, with the iterations and tasks of their points."""
     most = max(FEWEST, min(MOST, POINTS_OF_PAGE // len(runs)))
     grids: dict[tuple[int, ...], int] = {}
     ends = [[*ends_of(run).values()] for run in runs]
-    shares = [max(4, most // max(1, len(each))) for each in ends]  # points that a task may have
+    shares = [max(4, most // max(1, len(each))) for each in ends]  # points per task
     drawn = {
         name: [
             _curve(run.record.steps if name == "loss" else run.points, name, share, grids)
@@ -58,9 +58,9 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " kept"]:
-    """Return the places of about `most` values: the lowest and the highest of each span.
+    """Return the indices of about `most` values: the lowest and the highest of each span.
 
-    The first and the last are among them, and so is a span's first if none is a number.
+    They include the first and the last value, and the first value of a span without a number.
     """
     if len(values) <= most:
         return np.arange(len(values))
@@ -91,7 +91,7 @@ def _rounded(name: str, value: float) -> int | float:
 
 
 def _is_log(losses: Sequence[pl.Series]) -> bool:
-    """Return whether losses spread over decades, by the rule of the other curves."""
+    """Return whether losses span decades, by the same rule as for figures."""
     known = pl.concat(losses).drop_nulls().to_numpy()
     known = known[np.isfinite(known)]
     return len(known) > 0 and bool(0 < known.min() < known.max() / LOG_RATIO)

@@ -1,7 +1,7 @@
-"""The page as plain values: made from the report alone, the same for the same runs.
+"""The page as plain values, a function of the report alone.
 
-Characters that a browser would obey (an override of the writing direction, a line separator) become
-escapes, as on a terminal.
+Control characters that a browser would obey (an override of the writing direction, a line
+separator) become escapes, as on a terminal.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from clinit.analysis.report.tables import diagnosis_table, run_table, text_table
 from clinit.words import duration, number_of, visible
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
-"""Settings whose name is no word."""
+"""Readable names of settings whose name is not a word."""
 SIDES: tuple[Literal["base", "new"], ...] = ("base", "new")
 
 
 def title(runs: Sequence[RunSummary]) -> str:
-    """Return the name of the page: the data sets that the runs share, and their number."""
+    """Return the title of the page: the data sets that the runs share, and the number of runs."""
     names = [shown(runs[0], side) for side in runs[0].sides]
     shared = all(len({shown(run, side) for run in runs}) == 1 for side in ("base", "new"))
     count = number_of(len(runs), "run")
@@ -96,11 +96,11 @@ PageData = dict[str, Any]
 def page_data(
     runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level"
 ) -> PageData:
-    """Return what the page shows: strings, numbers, lists and mappings by name, as in JSON.
+    """Return the content of the page: strings, numbers, lists and mappings by name, as in JSON.
 
     Args:
-        runs: In the order of the report.
-        notes: The report's notes.
+        runs: Runs in the order of the report.
+        notes: Notes of the report.
         reading: Definition of the gain.
     """
     facts = facts_of(runs)
@@ -182,8 +182,8 @@ def _json_text(value: object) -> str:
 def matrix(row: Row) -> dict[str, Any]:
     """Return the accuracy matrix of a run, and the metrics computed from it.
 
-    `cells` has a line per task: the accuracies after it. Its columns are named in `on`: the base
-    classes, if they are tested, and the classes of each task.
+    `cells` has a line per task, with the accuracies after the task. `on` names its columns: the
+    base classes, if they are tested, and the classes of each task.
     """
     lines, tasks = row["accuracy_matrix"], [task["task"] for task in row["tasks"]]
     on = ["base", *(f"task {task}" for task in tasks)]
@@ -205,7 +205,7 @@ def matrix(row: Row) -> dict[str, Any]:
 
 
 def tables_of(runs: Sequence[RunSummary], reading: Reading) -> list[dict[str, Any]]:
-    """Return the tables, for each data set from top to bottom; lines contain indices of runs."""
+    """Return the tables of each data set, from top to bottom; lines contain indices of runs."""
     places = {id(run): place for place, run in enumerate(runs)}
     found = []
     for heading, part in by_data(runs).items():
@@ -243,7 +243,7 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 def _cell(cell: str | Text | Cell) -> list[Any]:
-    """Return the printed text, the value for sorting, and whether it is the best."""
+    """Return the printed text of a cell, its value for sorting, and whether it is the best."""
     if isinstance(cell, Cell):
         return [cell.text(beside=True).plain, cell.value, cell.is_best]
     text = str(cell)
@@ -256,13 +256,13 @@ def _cell(cell: str | Text | Cell) -> list[Any]:
 DASHES: Mapping[str, tuple[int, ...]] = {"-": (), "--": (7, 3), "-.": (9, 3, 2, 3), ":": (2, 3)}
 """Lengths of strokes and gaps, in pixels, of the lines of the figures."""
 MOST_VALUES = 24
-"""A setting of more values has no switch: the curves would look alike anyway."""
+"""Maximum number of values of a setting with a switch: more curves would look alike."""
 
 
 def switches(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Return the settings that differ between runs, with their values: the seed last.
+    """Return the settings that differ between runs, with their values; the seed last.
 
-    Runs are switched on and off by them.
+    The page has switches to show and hide runs by these values.
     """
     names = dict.fromkeys(name for name in Names.of(runs).differing if name != "run")
     found = {}

@@ -1,7 +1,7 @@
 """An evaluation as one HTML page that loads nothing and runs no script.
 
-It has thumbnails of the most frequently confused pairs, and of the images that a change of the
-model has lost. Names of classes and files are text from data: they reach the page escaped.
+It contains thumbnails of the most frequently confused pairs, and of the images that only the other
+model classifies correctly. Names of classes and files come from data, so they are escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clinit.extract.dataset.known import in_words
 from clinit.words import visible
 
 PAIRS, IMAGES, LOST = 12, 6, 24
-"""Most pairs, thumbnails of a pair, and thumbnails of lost images."""
+"""Maximum number of pairs, of thumbnails per pair, and of thumbnails of lost images."""
 SIDE = 112
 """Largest side of a thumbnail in pixels."""
 
@@ -31,9 +31,9 @@ def evaluation_page(title: str, found: Evaluation, root: Path) -> str:
     """Return the page.
 
     Args:
-        title: Its heading.
-        found: The answers of a model, perhaps with another model's.
-        root: The folder of the images.
+        title: Heading of the page.
+        found: Predictions of a model, possibly compared with another model.
+        root: Folder of the images.
     """
     shots: dict[str, Sequence[str]] = {}
     if (lost := found.tables.get("Lost")) is not None:
@@ -77,7 +77,7 @@ def _table(rows: pl.DataFrame) -> str:
 
 
 def _figure(root: Path, image: str) -> str:
-    """Return a thumbnail that holds itself, `data:image/jpeg;base64,…`, and its name."""
+    """Return an embedded thumbnail, `data:image/jpeg;base64,…`, with its name."""
     pixels = decode((root / image).read_bytes())
     small, content = Image.fromarray(pixels.permute(1, 2, 0).numpy()), io.BytesIO()
     small.thumbnail((SIDE, SIDE))

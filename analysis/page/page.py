@@ -1,8 +1,8 @@
 """The HTML of the page: one file that loads nothing.
 
-Data stand in the page as JSON in which every character that HTML could read is escaped, and reach
-the document as text alone. Only scripts and styles with the page's own digests may run, so that
-markup that came in all the same would stay without effect.
+The page contains data as JSON in which every character with a meaning in HTML is escaped; scripts
+insert data only as text. The page allows only scripts and styles with its own digests, so that
+markup in data would have no effect.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from clinit.files.lock import claim_file
 
 FORMATS = (".html", ".htm")
 SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matrix", "runs", "page")
-"""In this order: a script may use what stands before it."""
+"""In this order: a script may use the scripts before it."""
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
 def page(runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level") -> str:
-    """Return the page of a report; arguments as in `page_data`."""
+    """Return the page of a report; see `page_data`."""
     return html_of(page_data(runs, notes, reading))
 
 
@@ -38,7 +38,7 @@ def save_page(path: Path, make: Callable[[], str]) -> None:
     """Write the page that `make` returns to `path`.
 
     Raises:
-        RecordError: If the file has not the ending of a page; it is not made then.
+        RecordError: If `path` does not end in .html; `make` is not called then.
         ClinitError: If the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
@@ -69,18 +69,18 @@ def html_of(data: PageData) -> str:
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """Return a template with its slots filled in one pass: filled slots are not searched."""
+    """Return a template with its slots filled in one pass, so that slots in data stay as text."""
     return _SLOT.sub(lambda slot: parts[slot[1]], read(template))
 
 
 def escaped_json(data: PageData) -> str:
-    r"""Return JSON in ASCII without any character that HTML could read: `<` is \u003c."""
+    r"""Return JSON in ASCII without any character with a meaning in HTML: `<` is \u003c."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Return what a browser is allowed: these scripts and styles, and no request."""
+    """Return the content security policy: these scripts and styles, and no request."""
     allowed = {"script-src": scripts, "style-src": styles}
     words = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
     for directive, texts in allowed.items():
@@ -94,5 +94,5 @@ def _digest(text: str) -> str:
 
 
 def read(name: str) -> str:
-    """Return a part of the page, from a file next to this one."""
+    """Return a part of the page, from a file in this folder."""
     return files("clinit.analysis.page").joinpath(name).read_text(encoding="utf-8")

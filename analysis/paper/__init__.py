@@ -1,6 +1,6 @@
 """The paper's tables next to our runs: numbers, effects, and differences.
 
-numbers, tables, settings  what the paper prints, how it was made
+numbers, tables, settings  the numbers, tables and settings of the paper
 commands                   the runs that make a table
-reproduction               both in one table; text and files write it
+reproduction               a table with both; `text` and `files` write it
 """

@@ -18,20 +18,20 @@ from clinit.headtrain.study.study import Study, identity_of
 from clinit.words import number_of
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
-"""Of all tables; `Table.scaled` has the rest."""
+"""Reduced settings of all tables; `Table.scaled` contains the settings of each table."""
 _OF_TRAINING = ("iterations", "batch_size", "eval_every")
 
 
 def overlay(
     table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
 ) -> list[str]:
-    """Return the words that overlay the grids of a recipe, the user's words last.
+    """Return the arguments that replace values in the grids of a recipe, the user's last.
 
     Args:
         table: A table of the paper.
-        settings: Words of the user, `field=values`.
-        seeds: Number of seeds; None: the recipe's.
-        scale_down: Whether the setting is reduced.
+        settings: Arguments of the user, `field=values`.
+        seeds: Number of seeds; None: as in the recipe.
+        scale_down: Whether to reduce the settings.
     """
     if not table.runs:
         return []
@@ -49,7 +49,7 @@ def overlay(
 
 
 def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
-    """Return words without some fields; fields varied together with them still vary."""
+    """Return arguments without some fields; fields that varied together with these still vary."""
     left: dict[str, str] = {}
     for key, value in words.items():
         names = key.split(",")
@@ -62,10 +62,10 @@ def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
 
 
 def check_places(table: Table, studies: Sequence[Study]) -> None:
-    """Check that every run has a place in a table of its own.
+    """Check that every run has its own place in the table.
 
     Raises:
-        ExperimentError: If a run has no place, or two runs have the same.
+        ExperimentError: If a run has no place, or two runs have the same place.
     """
     if not (places := paper_cells(table.source)):
         return
@@ -90,7 +90,7 @@ def check_places(table: Table, studies: Sequence[Study]) -> None:
 
 
 SIDES = {"imagenet1k": "--imagenet", "places365": "--places"}
-"""The options that name their folders."""
+"""The option for the image folder of each data set."""
 WHERE = {
     "imagenet1k": "ImageNet-1K (ILSVRC2012: image-net.org, after registration)",
     "places365": "Places365-Standard (places2.csail.mit.edu)",
@@ -99,18 +99,18 @@ WHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Places of everything read and written."""
+    """Paths of everything that a reproduction reads and writes."""
 
     out: Path
     roots: Mapping[str, Path | None]
     """Folders of images by data set."""
     caches: tuple[Path, Path] | None
-    """Caches of the base and the new classes, if they are given."""
+    """Caches of the base and the new classes, if the user gave them."""
     weights: Path | None
     views: int
-    """Views of each training image of ImageNet-1K, for the alignment."""
+    """Number of views of each training image of ImageNet-1K, for the alignment."""
     epochs: int | None
-    """Passes of the alignment over its images; None: as in the recipe."""
+    """Number of passes of the alignment over its images; None: as in the recipe."""
 
     def sides(self, table: Table) -> tuple[Path, Path]:
         """Return the caches of the base and the new classes."""
@@ -121,7 +121,7 @@ class Places:
 
     @property
     def aligned(self) -> Path:
-        """The head that is aligned with squared error; other ways to align it have other files."""
+        """File of the head aligned with squared error; the name contains views and epochs."""
         views = "all" if self.caches is not None else str(self.views)
         epochs = "" if self.epochs is None else f"-{self.epochs}-epochs"
         return self.out / "heads" / f"mse-{views}-views{epochs}.safetensors"
@@ -133,13 +133,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command of a table."""
+    """A command that a table needs."""
 
     words: tuple[str, ...]
-    """Without `clinit`."""
+    """Words of the command without `clinit`."""
     is_done: bool
     told: str = ""
-    """Remaining work, for people."""
+    """Remaining work, as text."""
 
 
 def steps(
@@ -149,8 +149,8 @@ def steps(
 
     Args:
         table: A table of the paper.
-        places: Places of everything.
-        overlay: Words that overlay the grids of the recipe.
+        places: Paths of the reproduction.
+        overlay: Arguments that replace values in the grids of the recipe.
         studies: The runs of the table.
 
     Raises:
@@ -176,7 +176,7 @@ def steps(
         words += ("--weights", str(places.weights)) if places.weights else ()
     words += ("--out", str(places.runs(table)))
     done = len(recorded(places.runs(table), studies))
-    # Never done: if all is recorded it trains nothing, and refuses records of other data.
+    # Always called: if all runs are recorded it trains nothing, but refuses records of other data.
     yield Step(words, False, f"{number_of(len(studies), 'run')}, {done:,} recorded")
 
 
@@ -207,10 +207,10 @@ def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
 
 
 def check_images(steps: Sequence[Step], places: Places) -> None:
-    """Check that the images of all missing caches are known.
+    """Check that the user gave the images of all missing caches.
 
     Raises:
-        ExperimentError: If they are not; the message names the options that give them.
+        ExperimentError: If images are missing; the message names the options for them.
     """
     asked = {step.words[2] for step in steps if step.words[:2] == ("extract", "--dataset")}
     wanted = [data for data in SIDES if places.roots[data] is None and data in asked]
@@ -228,7 +228,7 @@ def _is_aligned(head: Path, base: Path) -> bool:
     """Return whether the aligned head exists.
 
     Raises:
-        ExperimentError: If it was aligned from another head than the one in the base cache.
+        ExperimentError: If it was aligned from another head than the head of the base cache.
     """
     if not head.is_file():
         return False

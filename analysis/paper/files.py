@@ -22,7 +22,7 @@ from clinit.headtrain.study.study import Study
 
 
 def as_json(found: Reproduction) -> str:
-    """Return everything by name; null if there is no value."""
+    """Return the content of the JSON file; values that do not exist are None."""
     content = {
         "name": found.table.name,
         "table": found.table.number,
@@ -48,7 +48,7 @@ FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
     "csv": as_csv,
     "md": as_markdown,
 }
-"""By the ending of the file."""
+"""Writers by the ending of the file."""
 PICTURES = ("png", "pdf", "svg")
 _OF_TABLES = (
     ("2", "last-layer", "mse"),
@@ -57,7 +57,7 @@ _OF_TABLES = (
     ("5", "top-layers", "sqen"),
     ("6", "top-layers", "mse"),
 )
-"""Number of a figure, and the table and the loss that it is drawn from."""
+"""Number of each figure, and the table and loss from which it is drawn."""
 
 
 def write_table(found: Reproduction, folder: Path) -> str:
@@ -70,10 +70,12 @@ def write_table(found: Reproduction, folder: Path) -> str:
 
 
 def write_figures(where: Places, studies_of: Callable[[Table], Sequence[Study]]) -> Iterator[str]:
-    """Write the figures, and yield which: 1 of its own runs, 2 to 6 of the smaller budgets.
+    """Write the figures, and yield their names and files.
+
+    Figure 1 has its own runs; figures 2 to 6 are drawn from runs with the smaller budget.
 
     Args:
-        where: Places of the reproduction.
+        where: Paths of the reproduction.
         studies_of: Returns the runs of a table.
     """
     table = table_named("figures")

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, 434 of them, and ours, by table and place.
+"""The 434 numbers of the paper, and our numbers, by table and place.
 
 Source: M. Y. Harun, C. Kanan, "A good start matters: enhancing continual learning with data-driven
 weight initialization", CoLLAs 2025, tables 1 to 8 and the text on neural collapse.
@@ -19,7 +19,7 @@ from clinit.analysis.report.run import Row, RunSummary
 
 Budget = tuple[int, int | None]
 Values = dict[int, float]
-"""A value by the seed of its run."""
+"""Values by the seed of their runs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +52,7 @@ Cells = dict[Place, dict[str, Printed]]
 
 
 def paper_cells(table: str) -> Cells:
-    """Return the numbers of a table; `table` is a name such as `last_layer`."""
+    """Return the numbers of a table with a name such as `last_layer`."""
     found: Cells = {}
     for row in _numbers().filter(pl.col("table") == table).iter_rows(named=True):
         place = Place(
@@ -77,9 +77,9 @@ def runs_by_place(
 ) -> dict[Place, list[RunSummary]]:
     """Return the runs of each place of a table, by seed.
 
-    A budget of ours represents the equal one of the paper. If none is equal and there are
-    as many of both, ours represent the paper's in their order, the smaller one first: that is a
-    reduced setting. Any other is not in the paper, and its runs have places of their own.
+    A budget of our runs is matched with the equal budget of the paper. If none is equal, and both
+    have the same number of budgets (a reduced setting), they are matched in order, the smaller
+    first. Runs of other budgets get new places, which the paper lacks.
     """
     found: dict[Place, list[RunSummary]] = {place: [] for place in places}
     methods = dict.fromkeys(place.method for place in places)
@@ -105,10 +105,10 @@ def values_of(
     """Return a metric of the paper for runs of one place, by seed; empty if there is none.
 
     Args:
-        rows: Rows of the report of the runs, which differ in their seed.
-        metric: Its name among the paper's numbers.
-        at_start: Whether the table is of the first task before any training.
-        random: The same of runs with random rows, for relative metrics.
+        rows: Rows of the report for runs that differ in their seed.
+        metric: Name among the paper's numbers.
+        at_start: Whether the table is about the first task before any training.
+        random: Rows of the report for runs with random rows, for relative metrics.
     """
     whole = {row["seed"]: row["seconds"] for row in random}
     found = {}

@@ -45,23 +45,23 @@ class Effect:
     """The difference of two starts in one metric, in points."""
 
     place: Place
-    """Place of the better start."""
+    """Place of the start `better`."""
     metric: str
     better: str
-    """The start whose value the other's is subtracted from."""
+    """The start from whose value the other value is subtracted."""
     other: str
     paper: float | None
     mean: float | None
-    """None if one of the two has no value."""
+    """The difference; None if one of the two starts has no value."""
     half_width: float | None
     """Half of the 95 % interval; None if there is none."""
     over: Literal["seeds", "images", ""]
     number: int
     """Number of seeds, or of test images."""
     p_value: float | None = None
-    """Of the t-test over seeds or the exact test over images; None of a single difference."""
+    """P-value of the t-test over seeds or the exact test over images; None for one difference."""
     adjusted: float | None = None
-    """The same for all effects of the page that the paper has (`adjusted_by_holm`)."""
+    """P-value adjusted for all effects of the page that are in the paper (`adjusted_by_holm`)."""
 
     @property
     def verdict(self) -> Verdict:
@@ -105,7 +105,7 @@ def over_images(
 ) -> tuple[float, float, int, float] | None:
     """Return difference in points, half width, number of images and p of an exact test.
 
-    None if the records do not list mistakes, or the metric is none of acc_new and acc_all.
+    None if the records do not list mistakes, or for metrics other than acc_new and acc_all.
     """
     mine, theirs = (_right(run, metric) for run in (better, other))
     if mine is None or theirs is None or len(mine) != len(theirs) or not len(mine):
@@ -119,7 +119,7 @@ def over_images(
 
 
 def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
-    """Mark which test images a run labels right: of all classes at the end, or of new ones."""
+    """Return whether a run classifies each test image correctly: of all classes, or of new ones."""
     record = run.record
     if record.mistakes is None or metric not in ("acc_new", "acc_all"):
         return None
@@ -140,7 +140,7 @@ def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
 
 _OF_A_HEAD = ("acc_pre", "d_ls")
 Collapse = Mapping[str, Mapping[str, Any]]
-"""Values of `clinit diagnose` by the loss of the head."""
+"""Results of `clinit diagnose` by the loss of the head."""
 OF_HEAD = ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative")
 
 
@@ -152,7 +152,7 @@ class Line:
     metric: str
     printed: Printed | None
     ours: Values
-    """By seed."""
+    """Our values by seed."""
 
     @property
     def mean(self) -> float | None:
@@ -161,12 +161,12 @@ class Line:
 
     @property
     def deviation(self) -> float | None:
-        """Our standard deviation over seeds (n - 1); None of fewer than two."""
+        """Our standard deviation over seeds (n - 1); None for fewer than two seeds."""
         return statistics.stdev(self.ours.values()) if len(self.ours) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
+        """Our mean minus the paper's number."""
         if self.mean is None or self.printed is None:
             return None
         return self.mean - self.printed.value
@@ -182,17 +182,17 @@ class Reproduction:
     budgets: Mapping[Place, Budget]
     """Iterations and buffer of our runs in each place."""
     settings: tuple[Setting, ...]
-    """All of the runs, next to the paper's."""
+    """All settings of the runs, next to the paper's."""
     runs: tuple[RunSummary, ...]
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the setting is not the paper's, so that numbers cannot be expected to agree."""
+        """Whether a setting differs from the paper's, so that numbers need not agree."""
         return any(each.differs for each in self.settings)
 
     @property
     def groups(self) -> list[list[Line]]:
-        """The lines that are compared with each other: same method, loss and budget."""
+        """Groups of comparable lines: same method, loss and budget."""
         return [list(group) for _, group in groupby(self.lines, lambda line: line.place.group)]
 
 
@@ -207,9 +207,9 @@ def reproduction(
 
     Args:
         table: A table of the paper.
-        runs: The runs that were trained for it; others are left out.
+        runs: The runs that were trained for the table; other runs are left out.
         collapse: Metrics of the pretrained heads.
-        features: Fingerprint of the features that the metrics of heads were measured on.
+        features: Fingerprint of the features on which the metrics of heads were measured.
     """
     paper = _cells(table)
     found = runs_by_place(runs, list(paper)) if table.runs else {place: [] for place in paper}
@@ -240,7 +240,7 @@ def reproduction(
 
 
 def _cells(table: Table) -> Cells:
-    """Return the paper's numbers; numbers of a head are repeated for all its starts."""
+    """Return the paper's numbers; numbers of a head are repeated for all starts from it."""
     cells = paper_cells(table.source)
     if table.name == "cost":
         for place, printed in cells.items():
@@ -261,7 +261,7 @@ def _cells(table: Table) -> Cells:
 
 
 def _in_order(cells: Cells) -> Cells:
-    """Return lines by method, as the paper has them, loss, budget and start."""
+    """Return lines sorted as in the paper: by method, loss, budget and start."""
     methods = list(dict.fromkeys(place.method for place in cells))
 
     def rank(place: Place) -> tuple[int, ...]:
@@ -322,13 +322,13 @@ def _effects(
 
 
 def recorded_runs(table: Table, where: Places, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
-    """Return the recorded runs of studies; empty if there is none."""
+    """Return the recorded runs of studies; empty if none is recorded."""
     found = recorded(where.runs(table), studies) if table.runs else []
     return load_report(found).runs if found else ()
 
 
 def measured(table: Table, where: Places, runs: Sequence[RunSummary]) -> Reproduction:
-    """Put runs into the places of a table, and measure the heads if it has such numbers."""
+    """Put runs into the places of a table, and measure heads if the table has their numbers."""
     base = open_cache(where.sides(table)[0])
     split, collapse = base.split("train"), None
     if set(OF_HEAD) & set(table.metrics):

@@ -17,25 +17,25 @@ _IMAGES = {"base": ("ImageNet-1K", 1000, 50_000), "new": ("Places365", 365, 36_5
 _TRAIN_IMAGES = 1_281_167
 _ALIGNMENT = {"epochs": 50, "views": 50, "batch_size": 512, "lr": 1e-3, "weight_decay": 0.05}
 _OF_LINES = {"method", "init", "loss", "seed", "device", "compile"}
-"""Settings that identify the lines of a table, or change no number."""
+"""Settings that are in the lines of a table, or affect no number."""
 _OF_TRAINING = {"batch_size", "eval_every", "mix"}
 _FACTOR = "alpha / rank"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of the paper and of the runs, in words."""
+    """A setting of the paper and its value in the runs, as text."""
 
     name: str
     paper: str
     """Empty if the paper does not give it."""
     here: str
     differs: bool
-    """Whether the runs have what the paper excludes."""
+    """Whether the runs have a value that the paper excludes."""
 
     @classmethod
     def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
-        """Compare values: the paper's, none if it gives none, and ours."""
+        """Compare the paper's values (none if the paper gives none) with ours."""
         theirs, ours = ({*map(_words, each)} for each in (paper, here))
         by_size = partial(sorted, key=lambda word: (len(word), word))
         differs = bool(theirs) and not ours <= theirs
@@ -48,8 +48,8 @@ def settings_of_runs(
     """Return every setting that the runs of a table read, next to the paper's; none without runs.
 
     Args:
-        table: The table that they are for.
-        runs: All of them.
+        table: A table of the paper.
+        runs: All runs of the table.
         places: The lines of the table.
     """
     if not runs:
@@ -67,7 +67,7 @@ def settings_of_runs(
 def settings_of_heads(
     table: Table, collapse: Mapping[str, Mapping[str, Any]], features: Mapping[str, str]
 ) -> list[Setting]:
-    """Return the same for pretrained heads that are measured by themselves."""
+    """Return the settings next to the paper's for pretrained heads that are measured alone."""
     measured = next(iter(collapse.values()), {})
     return [
         *_of_features(table, features),
@@ -120,7 +120,7 @@ def _of_studies(
 
 
 def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, list[Any]]:
-    """Return the values that the paper has of settings, by name."""
+    """Return the paper's values of settings, by name."""
     is_resnet, is_ewc = table.name == "resnet18", method == "ewc"
     own = [place for place in places if place.method == method]
     buffers = [place.buffer for place in own if place.buffer is not None]
@@ -142,7 +142,7 @@ def _paper(table: Table, method: str, places: Collection[Place]) -> dict[str, li
 
 
 def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
-    """Return the values of all settings that have an effect in one of the runs, by name."""
+    """Return the values of all settings that affect at least one run, by name."""
     found: dict[str, list[Any]] = {}
     for run in runs:
         config = dict(run.config)
@@ -155,7 +155,7 @@ def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
 
 
 def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
-    """Yield how the head for squared error was aligned."""
+    """Yield the settings of the alignment of the head for squared error."""
     if facts is None:
         yield Setting.of("head for squared error", ["aligned"], ["as pretrained"])
         return

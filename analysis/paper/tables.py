@@ -1,4 +1,4 @@
-"""The tables of the paper: how each is called, made, and read."""
+"""The tables of the paper: their names, recipes, metrics and contradictions."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Table:
     """A table of the paper."""
 
     name: str
-    """As `clinit reproduce` calls it."""
+    """Name in `clinit reproduce`."""
     title: str
     recipe: str
     metrics: tuple[str, ...]
-    """Its metrics, from left to right. `acc_pre_alone` is A_pre among the base classes alone:
+    """Metrics from left to right. `acc_pre_alone` is A_pre among only the base classes, because
     the paper does not specify which of the two it prints."""
     number: int | None = None
-    """In the paper; None for numbers of its text."""
+    """Number in the paper; None for numbers in its text."""
     effects: tuple[str, ...] = ("acc_new", "acc_all")
-    """The metrics by which the starts are compared."""
+    """The metrics by which starts are compared."""
     runs: str = ""
-    """Folder of its runs; tables that share one share runs."""
+    """Folder of the runs; tables with the same folder share runs."""
     is_top: bool = False
-    """Whether blocks of the backbone learn as well."""
+    """Whether blocks of the backbone learn, too."""
     is_aligned: bool = False
-    """Whether there is a head aligned with squared error."""
+    """Whether the table needs a head aligned with squared error."""
     scaled: Mapping[str, str] = field(default_factory=dict)
-    """Words of the reduced setting: a fiftieth of the iterations and of EWC's images, a hundredth
-    of the buffers."""
+    """Arguments of the reduced setting: a fiftieth of the iterations and of EWC's images, a
+    hundredth of the buffers."""
     slips: tuple[str, ...] = ()
     """Contradictions within the paper."""
 
     @property
     def source(self) -> str:
-        """Its name among the paper's numbers."""
+        """Name of the table among the paper's numbers."""
         return self.name.replace("-", "_")
 
 
@@ -60,6 +60,6 @@ def table_named(name: str) -> Table:
     """Return a table by its name.
 
     Raises:
-        KeyError: If there is none.
+        KeyError: If there is no table of this name.
     """
     return {table.name: table for table in TABLES}[name]

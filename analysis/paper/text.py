@@ -36,23 +36,23 @@ HEADINGS = {
 MEANINGS = {
     "loss_new": "L_new: loss on training images of the current task",
     "acc_pre": "A_pre: accuracy (%) on base classes",
-    "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
+    "acc_pre_alone": "alone: accuracy (%) on base classes, predicted among only these",
     "acc_new": "A_new: on classes of the current task",
-    "acc_old": "A_old: on all before it",
-    "acc_all": "A_all: on all seen",
+    "acc_old": "A_old: on all earlier classes",
+    "acc_all": "A_all: on all classes seen",
     "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
-    "gain": "gain: random's iterations over the start's, both to 95 % of random's best A_new",
+    "gain": "gain: iterations of random / iterations of the start, to 95 % of random's best A_new",
     "d_ls": "D_LS: distance of the pretrained head from least squares",
-    "d_ls_relative": "relative: as a share of the size of its outputs",
+    "d_ls_relative": "relative: D_LS / size of the head's outputs",
     "minutes_total": "minutes of a run",
     "minutes_init": "start: minutes of all initialisations",
-    "overhead": "share: these in % of the run with random rows",
+    "overhead": "share: minutes of initialisations in % of the run with random rows",
     "probe_task2": "task t: top-1 (%) of a linear probe on its classes before it is learnt",
 }
 _VERDICTS = {"holds": "holds", "open": "open", "opposite": "other way round", "-": "not known"}
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
 _SLIPS = "Contradictions within the paper"
-_REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
+_REDUCED = "A reduced setting: the numbers are not expected to equal the paper's."
 
 
 def terminal(found: Reproduction) -> RenderableType:
@@ -64,7 +64,7 @@ def terminal(found: Reproduction) -> RenderableType:
         parts += [Text(f"\n{_title(found, group)}", style="bold"), _numbers(found, group)]
     parts.append(Text(_caption(found), style="dim"))
     if found.effects:
-        heading = "Do the paper's effects hold? Least-square less random rows"
+        heading = "Do the paper's effects hold? Least-square minus random rows"
         main = [e for e in found.effects if (e.better, e.other) == ("least-square", "random")]
         parts += [Text(f"\n{heading}", style="bold"), _effects(main, is_whole=False).rich()]
         others = " The other pairs of starts are in the files."
@@ -112,7 +112,7 @@ def _heading(found: Reproduction) -> str:
 
 
 def _title(found: Reproduction, group: Sequence[Line]) -> str:
-    """Return the title of lines that are compared with each other."""
+    """Return the title of a group of comparable lines."""
     if not any(line.printed for line in group):
         return f"{_group_title(group[0].place, None)} (the paper has no such budget)"
     budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
@@ -136,7 +136,7 @@ def _budget(iterations: int, buffer: int | None) -> str:
 
 
 def _numbers(found: Reproduction, group: Sequence[Line]) -> Table:
-    """Return the numbers of lines that are compared with each other, the paper's below ours."""
+    """Return the numbers of a group of comparable lines, the paper's below ours."""
     sections: list[list[Cells]] = []
     is_printed = any(line.printed for line in group)
     for place in dict.fromkeys(line.place for line in group):
@@ -170,7 +170,7 @@ def _cell(mean: float | None, deviation: float | None, metric: str) -> Cell:
 
 
 def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
-    """Return effects; the whole table has the starts and the p-values too."""
+    """Return the table of effects; the whole table also has starts and p-values."""
     lines: list[Cells] = []
     for each in effects:
         p_value = "" if each.adjusted is None else f", p = {each.adjusted:.3f}"
@@ -185,7 +185,7 @@ def _effects(effects: Sequence[Effect], *, is_whole: bool) -> Table:
 
 
 def _evidence(effect: Effect, p_value: str) -> list[str]:
-    """Return the paper's effect, ours with its interval, its basis and the verdict."""
+    """Return the paper's effect, our effect with its interval, its basis and the verdict."""
     width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
     unit = "image" if effect.over == "images" else "seed"
     over = number_of(effect.number, unit) + p_value if effect.number else "-"
@@ -212,7 +212,7 @@ def _signed(value: float | None) -> str:
 
 
 def _caption(found: Reproduction) -> str:
-    """Return what the columns mean."""
+    """Return the meanings of the columns."""
     table = found.table
     known = [MEANINGS[name] for name in table.metrics if name in MEANINGS]
     if any(name.startswith("acc_") for name in table.metrics) and table.name != "forward-transfer":
@@ -222,10 +222,10 @@ def _caption(found: Reproduction) -> str:
 
 
 def _effect_caption(found: Reproduction) -> str:
-    """Return what the effects are."""
+    """Return the definition of the effects."""
     count = sum(each.adjusted is not None for each in found.effects)
     words = (
-        "The first start less the second, in points, ± half of the 95 % interval of this one"
+        "The first start minus the second, in points, ± half of the 95 % interval of this one"
         f" comparison. open: p is 0.05 or more, adjusted by Holm for the {count} tests of this"
         " page (paired t-tests over seeds, McNemar's exact test over images)."
     )

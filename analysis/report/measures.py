@@ -1,4 +1,4 @@
-"""The measures of a run that tables show: their place in a row, their heading and meaning."""
+"""The measures of a run in tables: name in a row of the report, heading and meaning."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Measure:
     """One number of a run."""
 
     name: str
-    """In the rows of the report."""
+    """Name in the rows of the report."""
     heading: str
     unit: str
     better: Better
     digits: int
-    """After the decimal point."""
+    """Number of digits after the decimal point."""
     meaning: str = ""
-    """For a caption, behind the heading."""
+    """Words for a caption, after the heading."""
     factor: float = 1.0
-    """From the value in the row to the unit that is printed."""
+    """Factor from the value in the row to the printed unit."""
 
     def column(self, need: int, meaning: str = "") -> Column:
-        """Return its column; `need`: the higher, the sooner it is left out."""
+        """Return the column of the measure; a column with a higher `need` is dropped sooner."""
         return Column(self.heading, "number", self.unit, self.better, need, meaning)
 
     @property
@@ -43,7 +43,7 @@ class Measure:
 
 
 def number(value: float, digits: int) -> str:
-    """Return a number with `digits` after the point, with fewer if it is large."""
+    """Return a number with `digits` digits after the point, fewer if the number is large."""
     if abs(value) >= 1e6:
         return f"{value:.3g}"
     rounded = round(value, 0 if abs(value) >= 1000 else digits) + 0.0  # no -0.00
@@ -84,21 +84,21 @@ def gain_measure(reading: Reading) -> Measure:
 
 
 def ranked_measures(reading: Reading) -> list[Measure]:
-    """Return the measures of the ranking; `MOST_NEEDED` has the order in which they are dropped."""
+    """Return the measures of the ranking; `MOST_NEEDED` is the order in which they are dropped."""
     ends = (LAST, INCREMENTAL, FORGETTING, START, NEW, OLD, PRE, LOSS)
     return [ALL, *ends, gain_measure(reading)]
 
 
 def run_measures(reading: Reading) -> list[Measure]:
-    """Return what the table of single runs shows."""
+    """Return the measures in the table of single runs."""
     ends = (LAST, INCREMENTAL, FORGETTING, TRANSFER, START, NEW, OLD, PRE, LOSS)
     return [ALL, *ends, gain_measure(reading), TIME]
 
 
 def task_measures(reading: Reading) -> list[Measure]:
-    """Return what the tables of single tasks show."""
+    """Return the measures in the tables of single tasks."""
     end = Measure("acc_new_end", "end", "%", "high", 2)
-    # In the line of the task that was probed, as the paper's Table 7 has it.
+    # In the line of the probed task, as in the paper's Table 7.
     probed = Measure("forward_transfer_into", "FWT", "%", "high", 2)
     scale = (Measure(name, name, "", "neither", 3) for name in ("factor", "shift"))
     return [PRE, START, NEW, end, OLD, ALL, LOSS, gain_measure(reading), probed, *scale]
@@ -122,8 +122,7 @@ FURTHER_MEASURES = (
     ),
     Measure(
         *("spike_area", "spike", "L·it", "low", 1),
-        meaning="area of the batch loss above the level it settles at, loss × iterations, mean over"
-        " tasks",
+        meaning="area of the batch loss above its final level, loss × iterations, mean over tasks",
     ),
     Measure(
         *("initialisation_seconds", "init", "s", "neither", 2),
@@ -131,15 +130,15 @@ FURTHER_MEASURES = (
     ),
     Measure(
         *("initialisation_share", "share", "%", "neither", 1),
-        meaning="their share of the run",
+        meaning="share of initialisation in the run",
         factor=100.0,
     ),
     Measure(
         *("acc_pre_alone", "A_base", "%", "high", 2),
-        meaning="base images predicted among the base classes alone",
+        meaning="base images predicted among only the base classes",
     ),
 )
-"""Columns of the table of further metrics, the most asked for first."""
+"""Columns of the table of further metrics, the most important ones first."""
 
 MEANS = dict.fromkeys(
     (

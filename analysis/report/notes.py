@@ -1,4 +1,4 @@
-"""Notes that a reader of a report needs before relying on its numbers, and its conclusion."""
+"""Notes on the limits of the numbers of a report, and the conclusion of the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
 
 
 def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield which gains are missing, and why."""
+    """Yield a note for each reason why gains are missing."""
     randoms = {run.key for run in runs if run.init == "random"}
     if any(run.key not in randoms and not run.is_solved for run in runs):
         yield (
@@ -49,8 +49,8 @@ def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
 def rises(runs: Sequence[RunSummary]) -> Iterator[str]:
     """Yield a note if base accuracy ends far above its start in runs on the same data.
 
-    The pretrained head knows all base classes. If most base images of the cache are of a few
-    classes, and these are tested, training makes the head prefer them.
+    The pretrained head was trained on all base classes. If most base images of the cache are of a
+    few classes, and these classes are tested, training makes the head prefer them.
     """
     found: list[tuple[float, float, float]] = []
     for run in runs:
@@ -72,7 +72,7 @@ def conclusions(data: ByData) -> list[str]:
 
 
 def conclusion(runs: Sequence[RunSummary]) -> str:
-    """Compare random rows with other starts on the same data; empty without both.
+    """Compare random rows with other starts on the same data; empty if either is missing.
 
     Numbers are means over tasks and seeds. If training settings differ, the sentence is about the
     settings with the best A_all.
@@ -114,7 +114,7 @@ def _sentence(groups: Sequence[SeedGroup]) -> str:
 
 
 def _mean_new(group: SeedGroup, tasks: pl.Series) -> float:
-    """Return A_new of some tasks, mean over evaluations and seeds."""
+    """Return the mean A_new of some tasks over evaluations and seeds."""
     of_tasks = pl.col("task").is_in(tasks.unique().implode())
     found = [mean(run.averaged.filter(of_tasks)["acc_new"]) for run in group.runs]
     return fmean(each for each in found if each is not None)

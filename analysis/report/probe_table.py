@@ -13,9 +13,9 @@ NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C"}
 
 
 def grid_table(found: Probe) -> RichTable:
-    """Return held-out top-1 in percent, the chosen settings marked.
+    """Return a table of held-out top-1 in percent, with a mark at the chosen settings.
 
-    Batches: a line per learning rate, a column per weight decay. L-BFGS: a line per C.
+    AdamW: a line per learning rate and a column per weight decay. L-BFGS: a line per C.
     """
     lines: list[Cells] = []
     if found.config.by == "lbfgs":
@@ -37,7 +37,7 @@ def grid_table(found: Probe) -> RichTable:
 
 
 def grid_title(found: Probe) -> str:
-    """Return what the numbers of the grid are, and which one was chosen."""
+    """Return a caption: the meaning of the numbers, and the rule of choice."""
     first = "smallest C" if found.config.by == "lbfgs" else "smallest rate with the largest decay"
     return (
         f"Top-1 on {found.held_out_rows:,} held-out training rows, in % (* chosen: of the best the"
@@ -53,7 +53,7 @@ def _cell(found: Probe, point: GridPoint) -> str:
 
 
 def accuracy_lines(found: Probe) -> list[str]:
-    """Return the accuracy of the probe, with the chosen values and the time it took."""
+    """Return the accuracy of the probe, with the chosen settings and the elapsed time."""
     chosen = ", ".join(f"{NAMES[name]} {value:g}" for name, value in found.chosen.items())
     if found.val is None:
         top1 = NOTHING if found.held_out_top1 is None else f"{found.held_out_top1:.2f} %"

@@ -1,4 +1,4 @@
-"""The report of runs: computed from their records alone."""
+"""The report of runs, computed only from their records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
 MOST_NOTES = 2
-"""Notes in the terminal; the page has all of them."""
+"""Number of notes in the terminal; the page contains all notes."""
 Render = Callable[[Sequence[RunSummary]], RenderableType]
 
 
@@ -47,7 +47,7 @@ class Report:
 
     runs: tuple[RunSummary, ...]
     data: ByData
-    """The same runs by the data that they saw, each part with its heading."""
+    """The same runs by data set, each part with its heading."""
     notes: tuple[str, ...]
     """Notes on the records and the comparison, each once."""
 
@@ -59,7 +59,7 @@ class Report:
 
         Args:
             view: Parts to show.
-            width: Of drawings in characters; tables fit the width of their console.
+            width: Width of drawings in characters; tables fit the width of their console.
         """
         seeds = {run.config.get("seed") for run in self.runs}
         ranked = view.means or len(seeds) > 1 or any(run.is_held_out for run in self.runs)
@@ -90,7 +90,7 @@ class Report:
         yield from (Text(visible(sentence)) for sentence in conclusions(self.data))
 
     def as_text(self, view: View) -> str:
-        """Return the runs for programs, or means over seeds as tables for a paper."""
+        """Return the runs or their means over seeds as JSON, CSV or Markdown."""
         if view.format == "json":
             rows = means(self.data) if view.means else self.rows()
             return json.dumps(finite(rows), indent=2, ensure_ascii=False, allow_nan=False)
@@ -103,12 +103,12 @@ class Report:
         return "\n".join(each.markdown() for each in tables)
 
     def rows(self) -> list[Row]:
-        """Return one row per run, with its tasks; plain values."""
+        """Return one row of plain values per run, with its tasks."""
         return [run.row() for run in self.runs]
 
     @property
     def legend(self) -> list[str]:
-        """The paths of runs that tables, figures and notes name by a number, a line for each."""
+        """One line for each run that tables, figures and notes name by a number: its path."""
         return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def _lines(self, *, per_task: bool) -> list[Row]:
@@ -129,7 +129,7 @@ class Report:
         return lines
 
     def _each(self, render: Render, data: ByData | None = None) -> RenderableType:
-        """Return what `render` makes of the runs of each data, one below the other."""
+        """Apply `render` to the runs of each data set, and stack the results."""
         pieces: list[RenderableType] = []
         for heading, part in (data or self.data).items():
             if heading:
@@ -149,7 +149,7 @@ class Report:
 
         Raises:
             ValueError: If there is no figure of this name; `FigureName` lists them.
-            RecordError: If no record holds what it shows.
+            RecordError: If no record contains its data.
         """
         from clinit.analysis.figures.gallery import figure_of
 
@@ -162,7 +162,7 @@ class Report:
         save_figure(self.runs, Path(path), name)
 
     def save_figures(self, path: Path, names: Sequence[str]) -> list[str]:
-        """Write figures to files named after `path`; return which, and what could not be drawn."""
+        """Write figures to files named after `path`; return lines on drawn and missing figures."""
         from clinit.analysis.figures.gallery import save_figures
 
         return save_figures(self.data, path, names)
@@ -183,11 +183,11 @@ class Report:
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     """Read the records at or below `paths` and compare each run with its random run.
 
-    `skip_start` leaves the points before the first step out of the averages (not out of the
-    curves, nor of the values at the start of a task).
+    `skip_start` leaves the points before the first step out of the averages, but not out of the
+    curves and the values at the start of a task.
 
     Raises:
-        RecordError: If there is no record at one of the paths, or one that cannot be read.
+        RecordError: If a path contains no record, or a record that cannot be read.
     """
     return report_of(read_records(paths), skip_start=skip_start)
 
@@ -214,7 +214,7 @@ def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
 
 
 def _flat(row: Row) -> Row:
-    """Return the values of a row that a column of a table holds."""
+    """Return the values of a row that fit into columns of a table."""
     return {n: v for n, v in row.items() if v is None or isinstance(v, str | int | float)}
 
 
@@ -223,7 +223,7 @@ class Runs:
     """Recorded or just trained runs, comparable ones together, random rows first."""
 
     report: Report
-    """Whose tables, curves and figures `clinit report` shows."""
+    """The report, with the tables, curves and figures of `clinit report`."""
 
     def __len__(self) -> int:
         return len(self.report.runs)
@@ -279,7 +279,7 @@ class Runs:
         """Each test image at the end of each task: run, task, row, image, predicted (head rows).
 
         Raises:
-            RecordError: If a record of an earlier version does not hold them.
+            RecordError: If a record of an earlier version does not contain them.
         """
         return self._named([predictions(run.record) for run in self.report.runs])
 
@@ -289,7 +289,7 @@ class Runs:
         return self._named([run.points for run in self.report.runs])
 
     def _named(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the tables below one another, with the index of the run in `table()`."""
+        """Return the tables of all runs as one, with the index of the run in `table()`."""
         indexed = [
             table.select(pl.lit(index, pl.Int32).alias("run"), pl.all())
             for index, table in enumerate(tables)
@@ -304,7 +304,7 @@ def load_runs(path: str | Path, *more: str | Path) -> Runs:
     """Read the records at or below folders.
 
     Raises:
-        RecordError: If there is no record at one of them, or one that cannot be read.
+        RecordError: If a folder contains no record, or a record that cannot be read.
     """
     return Runs(load_report([Path(each) for each in (path, *more)]))
 

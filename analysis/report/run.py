@@ -1,4 +1,4 @@
-"""The contents of the record of one run: accuracies, losses and gain, a row of the report."""
+"""Accuracies, losses and gain from the record of one run, as a row of the report."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
 MOST_CONFUSED = 10
-"""Pairs of classes that a row holds."""
+"""Maximum number of confused pairs of classes in a row."""
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
 """Values that are averaged over evaluations."""
 OF_TASK = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
-"""Facts about a task in a record that its row repeats."""
+"""Facts about a task that its row repeats from the record."""
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame, joined: pl.DataFrame) -> Row:
-    """Return the values at the ends, and at the starts `joined`, of the tasks."""
+    """Return the values at the ends of the tasks, joined with the values at their starts."""
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
@@ -81,11 +81,11 @@ class RunSummary:
     """task, iteration, loss_new, elapsed_s, acc_pre, acc_new, acc_old, acc_all, acc_pre_alone,
     acc_in_task: one row per evaluation."""
     gain: Gain | None = None
-    """None if no random run was given; the random run is compared with itself."""
+    """Gain over the random run, which is compared with itself; None without a random run."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
     number: int | None = None
-    """Identifies it in its report, if nothing else does."""
+    """Number of the run in its report, if nothing else distinguishes it."""
 
     def __repr__(self) -> str:
         return f"<RunSummary of {self.record}>"
@@ -100,12 +100,12 @@ class RunSummary:
 
     @property
     def init(self) -> str:
-        """The initialisation of new rows; the method, if a head is solved as a whole."""
+        """The initialisation of new rows; the method, if the method computes the whole head."""
         return str(self.config.get("init") or self.config["method"])
 
     @property
     def is_solved(self) -> bool:
-        """Whether the head is solved as a whole: no rows are initialised, so there is no gain."""
+        """Whether the method computes the whole head: without initialisation, there is no gain."""
         return "init" not in self.config
 
     @property
@@ -120,7 +120,7 @@ class RunSummary:
 
     @cached_property
     def idle(self) -> frozenset[str]:
-        """The settings that mean nothing to the run."""
+        """The settings that the run does not read."""
         try:
             return frozenset(study_of_run(self.record.info, str(self.path)).idle())
         except RecordError:  # settings of another version
@@ -133,12 +133,12 @@ class RunSummary:
 
     @cached_property
     def key(self) -> str:
-        """The facts that this run must share with another one to be compared with it."""
+        """The facts that comparable runs share."""
         return comparison_key(self.record.info)
 
     @cached_property
     def data(self) -> str:
-        """The facts that this run must share with another one to be in one table with it."""
+        """The facts that the runs of one table share."""
         return json.dumps(data_of(self.record.info), sort_keys=True, default=str)
 
     @property
@@ -148,7 +148,7 @@ class RunSummary:
 
     @property
     def is_diagnosed(self) -> bool:
-        """Whether it was measured at its task ends (`clinit train-head --diagnose`)."""
+        """Whether neural collapse was measured at the ends of tasks (`train-head --diagnose`)."""
         return any(task.get("diagnosis") for task in self.record.info["tasks"])
 
     @property
@@ -164,15 +164,15 @@ class RunSummary:
 
     @property
     def sides(self) -> dict[str, SideInfo]:
-        """Facts about base and new data; about the new alone if it started from nothing."""
+        """Facts about base and new data; only about new data if there are no base classes."""
         base, new = self.record.info["base"], self.record.info["new"]
         return {"new": new} if base is None else {"base": base, "new": new}
 
     @cached_property
     def joined(self) -> pl.DataFrame:
-        """The evaluation points of the tasks that its new rows were started in.
+        """The evaluation points of the tasks whose new rows were initialised.
 
-        All, but for the first task of a run that started from nothing: its head is solved.
+        Without base classes, the first task is left out, because least squares computes its head.
         """
         return self.points if "base" in self.sides else self.points.filter(pl.col("task") > 1)
 
@@ -180,8 +180,8 @@ class RunSummary:
     def averaged(self) -> pl.DataFrame:
         """The evaluation points that reported values average over.
 
-        The early ones of the default schedule are left out, or the first updates would weigh as
-        much as all others.
+        The early points of the default schedule are left out. Otherwise the first updates would
+        weigh as much as all later ones.
         """
         points = self.points
         if self.config.get("eval_every") == "auto":
@@ -190,12 +190,12 @@ class RunSummary:
         return points.filter(pl.col("iteration") > 0) if self.skip_start else points
 
     def row(self) -> Row:
-        """Return the run as a row of the report; plain values that JSON can hold."""
+        """Return the run as a row of the report, with plain values for JSON."""
         return dict(self._row)
 
     @cached_property
     def _row(self) -> Row:
-        """The same, computed once for all tables of a report."""
+        """The row of the run, computed once for all tables of a report."""
         info, gain = self.record.info, self.gain
         told = info["tasks"]
         spike = Spike.mean([*self._spikes.values()])
@@ -281,10 +281,10 @@ def _spike(found: Spike | None) -> Row:
 
 
 def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
-    """Return rows of plain values as a table, with all columns that one of them has.
+    """Return rows of plain values as a table, with the columns of all rows.
 
-    Polars takes no text with bytes that are not UTF-8, as names of folders may have: they are
-    written out.
+    Polars refuses text with bytes that are not UTF-8, which names of folders may contain, so these
+    bytes are escaped.
     """
     shown = [
         {name: printable(each) if isinstance(each, str) else each for name, each in row.items()}

@@ -1,8 +1,8 @@
 """Runs that differ only in their seed, and mean and standard deviation over them.
 
-The deviation is a sample's (n - 1); a value that a run of a group lacks leaves that run out
-of this value. A run that was recorded twice is not taken for two seeds: its copies belong to groups
-of their own, and have numbers if nothing else distinguishes them.
+The deviation is the sample deviation (n - 1). If a run of a group lacks a value, mean and deviation
+are over the other runs. Copies of a run are not two seeds: each copy has its own group, and a
+number if nothing else distinguishes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """None of a single value."""
+    """None for a single value."""
     count: int = 1
 
     @classmethod
@@ -56,21 +56,21 @@ class SeedGroup:
 
     @property
     def comparable(self) -> str:
-        """The facts shared by groups that differ in their initialisation alone."""
+        """The facts shared by groups that differ only in their initialisation."""
         info = self.runs[0].record.info
         return comparison_key({**info, "config": {**info["config"], "seed": None}})
 
     def spread(self, name: str) -> Spread | None:
-        """Return mean and deviation of a value, by its name in the rows; None if no run has it."""
+        """Return mean and deviation of the value `name` of the rows; None if no run has it."""
         return Spread.of([row[name] for row in self.rows if row.get(name) is not None])
 
     def rank(self) -> float:
-        """Return what groups are sorted by: the best A_all first."""
+        """Return the sorting key of groups: the best A_all first."""
         best = self.spread("acc_all")
         return float("inf") if best is None else -best.mean
 
     def is_partial(self, measure: Measure) -> bool:
-        """Whether a run of the group has the measure in some of its tasks only."""
+        """Whether some run of the group has the measure only in some of its tasks."""
         return measure.is_gain and any(
             row.get("gain_tasks_reached") != row.get("gain_tasks") for row in self.rows
         )
@@ -80,7 +80,7 @@ class SeedGroup:
         return any(row.get(f"{measure.name}_bounded") for row in self.rows)
 
     def cell(self, measure: Measure, *, is_best: bool = False) -> Cell:
-        """Return a measure as printed, ≥ before a bound."""
+        """Return a measure as printed, with ≥ before a lower bound."""
         found = self.spread(measure.name)
         if found is None:
             return Cell(None)
@@ -91,13 +91,13 @@ class SeedGroup:
 
 
 def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[SeedGroup]:
-    """Group runs that differ only in their seed; `ranked`: the best A_all first."""
+    """Group runs that differ only in their seed; with `ranked`, the best A_all first."""
     groups = [*map(SeedGroup.of, alike(runs))]
     return sorted(groups, key=SeedGroup.rank) if ranked else groups
 
 
 def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
-    """Return the runs that differ only in their seed together, all in their order."""
+    """Return lists of runs that differ only in their seed, in the order of the runs."""
     groups: dict[tuple[str, int], list[RunSummary]] = {}
     copies: Counter[tuple[str, str]] = Counter()
     for run in runs:
@@ -108,7 +108,7 @@ def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
-    """Return the measures that some run has; the first one if none has any."""
+    """Return the measures that some run has; the first measure if there is none."""
     known = [m for m in measures if any(group.spread(m.name) is not None for group in groups)]
     return known or [*measures[:1]]
 
@@ -116,10 +116,11 @@ def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[M
 def best_of_groups(
     groups: Sequence[SeedGroup], measure: Measure, key: Callable[[SeedGroup], str]
 ) -> list[bool]:
-    """Return for each group whether its mean is the best of the groups comparable with it.
+    """Return for each group whether its mean is the best of comparable groups.
 
-    Equal as printed is equally good. A mean over some tasks only is not comparable with one over
-    all of them, and nothing is the best of itself. Groups of one `key` are comparable.
+    Groups with equal `key` are comparable, but a mean over some tasks is not comparable with a mean
+    over all tasks. Means that are equal as printed are equally good. A group without a comparable
+    group is not the best.
     """
     cells = [group.cell(measure) for group in groups]
     rivals: dict[str, list[tuple[float, str]]] = {}
@@ -136,7 +137,7 @@ def best_of_groups(
 
 
 def seedless_key(run: RunSummary) -> str:
-    """Return the facts shared by runs that differ only in their seed, and in their paths."""
+    """Return the facts shared by runs that differ only in their seed and their paths."""
     left_out = {*PLACE_SETTINGS, "seed"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
     info = run.record.info
@@ -145,7 +146,7 @@ def seedless_key(run: RunSummary) -> str:
 
 
 def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """Return the runs in their order, with numbers if groups differ in nothing but seeds."""
+    """Return the runs in their order, with numbers if two groups differ only in seeds."""
     names = dict.fromkeys(name for run in runs for name in settings(run) if name != "seed")
     groups = alike(runs)
     keys = [identity(values(group[0]), [*names]) for group in groups]
@@ -160,8 +161,8 @@ def numbered(runs: Sequence[RunSummary]) -> list[RunSummary]:
 def means(data: ByData) -> list[Row]:
     """Return one entry per group of seeds, by data, the best A_all first.
 
-    `values` holds mean, deviation (of a sample; None of one value) and count of each number, None
-    if no run has it.
+    `values` contains mean, sample deviation (None for one value) and count of each number, or None
+    if no run has the number.
     """
     rows = []
     for group in _groups(data):
@@ -206,11 +207,11 @@ def _identity(group: SeedGroup) -> Row:
 
 
 def _groups(data: ByData) -> list[SeedGroup]:
-    """Return the groups of each data, the best A_all first."""
+    """Return the groups of each data set, the best A_all first."""
     return [group for part in data.values() for group in seed_groups(part)]
 
 
 def plain(value: object) -> object:
-    """Return a value that a column of a table holds; anything else as JSON."""
+    """Return a value for a column of a table; lists and mappings as JSON."""
     is_plain = value is None or isinstance(value, str | int | float)
     return value if is_plain else json.dumps(value, default=str)

@@ -1,4 +1,4 @@
-"""Shared settings of runs, differing ones, and the names of runs in a table."""
+"""Shared and differing settings of runs, and the names of runs in a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = {
     "weighting": "ave",
     "weight_decay": "decay",
 }
-"""Column headings for settings whose name is too long for one."""
+"""Column headings for settings with long names."""
 
 _WORDS = {
     "backbone": "{}",
@@ -44,7 +44,7 @@ _WORDS = {
     "shots": "{} shots",
 }
 _OWN = ("init", "scale", "run")
-"""Names that distinguish runs, in addition to their settings."""
+"""Properties that distinguish runs in addition to settings, with their meanings."""
 _MEANINGS = {
     "init": "How the rows of new classes start; the method, if a head is solved as a whole.",
     "scale": "How long the new rows are made.",
@@ -62,24 +62,24 @@ _ONE = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
-    """Differing and shared settings of runs, looked up once for all that names them."""
+    """Differing and shared settings of runs, computed once for tables, titles and figures."""
 
     runs: Sequence[RunSummary]
     values: Mapping[int, Mapping[str, str | None]]
-    """The `values` of each run, by its identity."""
+    """The `values` of each run, by the identity of the object."""
     of_init: tuple[str, ...]
-    """Settings of the initialisation that differ: such runs can be compared."""
+    """Differing settings of the initialisation; such runs can be compared."""
     of_training: tuple[str, ...]
-    """Settings of data, stream and training that differ: such runs cannot be compared."""
+    """Differing settings of data, stream and training; such runs cannot be compared."""
     without: Collection[str]
-    """Settings that are neither in the names nor in the title."""
+    """Settings that neither names nor title contain."""
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Names:
-        """Return the names of `runs`; with `run` if no setting distinguishes two of them.
+        """Return the names of `runs`; they include `run` if no setting distinguishes two runs.
 
-        A setting that means nothing to some of them has one value, the others' value. Settings
-        `without` count as if all runs had the same.
+        If some runs do not read a setting, only the values of the other runs count. Settings in
+        `without` count as equal.
         """
         every = {id(run): values(run) for run in runs}
         known: dict[str, set[str]] = {}
@@ -95,7 +95,7 @@ class Names:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The settings that differ, initialisation and scale left out."""
+        """The differing settings without initialisation and scale."""
         return self.of_training + self.of_init
 
     @property
@@ -113,7 +113,7 @@ class Names:
 
     @property
     def title(self) -> str:
-        """The settings that all share, in words."""
+        """The settings that all runs share, in words."""
         return common(self.runs, (*self.settings, *self.without))
 
     @property
@@ -129,7 +129,7 @@ class Names:
         return [self.values[id(run)].get(name) or NOTHING for name in self.settings]
 
     def label(self, run: RunSummary) -> str:
-        """Return a short, distinct name: the initialisation and what differs."""
+        """Return a short, distinct name: the initialisation and the differing settings."""
         parts = self._said(run, (*(["scale"] if len(self.scales) > 1 else []), *self.differing))
         return run.init + (f" ({', '.join(parts)})" if parts else "")
 
@@ -143,20 +143,20 @@ class Names:
 
 
 def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
-    """Return a short, distinct name for each run; settings `without` are not in the names."""
+    """Return a short, distinct name for each run, without the settings in `without`."""
     names = Names.of(runs, without=without)
     return [names.label(run) for run in runs]
 
 
 def identity(found: Mapping[str, str | None], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the initialisation, the scale and the settings `names` among the values of a run."""
+    """Return initialisation, scale and the settings in `names` from the values of a run."""
     return tuple(found.get(name) or NOTHING for name in ("init", "scale", *names))
 
 
 def values(run: RunSummary) -> dict[str, str | None]:
-    """Return the properties of a run as text: None if one means nothing to it, or is unknown.
+    """Return the properties of a run as text; None if the run does not read one, or it is unknown.
 
-    Besides its settings: its initialisation, its scale and its number in the report (`run`).
+    They are its settings, initialisation, scale and number in the report (`run`).
     """
     found = settings(run)
     unknown = {name for name, value in found.items() if value is None and name not in run.config}
@@ -171,7 +171,7 @@ def settings(run: RunSummary) -> dict[str, Any]:
     """Return the settings of a run that can distinguish it from others, data sets included."""
     left_out = PLACE_SETTINGS | {"init", "scale"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
-    # Without a plastic block if only heads were trained: it sets them apart from others.
+    # Zero trained blocks distinguish runs that trained only heads from runs of train-top.
     names = {
         "base": run.data_name("base"),
         "new": run.data_name("new"),
@@ -186,7 +186,7 @@ def settings(run: RunSummary) -> dict[str, Any]:
 
 
 def shown(run: RunSummary, name: str) -> str:
-    """Return one of the `values` as it is printed."""
+    """Return one of the `values` as printed."""
     return values(run).get(name) or NOTHING
 
 
@@ -223,18 +223,18 @@ _COMMON = (
     *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
     *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
 )
-"""In the order in which they are printed."""
+"""Settings in the order in which they are printed."""
 
 
 def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
-    """Return in words what runs share: data sets, tasks, iterations, loss, seed, ...
+    """Return the shared settings of runs in words: data sets, tasks, iterations, loss, seed, ...
 
-    Settings that mean nothing to the runs of some methods come behind the names of the others:
+    If only some methods read a setting, it follows the names of these methods:
     `2 tasks; rehearsal: buffer 100, lr 0.001`.
 
     Args:
         runs: The runs of a table.
-        differing: Properties named for each run: settings, `init` and `scale`.
+        differing: Properties that the table shows for each run: settings, `init` and `scale`.
     """
     every = [values(run) for run in runs]
     known = [name for name in ("base", "new") if name not in differing and every[0].get(name)]
@@ -265,12 +265,13 @@ ByData = Mapping[str, Sequence[RunSummary]]
 
 
 def by_data(runs: Sequence[RunSummary]) -> ByData:
-    """Return the runs of each data in their order, those measured on test images first.
+    """Return the runs of each data set in their order, runs measured on test images first.
 
-    Data: base and new classes, features, and images measured on; not the path of a cache.
+    Runs have the same data if base and new classes, features and measured images are equal,
+    whatever the paths of their caches.
 
     Returns:
-        The runs by heading, their data in words. Data that are the only ones have no heading.
+        The runs by heading, which describes their data. A single data set has no heading.
     """
     parts: dict[str, list[RunSummary]] = {}
     for run in runs:

@@ -1,8 +1,8 @@
-"""One table, for the terminal, Markdown and the page.
+"""A table for the terminal, Markdown and the page.
 
-In the terminal no column is squeezed. If a table is too wide, the space between columns shrinks
-first; then the least needed numbers are left out; if too few would remain, the settings of the runs
-are wrapped.
+If a table is too wide for the terminal, the space between columns shrinks first; then the least
+needed columns of numbers are left out; if too few would remain, the settings of the runs are
+wrapped.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Column:
 
     heading: str
     kind: Kind = "name"
-    """Names and numbers stay on one line; numbers are aligned to the right. A `run` is a name that
-    is replaced by its settings if there is no room. Settings and texts are wrapped; a word that is
-    too long is folded in a setting and shortened in a text."""
+    """Names and numbers stay on one line; numbers are aligned to the right. If there is no room,
+    the settings of a run replace its name (`run`). Settings and texts are wrapped; words that are
+    too long are folded in settings and shortened in texts."""
     unit: str = ""
     better: Better = "neither"
     need: int | None = None
-    """The higher, the sooner the column is left out if there is no room; None: never."""
+    """If there is no room, columns with higher values are left out first; None: never."""
     meaning: str = ""
     """Explanation of the column on the page."""
 
     @property
     def mark(self) -> str:
-        """Unit and direction, which stand below the heading."""
+        """Unit and direction, printed below the heading."""
         return self.unit + ARROWS[self.better]
 
     @property
@@ -67,7 +67,7 @@ class Cell:
     deviation: str | None = None
     is_best: bool = False
     is_partial: bool = False
-    """Whether it is a mean over some tasks only."""
+    """Whether the number is a mean over only some tasks."""
     value: float | None = None
     """Value for sorting."""
 
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def in_markdown(self) -> str:
-        """The number in Markdown; the best in bold."""
+        """The number in Markdown; the best number in bold."""
         if self.mean is None:
             return NOTHING
         text = self.mean if self.deviation is None else f"{self.mean} ± {self.deviation}"
@@ -93,7 +93,7 @@ class Cell:
 
 
 Cells = Sequence[str | Text | Cell]
-"""A line, one cell per column; a `str` is shown letter by letter, without markup."""
+"""A line, one cell per column; a `str` is printed literally, without markup."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,16 +106,16 @@ class Table:
     """Whether deviations are next to their means if there is room."""
     title: str = ""
     style: str = "bold"
-    """Of the title in the terminal."""
+    """Style of the title in the terminal."""
     remarks: Sequence[str] | None = None
-    """Sentences below the table in the terminal, marks explained after the first; None: nothing
-    is below it."""
+    """Sentences below the table in the terminal; the meanings of the marks follow the first one.
+    None: no sentences and no meanings."""
     caption: str = ""
-    """Below the table in a text."""
+    """Text below the table in Markdown."""
     is_bold: bool = False
     """Whether bold numbers mark the best of comparable runs."""
     about: Sequence[object] = ()
-    """The first run of each line."""
+    """The first run in each line."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         drawn, missing = self._fitted(options.max_width)
@@ -142,7 +142,7 @@ class Table:
 
     @property
     def marks(self) -> list[str]:
-        """Meanings of the marks of the numbers."""
+        """Meanings of the marks in the table."""
         cells = [cell for line in self.lines for cell in line if isinstance(cell, Cell)]
         bounded = any((cell.mean or "").startswith("≥") for cell in cells)
         partial = any(cell.is_partial for cell in cells)
@@ -150,11 +150,11 @@ class Table:
 
     @property
     def below(self) -> str:
-        """The text below the table, in a text or on the page."""
+        """The text below the table, in Markdown or on the page."""
         return " ".join(filter(None, [self.caption, *self.marks, BEST * self.is_bold]))
 
     def _fitted(self, width: int) -> tuple[RichTable, list[Column]]:
-        """Return the table at most `width` columns wide, and the numbers that are left out."""
+        """Return the table, at most `width` columns wide, and the omitted columns."""
         for places, table in self._tries(width):
             missing = [each for place, each in enumerate(self.columns) if place not in places]
             if _width_of(table) <= width:
@@ -162,7 +162,7 @@ class Table:
         return table, missing
 
     def _tries(self, width: int) -> Iterator[tuple[list[int], RichTable]]:
-        """Yield the table, narrower and narrower, and the places of its columns."""
+        """Yield narrower and narrower tables, with the indices of their columns."""
         every = sum(column.need is not None for column in self.columns)
         tries = [(every, tight, beside) for beside in (self.beside, False) for tight in (0, 1)]
         tries += [(shown, 1, False) for shown in range(every - 1, min(FEWEST, every) - 1, -1)]
@@ -186,7 +186,7 @@ class Table:
         caption: str | None = None,
         is_framed: bool = False,
     ) -> RichTable:
-        """Return the table for a terminal; `is_framed`: too wide, all columns give way alike."""
+        """Return the table for a terminal; if `is_framed`, all columns shrink alike."""
         table = RichTable(caption=caption, caption_justify="left")
         if not is_framed:
             table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
@@ -212,7 +212,7 @@ class Table:
         return table
 
     def markdown(self) -> str:
-        """Return the title, the table as GitHub has it, and the caption."""
+        """Return title, table and caption in GitHub's Markdown."""
         heads = [column.in_markdown for column in self.columns]
         rows = [
             [c.in_markdown if isinstance(c, Cell) else escaped(str(c)) for c in cells]
@@ -231,6 +231,6 @@ def _text(cell: str | Text | Cell, beside: bool) -> Text:
 
 
 def _width_of(table: RichTable) -> int:
-    """Return how many columns of a terminal a table takes if nothing is shortened."""
+    """Return the width of a table in columns of a terminal if nothing is shortened."""
     console = Console(width=1000)
     return Measurement.get(console, console.options, table).maximum

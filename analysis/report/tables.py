@@ -1,6 +1,6 @@
 """The tables of a report: runs, means over seeds, further metrics, tasks, neural collapse.
 
-The terminal, Markdown and the page show the same ones.
+The terminal, Markdown and the page show the same tables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
     " new-task accuracy; 1 for random itself",
     "random-best": "iterations of random to its best new-task accuracy / iterations of the run to"
-    " 95 % of it; above 1 for random itself if it reaches 95 % before its best",
+    " 95 % of this accuracy; above 1 for random itself if it reaches 95 % before its best",
 }
 _CLASSES = {
     "acc_all": "all classes seen",
@@ -49,7 +49,7 @@ COLLAPSE = {
     "D_LS": ("d_ls", "Deviation of the head from least squares."),
     "rel.": ("d_ls_relative", "D_LS / size of the head's outputs: comparable between losses."),
 }
-"""Headings of neural collapse, the names in a diagnosis, and what they mean."""
+"""Metrics of neural collapse: heading, name in a diagnosis, meaning."""
 
 
 def ranking(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
@@ -77,7 +77,7 @@ def metrics_table(runs: Sequence[RunSummary], *, ranked: bool = True) -> Table:
 
 
 def run_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> Table:
-    """Return one line per run on the same data; the title has their common settings."""
+    """Return one line per run on the same data; the title contains the shared settings."""
     groups = [SeedGroup.of([run]) for run in runs]
     measures = known_of(groups, run_measures(reading))
     return _table(groups, measures, reading, needed=MOST_NEEDED, key=_of_run)
@@ -106,7 +106,7 @@ def task_table(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> 
 
 
 def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Table:
-    """Return one line per run: its head at the end of the last task, or of every task."""
+    """Return one line per run, at the end of the last task; or one per run and task."""
     names = Names.of(runs)
     numbers = [
         Column(heading, "number", need=place, meaning=meaning)
@@ -142,7 +142,7 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool = False) -> Ta
 def text_table(
     runs: Sequence[RunSummary], reading: Reading = "equal-level", *, metrics: bool = False
 ) -> Table:
-    """Return means over seeds, all columns of them: of the ranking or of further `metrics`."""
+    """Return means over seeds with all columns, of the ranking or of further `metrics`."""
     groups = seed_groups(runs)
     measures = known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(reading))
     found = _table(groups, measures, reading, without=("seed",), key=_comparable, is_seeded=True)
@@ -180,13 +180,14 @@ def _table(
 
     Args:
         groups: Runs of different seeds, or single runs.
-        measures: From left to right.
-        reading: Of the gain.
-        without: Settings that are not in the names.
-        needed: The measures in the order in which they give way, the last first.
-        key: Facts shared by groups of which the best is bold; `_of_run`: they are a section, too.
-        names_of: The runs that the names distinguish; the groups' runs if there is none.
-        is_seeded: Whether the number of seeds has a column even if each has one.
+        measures: Measures from left to right.
+        reading: Reading of the gain.
+        without: Settings that names do not contain.
+        needed: The measures, the most needed first: if there is no room, the last is dropped first.
+        key: Returns the facts shared by comparable groups, of which the best is bold. With
+            `_of_run`, they also form a section.
+        names_of: The runs that the names must distinguish; by default, the runs of the groups.
+        is_seeded: Whether there is a column for the number of seeds even if each group has one.
     """
     runs = [group.runs[0] for group in groups]
     names = Names.of(names_of or runs, without=without)
@@ -205,7 +206,7 @@ def _table(
     if key is _of_run:
         pairs = groupby(zip(runs, lines, strict=True), key=lambda pair: pair[0].key)
         apart = [[line for _, line in part] for _, part in pairs]
-        if any(len(section) > 1 for section in apart):  # else there is nothing to compare
+        if any(len(section) > 1 for section in apart):  # otherwise there is nothing to compare
             sections = apart
     columns = [
         *names.columns,
@@ -226,7 +227,7 @@ def _table(
 
 
 def _conditions(runs: Sequence[RunSummary], reading: Reading = "equal-level") -> list[str]:
-    """Return in words the conditions that are not the default."""
+    """Return in words the conditions that differ from the default."""
     skipped = ["The points before the first step are left out."] * runs[0].skip_start
     return [f"gain: {reading}."] * (reading != "equal-level") + skipped
 

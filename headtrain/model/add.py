@@ -1,8 +1,8 @@
-"""Add classes to a model in use: rows computed from their images, trained on request, measured.
+"""Add classes to a model: compute their rows from images, train on request, measure the result.
 
-One task of the experiment of `clinit train-head`: the old classes are the base, with real or drawn
-rows as the buffer, the added ones the task. The first classes of a network without a classifier
-get a head that is fitted to their images (`clinit.headtrain.probe.fit_head`).
+Adding classes is one task of the experiment that `clinit train-head` runs: the old classes are the
+base, real or drawn features of old classes are the buffer, and the added classes are the task. If
+the network has no classifier, a head is fitted to the images (`clinit.headtrain.probe.fit_head`).
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ from clinit.headtrain.study.study import Study
 from clinit.words import examples, number_of
 
 FIRST_FIT: HeadFit = "ridge"
-"""How the first head of a network is fitted: of 3 to 50 classes of 1 to 20 images it knows up to
-3 points more than `logistic`, which needs a second image of a class."""
+"""How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
+to 3 points more accurate than `logistic`, which also needs two images of a class."""
 SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
-"""Weights of new images that are compared."""
+"""Values of `--new-share` that are compared with the requested one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addition:
-    """Result of adding classes."""
+    """Result of adding classes; accuracies are top-1, among all classes of the model."""
 
     model: Model
-    """The new model, the addition in its history."""
+    """The new model; its history ends with this addition."""
     replaced: int
-    """How many of the classes the model had before."""
+    """Number of classes of the model that were replaced."""
     old_before: Top1
-    """Correct on images of old classes, held out or left out, with the model as it was."""
+    """Accuracy of the original model on held-out images of old classes."""
     old: Top1
-    """The same with the new model: among all classes."""
+    """Accuracy of the new model on the same images."""
     new: Top1
-    """Correct on images of the added classes, held out or left out, among all classes."""
+    """Accuracy of the new model on images of the added classes, held out or left out."""
     left_out: bool
-    """Whether each image of the added classes was left out of the rows that answer it."""
+    """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
     balance: tuple[Balance, ...]
-    """The same for several weights of the new images, the one asked for first. If no image of an
-    old class is held out, `old` is of the rows in their place."""
+    """Accuracies for several values of `--new-share`, the requested value first. If no image of an
+    old class is held out, `old` is measured on the features that stand in for old images."""
     audit: Audit | None = None
-    """Oddities of the images; None if there were none to look at."""
+    """Audit of the images; None if `add` was called with features only."""
     onnx: OnnxCheck | None = None
-    """Comparison with the ONNX form of the model; None if there is none."""
+    """Comparison with the ONNX file of the model; None if no ONNX file was written."""
 
 
 def add_classes(
@@ -98,27 +98,28 @@ def add_classes(
 ) -> Addition:
     """Add the classes of a folder of images to a model, and write the new model to `out`.
 
-    The numbers match `clinit add`. Existing features are kept: an interrupted call resumes.
+    The numbers match `clinit add`. Rerun an interrupted call to resume: existing features are kept.
 
     Args:
         model: Folder or file of a model; it is not changed.
-        images: A folder of images for each class, or `train` and `val` with such folders.
+        images: A folder that contains one folder of images per class, or `train` and `val` folders
+            that do.
         out: Folder of the new model, or a file that ends in .safetensors.
         settings: Fields of `clinit.headtrain.model.settings.AddConfig`, by name.
-        old: Features of old classes, in place of what the model remembers; or their statistics,
-            for classes that it does not remember.
-        replace: Whether classes that the model has are replaced.
-        more: Whether all classes are of the model, and these are more images of them.
-        strict: Whether a warning of the audit of the images, or an unreadable image, is an error.
-        features: Folder of the features of the images; default: `out` with `-features`.
-        overwrite: Whether a model that is at `out` is replaced.
+        old: Features of old classes, used in place of the memory of the model; or statistics of
+            old classes that the model does not remember.
+        replace: Replace classes that the model already contains.
+        more: Add images to classes that the model already contains.
+        strict: Fail if the audit of the images warns, or if an image is unreadable.
+        features: Folder for the features of the images; default: `out` with `-features`.
+        overwrite: Replace an existing model at `out`.
         device: `auto`, `cuda` or `cpu`.
         observer: Called with each event of the training.
 
     Raises:
         ValueError: If a setting is wrong.
-        ClinitError: If the model, the images or the features cannot be used, or there is
-            something at `out` that may not be replaced.
+        ClinitError: If the model, the images or the features cannot be used, or if `out` exists
+            and may not be replaced.
     """
     config, path = AddConfig(**(settings or {})), Path(out)
     with claim_file(path, on_busy=lambda: None):
@@ -153,22 +154,22 @@ def add_images(
 
     Args:
         model: The model; it is not changed.
-        job: The images, and the place of the new model.
-        config: How they are added.
-        old: Features of old classes, in place of what the model remembers.
-        replacing: Whether classes that the model has are replaced.
-        more: Whether these are more images of classes that the model has.
-        onnx: Whether the folder holds the network as ONNX too, compared on some of the images.
-        strict: Whether a warning of the audit, or an unreadable image, is an error.
+        job: The images, and the path of the new model.
+        config: Settings.
+        old: Features or statistics of old classes, as in `add_classes`.
+        replacing: Replace classes that the model already contains.
+        more: Add images to classes that the model already contains.
+        onnx: Also write the network as ONNX, and compare both forms on some of the images.
+        strict: Fail if the audit of the images warns, or if an image is unreadable.
 
     Raises:
-        ClinitError: If the model, the images or the features cannot be used, or there is
-            something at `job.out`.
+        ClinitError: If the model, the images or the features cannot be used, or if `job.out`
+            exists and may not be replaced.
     """
     listener = job.listener
     if config.init in ("random", "zero") and not config.iterations:
         listener.warn(
-            f"{config.init} rows that are not trained recognise nothing: leave out"
+            f"{config.init} rows recognise nothing until they are trained: leave out"
             " `--init`, or train the head with `--iterations 200`"
         )
 
@@ -201,9 +202,8 @@ def add_images(
         listener.warn(line)
     if strict and (count := len(added.audit.lines) + ("unreadable" in data)):
         raise ModelError(
-            f"the audit of {job.images} warns of {number_of(count, 'thing')}, and no class is"
-            " added",
-            remedy="Mend the images, or leave out `--strict`; `--json` prints all that was found.",
+            f"the audit of {job.images} found {number_of(count, 'problem')}; no class was added",
+            remedy="Fix the images, or leave out `--strict`; `--json` prints all problems.",
         )
     with listener.doing("Putting backbone and head together …"):
         written = write_model(added.model, job.out, onnx=onnx, overwrite=job.overwrite)
@@ -211,7 +211,7 @@ def add_images(
 
 
 def _audited(added: Addition, model: Model, old: Source | None, job: ImageJob) -> Addition:
-    """Return an addition with an audit of its images, in its history too."""
+    """Return the addition with an audit of its images, which is also recorded in the history."""
     images, every = images_to_audit(job), model.facts.class_names
     left = model.of_rows([r for r, name in enumerate(every) if name not in images.rows.class_names])
     names, memory = left.facts.class_names, left.memory
@@ -240,22 +240,23 @@ def add(
 
     Args:
         model: The model; it is not changed.
-        images: Features of the new images, of the model's own network, some of them held out.
-        config: How.
-        left: The model without classes of `images` that it has; None: it has none.
-        old: Features of old classes, in place of what the model remembers, some held out too.
+        images: Features of the new images, computed by the model's own network; `val` is held out.
+        config: Settings.
+        left: The model without the classes that `images` replaces; None if it contains none of
+            the classes of `images`.
+        old: Features of old classes, used in place of the memory of the model; `val` is held out.
         action: Name of the change in the history.
         data: Origin of the images, for the history.
         observer: Called with each event of the experiment.
 
     Raises:
-        ModelError: If the model lacks the data asked for, or discriminants of single images would
-            not be trained.
+        ModelError: If the model lacks data that the settings require, or if `lda` rows of single
+            images would not be trained.
     """
     if config.init == "lda" and not config.iterations and images.train.counts().max() == 1:
-        # Only a second image shows the level of a discriminant among rows of the old classes.
+        # Calibrating a discriminant against the rows of old classes takes a second image.
         raise ModelError(
-            "discriminants (`--init lda`) of classes of a single image recognise nothing unless"
+            "discriminants (`--init lda`) of classes of a single image recognise nothing until"
             " they are trained",
             remedy="Leave out `--init`, give a second image of a class, or train the head with"
             " `--iterations 200`.",
@@ -279,17 +280,17 @@ def add(
     tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
     balance, own = tuple(each.balance(s) for s, each in tests.items()), tests[config.new_share]
     is_left_out, found = answers is not None and not len(images.val.labels), None
-    # Rows of one kind alone are a poor guide to the others, if there are others.
+    # If the model has old classes, images of new classes alone would bias the temperature.
     if (len(tested.labels) or not left.facts.class_names) and len(own.new.labels):
         found = own.temperature()
     if found is None and left.facts.temperature is not None:
         found = left.facts.temperature.unmeasured
-    # A number that no task of the model has had, not even one that was removed.
+    # A task number that is unused in the whole history, which includes removed tasks.
     task = 1 + max([0, *model.facts.tasks, *(each.task or 0 for each in model.facts.history)])
     tasks = (*left.facts.tasks, *(task for _ in images.class_names))
     facts = replace(left.facts, class_names=head.class_names, tasks=tasks, temperature=found)
     grown = replace(left, facts=facts, head=head, memory=_memory(left, images, config, given))
-    if replaced := model.facts.num_classes - left.facts.num_classes:  # they keep their rows
+    if replaced := model.facts.num_classes - left.facts.num_classes:  # keep the order of rows
         row_of = {name: row for row, name in enumerate(head.class_names)}
         rows_then = [row_of.pop(name) for name in model.facts.class_names]
         grown = grown.of_rows([*rows_then, *row_of.values()])
@@ -325,20 +326,22 @@ def merge_models(
     *,
     overwrite: bool = False,
 ) -> Addition:
-    """Write a model of the classes of both, as if all had been added to their shared ones at once.
+    """Write a model that contains the classes of two models.
+
+    The result is as if all other classes had been added to their shared classes at once.
 
     Args:
         model: One model; it is not changed.
-        other: Another one of the same network.
-        out: The place of the new model, a place of its own.
-        config: How the classes of one of them alone are added.
+        other: A second model with the same network; it is not changed.
+        out: Path of the new model, outside both models.
+        config: Settings for the classes that only one of the models contains.
         data: Further contents of the history.
         listener: Called with each event of the work.
-        overwrite: Whether an existing model is replaced.
+        overwrite: Replace an existing model at `out`.
 
     Raises:
-        ModelError: If they are of different networks, differ in a class that both have, or do not
-            remember the training rows of all others.
+        ModelError: If the networks differ, if a shared class differs, or if a model does not
+            remember the training rows of all its other classes.
         ClinitError: If the new model cannot be written.
     """
     data = {**data, "models": [model.origin, other.origin]}
@@ -360,9 +363,10 @@ def _grown_heads(
     config: AddConfig,
     observer: Observer,
 ) -> tuple[dict[NewShare, tuple[Head, LeftOut | None]], str]:
-    """Return heads of an experiment of one task, and what stood for images of old classes.
+    """Run one task; return heads by `--new-share`, and the kind of old rows that were used.
 
-    The first one is as asked for; others weigh the new images differently, if that costs little.
+    The first head has the requested value. Heads with other values are computed only if no head
+    is trained, because they then cost little.
     """
     rows, kind = old_rows(
         config.old_rows, left.head, left.memory, images.train, given=given.train, seed=config.seed
@@ -415,7 +419,7 @@ def _check_first(
     """
     why = None
     if len(names) < 2:
-        why = f"{examples(names)} would be its only class, with no other to separate it from"
+        why = f"{examples(names)} would be its only class"
     elif config.iterations or config.init != AddConfig().init or old is not None:
         why = "its first head is fitted, and no row is initialised or trained next to old ones"
     if why is not None:
@@ -428,37 +432,39 @@ def _check_first(
 def _known_names(
     facts: ModelFacts, names: Sequence[str], *, replacing: bool, more: bool
 ) -> list[str]:
-    """Return the classes that the model has already.
+    """Return the named classes that the model already contains.
 
     Raises:
-        ModelError: If there are some without need, or some or all are missing.
+        ModelError: If their number does not fit the options: with `more`, all classes must exist;
+            with `replacing`, some classes but not the whole model; otherwise none.
     """
     known = [name for name in names if name in {*facts.class_names}]
     new = [name for name in names if name not in {*known}]
     if more and new:
         raise ModelError(
             f"{len(new):,} of these {len(names):,} classes are new to the model ({examples(new)})",
-            remedy="Add them by themselves, without `--more`: `clinit add MODEL IMAGES --out NEW`.",
+            remedy="Add new classes separately, without `--more`: `clinit add MODEL IMAGES --out"
+            " NEW`.",
         )
     wrong = bool(known) != replacing or (known and len(known) == facts.num_classes)
     if wrong and not more:
         raise ModelError(
             f"{len(known):,} of these {len(names):,} classes are among the {facts.num_classes:,} of"
             f" the model ({examples(known or names)})",
-            remedy="More images of its classes: `--more`. Without `--replace`, give none of its"
-            " classes; with it some of them, but not all: rename or remove folders. `clinit model"
-            " show MODEL` lists the classes.",
+            remedy="To add images to existing classes, use `--more`; to replace some classes of"
+            " the model, but not all, `--replace`. Otherwise rename or remove their folders;"
+            " `clinit model show MODEL` lists the classes.",
         )
     return known
 
 
 def _given(left: Model, images: Source, old: Source | None) -> Source:
-    """Return given rows of old classes with the labels of the head; without any, no rows.
+    """Return the rows of `old`, labelled as in the head; without `old`, return empty row sets.
 
-    No row that the model remembers as held out is among those to compute rows from.
+    Rows that the model remembers as held out are removed from the training rows.
 
     Raises:
-        ModelError: If none of their classes is one of the model.
+        ModelError: If no class of `old` is a class of the model.
     """
     if old is None:
         nothing = images.train.nothing(left.facts.class_names)
@@ -467,8 +473,8 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
     if not len(train.labels):
         raise ModelError(
             f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"
-            " class of the model that stays",
-            remedy="Give a cache of the model's own classes, named as the model names them.",
+            " class that the model keeps",
+            remedy="Give a cache of the model's own classes, with the class names of the model.",
         )
     if left.memory is not None:
         train = train.without(left.memory.held_out)
@@ -476,7 +482,7 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
 
 
 def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
-    """Return what a model remembers, and of its other classes what statistics hold."""
+    """Return the memory of a model, with statistics of classes that it does not remember."""
     names = left.facts.class_names
     places = [*names, *(name for name in summed.class_names if name not in {*names})]
     statistics = summed.named(places).averaging("class", "a model")
@@ -486,9 +492,9 @@ def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
 
 
 def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:
-    """Return what the new model remembers.
+    """Return the memory of the new model.
 
-    It consists of the old memory, the given rows of classes unknown to it, and the new ones.
+    It joins the old memory, the given rows of classes that this lacks, and the added images.
     """
     memory, depends_on = left.memory, left.depends_on
 

@@ -1,15 +1,15 @@
-"""Additions repeated: with more images of their classes, or with two models as one.
+"""Repeat additions: with more images of their classes, or to merge two models.
 
-A row of an added class follows from all images that were added with it: they decide lambda, factor
-and shift, and the ends of fitted rows. Class statistics would not do, because their covariance is
-an average over all classes. A model therefore remembers the training rows of added classes
-(`Memory.learnt`), and all classes that were added together are added once more, with all rows, to
-the model without them. Its statistics are those before them (`Memory.before`): means and scatter
-of two sets of rows give the moments of their union, and the union less one set gives the other
+A row of an added class depends on all images that were added with it, because they determine
+lambda, factor, shift and the fit. Class statistics cannot replace these images, because their
+covariance is an average over all classes. A model therefore remembers the training rows of added
+classes (`Memory.learnt`). To repeat an addition, its classes are removed from the model and added
+again, with all rows. The statistics of the model without them are recovered by subtraction
+(`Memory.before`): means and scatter of a set and of a subset give the moments of the rest
 (T. F. Chan, G. H. Golub, R. J. LeVeque, The American Statistician 37(3), 1983).
 
-The rows equal the rows of one addition of all images, up to the order in which rows are summed
-and the float32 of the remembered covariance.
+The resulting rows equal the rows of a single addition of all images, up to the order in which rows
+are summed and the float32 of the remembered covariance.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from clinit.headtrain.stream.source import Source
 from clinit.words import examples, number_of
 
 SAME = 1e-5
-"""Between rows of the classifiers of two models, relative to the largest number; they are stored
-divided by different temperatures."""
+"""Largest difference between equal rows of two classifiers, relative to the largest number: rows
+are stored divided by the temperatures of their models."""
 
 
 def with_more(
     model: Model, images: Source, old: Source | None, listener: Listener
 ) -> tuple[Model, Source, dict[str, int]]:
-    """Return a model without some of its classes, and all images of these.
+    """Remove classes from a model, and return all their images, so that they can be added again.
 
     Args:
         model: The model.
         images: Features of more images of its classes.
-        old: Features of earlier images, if they are given.
-        listener: Told of images that are there already.
+        old: Features of earlier images of these classes, if available.
+        listener: Notes images that the model has already seen.
 
     Returns:
-        The model without these classes and those that came in the same tasks, the features of all
-        images of them, in the order of their rows, and how many images of each class are new.
+        The model without these classes and without classes of the same tasks; the features of all
+        images of the removed classes, in the order of their rows; the number of new images by
+        class.
 
     Raises:
-        ModelError: If not all rows of a class are there, or there is no other image.
+        ModelError: If training rows of a class are missing, or if no image is new.
     """
     arrived = [*zip(model.facts.class_names, model.facts.tasks, strict=True)]
     tasks = {task for name, task in arrived if task and name in images.class_names}
@@ -60,7 +61,7 @@ def with_more(
         if not len(train.labels):
             raise ModelError(
                 f"the model has seen all of these {number_of(repeated, 'image')} already",
-                remedy="Give images that it has neither learnt nor kept aside.",
+                remedy="Give images that it has neither learnt nor held out.",
             )
         listener.note(
             f"{repeated:,} of {number_of(len(images.train.labels), 'image')} seen already:"
@@ -76,15 +77,15 @@ def with_more(
 
 
 def of_both(model: Model, other: Model) -> tuple[Model, Source, Model]:
-    """Return what one model is made from that has the classes of two.
+    """Return the parts from which a model with the classes of two models is made.
 
     Returns:
-        The shared classes, the features of all images of the others, and the first model with the
-        history of both.
+        A model of the shared classes, the features of all images of all other classes, and the
+        first model with the history of both.
 
     Raises:
-        ModelError: If they are of different networks, differ in a class that both have, or do not
-            remember the training rows of all others.
+        ModelError: If the networks differ, if a shared class differs, or if a model does not
+            remember the training rows of all its other classes.
     """
     shared = _shared(model, other)
     own = [tuple(n for n in each.facts.class_names if n not in shared) for each in (model, other)]
@@ -112,10 +113,10 @@ def of_both(model: Model, other: Model) -> tuple[Model, Source, Model]:
 
 
 def _shared(model: Model, other: Model) -> tuple[str, ...]:
-    """Return the classes that two models have in common, in the order of the first.
+    """Return the classes that two models share, in the order of the first model.
 
     Raises:
-        ModelError: If they are of different networks, or have different rows of a class.
+        ModelError: If the networks differ, or if the rows of a class differ.
     """
     both, one, two = f"{model.origin} and {other.origin}", model.depends_on, other.depends_on
     if differing := [name for name in one if one[name] != two[name]]:
@@ -144,17 +145,17 @@ def _shared(model: Model, other: Model) -> tuple[str, ...]:
 
 
 def _before(model: Model, came: FeatureSet) -> Model:
-    """Return the model without classes of which all training rows are there."""
+    """Return the model before it learnt the classes of `came`, given all their training rows."""
     names = model.facts.class_names
     left = model.of_rows([row for row, name in enumerate(names) if name not in came.class_names])
     return left if model.memory is None else replace(left, memory=model.memory.before(came))
 
 
 def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
-    """Return all training rows of some classes, and the rows of them that are held out.
+    """Return all training rows and the held-out rows of some classes.
 
     Raises:
-        ModelError: If not all rows of one are there.
+        ModelError: If training rows of a class are missing.
     """
     memory = model.memory
     sets = [] if memory is None else [memory.learnt, memory.kept]
@@ -176,7 +177,7 @@ def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
 
 
 def _whole(name: str, sets: Sequence[FeatureSet], memory: Memory | None) -> FeatureSet | None:
-    """Return all training rows of a class from the first set that has them."""
+    """Return all training rows of a class, from the first set that contains all of them."""
     row = None if memory is None else memory.class_names.index(name)
     for each in sets:
         rows = each.named((name,))

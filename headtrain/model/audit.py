@@ -1,22 +1,23 @@
-"""Oddities of the images of classes that join a model.
+"""Check the images of new classes for probable mistakes.
 
-*Known already*: a new class is one of the model's if its name is (in letters and digits; any
-synonym of ImageNet counts), or if the model gives one answer to two thirds of its images.
+*Known already*: the model already contains the class if it has a class of the same name (letters
+and digits only; any synonym of ImageNet counts), or if it assigns two thirds of the images to one
+class.
 
-*Fit*: features are centred and scaled to length 1. The distance of row i from its own class is
-measured to the mean of the other n - 1 rows; squared, it is (n / (n - 1))^2 |h_i - mu|^2. The row
-may not belong to its class if another new class is nearer by more than `MARGIN`, or if its distance
-is more than `FAR` deviations above the median of all. Classes of fewer than `LEAST` images are not
-checked.
+*Misfits*: features are centred and scaled to length 1. The distance of row i from its own class is
+its distance from the mean of the other n - 1 rows; squared, (n / (n - 1))^2 |h_i - mu|^2. The row
+may not belong to its class if, in squared distance, another new class is nearer by more than
+`MARGIN`, or its own class is further than the median of all rows by `FAR` deviations. Classes of
+fewer than `LEAST` images are not checked.
 
-*Look-alikes*: two classes, if the new head takes images of one for the other, or if images of a
-class are nearer to another new class.
+*Look-alikes*: two classes, if the new head confuses their images, or if images of one are nearer to
+the other (new) class.
 
-*Repeats*: two rows that are nearer than `NEAR` times the distance of either to its fifth nearest
-row, which other photographs hardly ever are; or files of the same content.
+*Repeats*: files of equal content, or two rows whose distance is at most `NEAR` times the distance
+of each to its fifth nearest row. Different photographs are hardly ever that near.
 
-*Turned wrong*: real rows of old classes that the model answers right without the new classes, and
-wrong with them.
+*Turned wrong*: real rows of old classes that the model classifies correctly without the new
+classes, but not with them.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ from clinit.words import examples, number_of
 KNOWN = 2 / 3
 LEAST, MARGIN, FAR = 5, 0.3, 3.0
 ALIKE, LEAST_ALIKE = 0.1, 3
-"""Share of the images of the smaller class, and number, from which on two classes look alike."""
+"""Least share of the images of the smaller class, and least number of images, of look-alikes."""
 NEAR, NEIGHBOURS = 0.5, 5
 TINY, DENSE, UNIFORM = 32, 0.1, 4.0
-"""Least side in pixels; bytes per pixel below which an image is looked at; grey levels of 255 that
-the pixels of an image deviate by at least."""
+"""Least side in pixels; bytes per pixel below which an image is decoded; least standard deviation
+of its pixels, in grey levels of 255."""
 PLACES = ("within a class", "across classes", "in train and val")
 _BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Images:
-    """All images of new classes, those that are kept aside too."""
+    """All images of new classes, including held-out images."""
 
     rows: FeatureSet
     paths: Sequence[str]
@@ -63,27 +64,28 @@ class Images:
     digests: Sequence[str]
     """SHA-256 of the files."""
     odd: Mapping[str, str]
-    """By path, the oddity of the pixels (`oddity`)."""
+    """Result of `oddity` by path, for odd images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The findings, as plain values."""
+    """The findings as plain values."""
 
     images: int
     classes: int
     known: list[dict[str, Any]]
-    """`class`, `old`, and how many of its `images` the model answers so; None: by the name."""
+    """`class`, the `old` class that it equals, and how many of its `images` the model assigns to
+    `old`; None if only the names are equal."""
     alike: list[dict[str, Any]]
-    """`classes`, and the number of `images` of one that are taken for the other."""
+    """Two `classes`, and the number of confused `images`."""
     repeated: list[dict[str, Any]]
     """`images` that repeat each other, and `where`: one of `PLACES`."""
     misfits: list[dict[str, Any]]
-    """`image`, its `class`, and the `nearest` other one; None: it is far from all."""
+    """`image`, its `class`, and the `nearest` other class; None if it is far from all classes."""
     odd: list[dict[str, Any]]
     """`image` and `why`."""
     turned: dict[str, Any]
-    """Old images `right` before, `wrong` now, and their `answers` with counts."""
+    """Numbers of old images `right` before, and of these `wrong` now, with counts of `answers`."""
 
     @property
     def lines(self) -> list[str]:
@@ -121,18 +123,18 @@ class Audit:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The same as a mapping."""
+        """The findings as a mapping."""
         return asdict(self)
 
 
 def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
-    """Look at images of new classes, and at what their rows do to images of old ones.
+    """Check images of new classes, and the effect of their rows on images of old classes.
 
     Args:
         images: The new images.
         before: The head without the new classes.
-        after: The head with them.
-        old: Real rows of old classes, if there are some.
+        after: The head with the new classes.
+        old: Real rows of old classes; may be empty.
     """
     rows = images.rows
     own = np.array(rows.class_names)[rows.labels]
@@ -160,7 +162,7 @@ def audit(images: Images, before: Head, after: Head, old: FeatureSet) -> Audit:
 
 
 def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
-    """Return the names of the classes that a head answers; empty if it has none."""
+    """Return the name of the predicted class of each row; empty if the head has no class."""
     if not head.num_classes:
         return np.full(len(features), "")
     logits = features.astype(np.float32) @ head.weight.T.astype(np.float32) + head.bias
@@ -169,7 +171,7 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
 
 
 def known_classes(own: np.ndarray, before: Head, answers: np.ndarray) -> list[dict[str, Any]]:
-    """Return the new classes that a head knows, by name or by its answers to their images."""
+    """Return the new classes that a head already contains, by name or by its predictions."""
     row_of = {_plain(word): name for name in before.class_names or () for word in synonyms(name)}
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(own.tolist()):
@@ -191,7 +193,7 @@ def _plain(name: str) -> str:
 def misfits(
     rows: FeatureSet,
 ) -> tuple[Int[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return the nearest class of each row, whether that is clearly another, and which are far."""
+    """Return, by row: nearest class, whether it clearly is another one, whether its own is far."""
     counts, features = rows.counts(), rows.features.astype(np.float64)
     features -= features.mean(axis=0)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
@@ -211,15 +213,15 @@ def misfits(
 
 
 def _squares(one: Any, other: Any) -> Any:
-    """Return the squared distances of rows."""
-    centre = other.mean(axis=0)  # the difference of squares cancels far from 0
+    """Return the squared distances between rows of `one` and rows of `other`."""
+    centre = other.mean(axis=0)  # far from 0, the difference of squares cancels
     one, other = one - centre, other - centre
     found = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T
     return np.maximum(found, 0)
 
 
 def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
-    """Return pairs of classes of which enough images of one are taken for the other."""
+    """Return pairs of classes of which enough images are confused."""
     sizes = Counter(own.tolist())
     wrong = Counter(
         tuple(sorted(pair)) for pair in zip(own, answers, strict=True) if pair[0] != pair[1]
@@ -232,7 +234,7 @@ def look_alikes(own: np.ndarray, answers: np.ndarray) -> list[dict[str, Any]]:
 
 
 def repeated(images: Images) -> list[dict[str, Any]]:
-    """Return sets of images that repeat each other, and their places."""
+    """Return sets of images that repeat each other, and where (`PLACES`)."""
     first: dict[str, int] = {}
     same = [(first.setdefault(digest, row), row) for row, digest in enumerate(images.digests)]
     one, other = np.array([*same, *near_pairs(images.rows.features)]).reshape(-1, 2).T
@@ -267,7 +269,7 @@ def near_pairs(features: Float[np.ndarray, "rows dim"]) -> list[tuple[int, int]]
 
 
 def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
-    """Count the old rows answered right before, and those wrong now, with the answers."""
+    """Count the old rows that were right before, and of these the rows that are wrong now."""
     own = np.array([old.class_names[label] for label in old.labels], dtype=np.str_)
     right = before == own
     wrong = Counter(after[right & (after != own)].tolist())
@@ -275,9 +277,9 @@ def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, 
 
 
 def oddity(content: bytes) -> str | None:
-    """Return the oddity of the pixels of an image: it is tiny, or nearly of one colour.
+    """Return why an image is odd: it is tiny, or nearly of one colour. None: it is not.
 
-    An image that cannot be read is not odd: the extraction names it.
+    An unreadable image is not odd; the extraction reports it.
     """
     try:
         with Image.open(io.BytesIO(content)) as image:

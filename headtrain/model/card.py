@@ -1,4 +1,4 @@
-"""The model card: the README of a model folder, for people."""
+"""The model card: the README of a model folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 
 UNFOLDED = 60
-"""Class names that the card shows unfolded; longer lists are folded."""
+"""Most class names in a list that is not folded."""
 
 
 def card(facts: ModelFacts) -> str:
     """Return the model card: its fields for the Hub as YAML, then Markdown.
 
-    Names of classes and paths are text from data: they are escaped wherever they stand.
+    Class names and paths are escaped, because they come from data.
     """
     arrived = sum(task > 0 for task in facts.tasks)
     old = f"{facts.num_classes - arrived:,} classes of the pretrained head"
@@ -28,8 +28,8 @@ def card(facts: ModelFacts) -> str:
         probabilities.append(f"{caution[0].upper()}{escaped(caution[1:])}.")
     if facts.temperature is not None:
         probabilities.append(
-            f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are divided"
-            " by it already; the class that scores highest is the same without it."
+            f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are already"
+            " divided by this temperature, which does not change the highest-scoring class."
         )
     template = files(__package__).joinpath("card.md").read_text(encoding="utf-8")
     return Template(template).substitute(
@@ -99,7 +99,7 @@ def _history(facts: ModelFacts) -> str:
 
 
 def _details(change: Change) -> str:
-    """Return what a change was made from and how it is repeated."""
+    """Return the command, classes, data and settings of a change."""
     data = dict(change.data)
     words, command = data.pop("command", None), ""
     if isinstance(words, list | tuple) and words:

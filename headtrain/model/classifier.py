@@ -1,4 +1,4 @@
-"""A model that is loaded from its file: the network and its head, ready to name images."""
+"""A model loaded from its file, which classifies images with PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Classifier(Predictor):
 
     facts: ModelFacts
     backbone: Backbone
-    """The network on its device, its classifier included."""
+    """The network with its classifier, on its device."""
 
     def __repr__(self) -> str:
         return f"<Classifier: {self.facts} on {self.device}>"
@@ -36,7 +36,7 @@ class Classifier(Predictor):
     def logits(
         self, images: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to normalised images."""
+        """Return the logits of normalised images."""
         if self.backbone.program is None:
             return self.backbone.logits(images)
         head, features = self.backbone.head, self.backbone.features(images)
@@ -47,7 +47,7 @@ class Classifier(Predictor):
     def on_its_way(
         self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
     ) -> Classifier:
-        """Return the classifier with a compiled network if that pays."""
+        """Return the classifier with a compiled network, if compiling saves time."""
         backbone = on_its_way(
             self.backbone,
             self.facts.transform,
@@ -64,12 +64,11 @@ def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
     """Load a model written by `clinit export`.
 
     Args:
-        path: The model file, or the folder that it is in.
-        device: `auto` (CUDA if there is one), `cpu`, `cuda` or `cuda:<index>`.
+        path: The model file, or its folder.
+        device: `auto` (CUDA if available), `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
-        ModelError: If there is no model at `path`, it has changed since it was written, or its
-            folder contradicts its file.
+        ModelError: If there is no model at `path`, or if it has changed since it was written.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """

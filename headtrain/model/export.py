@@ -1,7 +1,7 @@
-"""The model of a recorded run: its backbone and head as one network, or its head alone.
+"""Export the model of a recorded run: backbone and head as one network, or the head alone.
 
-The network is put together, compared with the trained one (the features of its backbone times
-the head) and only then written. A head alone names features that are computed elsewhere.
+The network is assembled, compared with the trained head times the features of its backbone, and
+only then written. A head alone classifies features that are computed elsewhere.
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ from clinit.headtrain.temperature import (
 from clinit.words import examples
 
 HELD_OUT_PER_CLASS = 20
-"""Validation features that are remembered of each class, to measure the model on later."""
+"""Number of validation features per class that a model remembers, to be measured on later."""
 _TRAINED_TOO = "training has changed the backbone, so that cached features are not its own"
 _PROJECTED = "it reads pooled features, and the run's are projected"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedRun:
-    """A record that a model is made of."""
+    """A run record, from which a model is exported."""
 
     record: RunRecord
     head: Head
-    """As the run ended with it; its rows are the first classes of the record."""
+    """The head at the end of the run; its rows are the first classes of the record."""
     changed: Mapping[str, np.ndarray]
-    """Parameters of the backbone that training has changed, by name; none if it was frozen."""
+    """Parameters of the backbone that training has changed, by name; empty if it was frozen."""
     base: Path | None = None
-    """The feature cache of the base classes, if it is not at its recorded place."""
+    """The feature cache of the base classes, if it is not at its recorded path."""
     new: Path | None = None
-    """The cache of the classes that arrived, likewise."""
+    """The feature cache of the new classes, if it is not at its recorded path."""
 
     @classmethod
     def read(cls, run: Path, base: Path | None = None, new: Path | None = None) -> TrainedRun:
         """Read the record at `run`.
 
         Raises:
-            RecordError: If the record is missing, damaged, or has no head or a head of other
-                classes; records below the folder are named.
-            HeadError: If the head is damaged, its training has diverged, or it is no linear one.
+            RecordError: If the record is missing or damaged, or if its head is missing or has
+                other classes. If subfolders are records, the message lists them.
+            HeadError: If the head is damaged or not linear, or its training has diverged.
         """
         if not (run / "run.json").exists() and (found := find_records(run)):
             raise RecordError(
-                f"{run} is no run record, but holds {len(found)} of them:"
+                f"{run} is no run record, but contains {len(found)} of them:"
                 f" {examples([str(folder.relative_to(run)) for folder in found])}",
                 remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
             )
@@ -84,7 +84,7 @@ class TrainedRun:
         names = tuple(record.classes["name"])
         last = max(task["task"] for task in record.info["tasks"])
         learnt = int((record.classes["task"] <= last).sum())
-        expected = {names, names[:learnt]}  # if the run was stopped, a head may have rows beyond
+        expected = {names, names[:learnt]}  # the head of a stopped run may have further rows
         if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
             raise RecordError(
                 f"the head in {run} is not of the {len(names):,} classes of the record",
@@ -103,9 +103,9 @@ class TrainedRun:
 
     @property
     def sides(self) -> list[tuple[SideInfo, Path | None, str]]:
-        """The facts about each cache, its place if it has moved, and the option that gives it.
+        """Recorded facts of each cache, its path if it has moved, and the option for this path.
 
-        The base comes first, if there is one.
+        The base, if the run has one, is first.
         """
         base, new = self.record.info["base"], self.record.info["new"]
         of_base = [] if base is None else [(base, self.base, "--base")]
@@ -113,24 +113,24 @@ class TrainedRun:
 
     @property
     def is_projected(self) -> bool:
-        """Whether its features are those after the projection of a CLIP tower."""
+        """Whether features were computed after the projection of a CLIP tower."""
         return bool(Fingerprint(self.record.info["new"]["fingerprint"]).output == "projected")
 
     @property
     def tasks(self) -> tuple[int, ...]:
-        """The task in which each of them arrived; 0 for the classes of the base."""
+        """The task in which each class arrived; 0 for the classes of the base."""
         return tuple(self.record.classes["task"])[: self.head.num_classes]
 
     def rows(self, split: str) -> FeatureSet:
         """Return features of the classes of the run, with the rows of the head as labels.
 
         Args:
-            split: `train`, or `val`, the rows that no head was trained on; a side that lacks it has
-                none.
+            split: `train`, or `val`, on which no head was trained. A cache without this split
+                gives no rows.
 
         Raises:
-            CacheError: If a cache no longer exists, is of another backbone, or holds other rows
-                than the recorded ones.
+            CacheError: If a cache no longer exists, or if its backbone or its rows differ from
+                the record.
         """
         num_base = int((self.record.classes["task"] == 0).sum())
         parts = []
@@ -147,7 +147,7 @@ class TrainedRun:
         return FeatureSet.joined(parts, self.class_names)
 
     def memory(self, depends_on: Mapping[str, str]) -> tuple[Memory | None, tuple[str, ...]]:
-        """Return the statistics of all training rows, and held-out features; or a note why not.
+        """Return the memory of the run's images, or None and a note that gives the reason.
 
         Args:
             depends_on: The facts that the features depend on.
@@ -164,7 +164,7 @@ class TrainedRun:
         return None, (f"the model remembers nothing: {why}; {later}",)
 
     def temperature(self) -> tuple[Temperature | None, tuple[str, ...]]:
-        """Return the temperature of the head, or a note why there is none."""
+        """Return the temperature of the head, or None and a note that gives the reason."""
         why = _TRAINED_TOO
         if not self.changed:
             try:
@@ -172,17 +172,17 @@ class TrainedRun:
                 if (found := temperature_of(self.head, rows)) is not None:
                     return found, ()
                 why = (
-                    f"none has the least loss on its {len(rows.labels):,} held-out rows, which are"
-                    f" fewer than {LEAST_ROWS}, all labelled right, or no better than chance"
+                    f"no temperature fits its {len(rows.labels):,} held-out rows: they are fewer"
+                    f" than {LEAST_ROWS}, or their accuracy is 100 % or no better than chance"
                 )
             except (CacheError, StorageError) as error:
                 why = f"{error}. {error.remedy}"
         return None, (f"the probabilities come from the head as it was trained: {why}",)
 
     def accuracies(self) -> dict[str, Top1]:
-        """Return what the run had right at its end: of all, base and new classes and by task.
+        """Return the final accuracy of the run: on all, base and new classes, and by task.
 
-        Without a base: all, and each task.
+        Without a base: on all classes, and by task.
         """
         record = self.record
         last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
@@ -204,7 +204,7 @@ class TrainedRun:
         }
 
     def change(self) -> Change:
-        """Return the run as the first change of the model that it gives."""
+        """Return the run as the first change in the history of its model."""
         info, ended = self.record.info, self.accuracies()
         arrived = self.record.classes.head(self.head.num_classes).filter(pl.col("task") > 0)
         data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
@@ -231,7 +231,7 @@ class TrainedRun:
 
 
 def _cache_of_then(told: SideInfo, place: Path | None, option: str) -> Path:
-    """Return the place of a cache of a run: `place`, or the recorded one."""
+    """Return the path of a cache of a run, `place` or the recorded path; check its backbone."""
     path = Path(told["path"]) if place is None else place
     if place is None and not path.is_dir():
         raise _other_cache(path, "nothing exists there", option)
@@ -251,10 +251,10 @@ def _other_cache(path: Path, differing: str, option: str) -> CacheError:
 
 
 def _are_others(told: SideInfo, split: CacheSplit) -> bool:
-    """Return whether a split holds other rows than the run's, by the digests of both.
+    """Return whether the digests of a split differ from the digests in the record.
 
-    A record of an earlier version has none of imported files, and the trial of a search none of
-    its test rows: unknown rows are not compared.
+    Missing digests are not compared: earlier versions recorded none for imported files, and a
+    trial of a search records none for its test rows.
     """
     prefix = "" if split.plan.split == "train" else "val_"
     then = [told.get(f"{prefix}{kind}_digest") for kind in ("manifest", "features")]
@@ -272,7 +272,7 @@ class Export:
     path: Path
     run: TrainedRun
     head: Head
-    """As it is in the file: divided by the temperature, if there is one."""
+    """The head as written: divided by the temperature, if it has one."""
     temperature: Temperature | None
     notes: tuple[str, ...]
     network: Written | None = None
@@ -282,7 +282,7 @@ class Export:
 
     @property
     def facts(self) -> ModelFacts:
-        """How the network describes itself."""
+        """The facts in the file of the network."""
         assert self.network is not None
         return self.network.facts
 
@@ -302,32 +302,32 @@ def export_run(
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
-    Or the head alone, for features that are computed elsewhere.
+    Or write the head alone, for features that are computed elsewhere.
 
     Args:
         run: The folder of the record.
-        out: The model file to write, .safetensors; any other name makes a model folder, but
-            for .npz, which is the head alone.
-        base: The feature cache of the base classes, if it is not at its recorded place.
-        new: The cache of the classes that arrived, likewise.
-        weights: The weights of the backbone, if they are not at their recorded place.
-        onnx: Whether the folder holds the network as ONNX too.
-        remembers: Whether a folder holds the model's memory of the images of the run, if
-            its backbone was frozen and its caches still exist.
-        calibrated: Whether the rows of the head are divided by a temperature, which is fitted on
-            rows that the run was evaluated on, if its backbone was frozen and they are enough.
-        overwrite: Whether an existing model or head is replaced.
-        head_only: Whether a .safetensors file holds the head alone too.
+        out: A name in .safetensors makes a model file, .npz a head alone, any other name a model
+            folder.
+        base: The feature cache of the base classes, if it is not at its recorded path.
+        new: The feature cache of the new classes, if it is not at its recorded path.
+        weights: The weights of the backbone, if they are not at their recorded path.
+        onnx: Also write the network as ONNX, into the folder.
+        remembers: Write a memory of the images of the run into a folder, if the backbone was
+            frozen and the caches still exist.
+        calibrated: Divide the rows of the head by a temperature, if the backbone was frozen. It is
+            fitted to the rows that the run was evaluated on, if they are enough.
+        overwrite: Replace an existing model or head.
+        head_only: Write the head alone to a .safetensors file, too.
 
     Raises:
-        ModelError: If there is something at `out` already, or timm cannot have the network from
-            a folder, or its ONNX form computes something else.
-        RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, its training has diverged, it is no linear head on
-            features, or it is written alone and training has changed the backbone.
-        CacheError: If the cache does not exist or has another backbone, its features were
-            imported, or the weights are gone or others.
-        BackboneError: If the weights cannot be had or do not fit the network.
+        ModelError: If `out` exists and may not be replaced, if timm cannot load the network from
+            a folder, or if the ONNX file computes something else.
+        RecordError: If the record is missing or damaged, or contains no head.
+        HeadError: If the head is damaged or not linear, if its training has diverged, or if it is
+            written alone although training has changed the backbone.
+        CacheError: If the cache is missing, has another backbone or imported features, or if the
+            weights are missing or have changed.
+        BackboneError: If the weights cannot be loaded or do not fit the network.
     """
     check_free(out, overwrite=overwrite)
     is_file = out.suffix in (".safetensors", ".npz")
@@ -395,13 +395,13 @@ def export_run(
 
 
 def folded(backbone: Backbone, head: Head) -> tuple[Backbone, Head]:
-    """Return a CLIP tower before its projection, and a head on projected features for it.
+    """Move the projection of a CLIP tower into a head on projected features.
 
         W (P x + q) + b = (W P) x + (W q + b)
 
     Args:
-        backbone: A tower that gives projected features.
-        head: W and b, on these.
+        backbone: A tower that computes projected features.
+        head: W and b.
     """
     last = backbone.projection
     assert last is not None
@@ -432,7 +432,7 @@ def _head_alone(trained: TrainedRun, out: Path, *, calibrated: bool) -> Export:
         raise HeadError(
             f"training has changed the backbone of {info['id']}: its head alone does not fit the"
             " features of any cache",
-            remedy="Export both: `clinit export RUN --out FOLDER`.",
+            remedy="Export backbone and head together: `clinit export RUN --out FOLDER`.",
         )
     temperature, notes = trained.temperature() if calibrated else (None, ())
     config = {name: info["config"].get(name) for name in ("method", "loss")}

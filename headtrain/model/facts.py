@@ -1,7 +1,6 @@
-"""A model's own facts: the classes of its rows, their history, the transform of its images.
+"""Facts about a model: the classes of its rows, their history, the transform of its images.
 
-The metadata of a model file holds it as JSON under `clinit_model`: `clinit.headtrain.model.reading`
-reads it, `clinit.headtrain.model.writing` writes it.
+The metadata of a model file contains them as JSON under `clinit_model`.
 """
 
 from __future__ import annotations
@@ -38,16 +37,15 @@ class Change:
     task: int | None = None
     """The task in which the classes arrived; None if they arrived in several, or none did."""
     classes: tuple[str, ...]
-    """The classes that it concerns, in the order of their rows; the new names of renamed ones."""
+    """Affected classes, in the order of their rows; renamed classes by their new names."""
     images: Mapping[str, Count] = field(default_factory=dict)
     """Training images by class name."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Its origin: caches, roots, digests of manifests, the run."""
+    """Origin of the images: caches, roots, digests of manifests, the run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Its settings."""
     accuracy: Mapping[str, Top1] = field(default_factory=dict)
-    """Test images of `old` classes, there before it, of `new` ones, of `all`, and of `task 1`, …
-    if a run had several; groups that were not measured are absent."""
+    """On `old` (earlier) classes, on `new` classes, on `all`, and on `task 1`, … if a run had
+    several tasks; groups that were not measured are absent."""
 
     @classmethod
     def now(
@@ -86,7 +84,7 @@ class ModelFacts:
     backbone: str
     """timm's name."""
     model_args: Mapping[str, Any]
-    """Keyword arguments of `timm.create_model`, the number of classes left out."""
+    """Keyword arguments of `timm.create_model`, without the number of classes."""
     class_names: tuple[str, ...]
     """One per row of the classifier."""
     tasks: tuple[int, ...]
@@ -99,12 +97,12 @@ class ModelFacts:
     fingerprint: Fingerprint
     """Fingerprint of the features that the head was trained on."""
     record: Mapping[str, Any]
-    """The run: its id, its configuration, the accuracies that it ended with."""
+    """The run: id, configuration, final accuracies."""
     history: tuple[Change, ...] = ()
-    """How the classes came, the oldest first; empty in files of earlier versions."""
+    """All changes of the classes, oldest first; empty in files of earlier versions."""
     temperature: Temperature | None = None
-    """Divisor of the rows of the classifier after the training, and its effect on the
-    probabilities; None if they are as they were trained."""
+    """Temperature by which the trained rows of the classifier were divided, and its effect on the
+    probabilities; None if the rows were not divided."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -112,7 +110,7 @@ class ModelFacts:
 
     @property
     def num_classes(self) -> int:
-        """Rows of the classifier."""
+        """Number of rows of the classifier."""
         return len(self.class_names)
 
     def __repr__(self) -> str:
@@ -124,7 +122,7 @@ class ModelFacts:
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
-        The last training of the head decides. With a temperature, they can.
+        With a temperature, they can. Otherwise the last training of the head decides.
         """
         if self.temperature is not None:
             return None
@@ -143,11 +141,11 @@ class ModelFacts:
 
 
 NOT_PROBABILISTIC = ("ncm", "ridge", "simplecil")
-"""Methods whose logits are scores: their order counts, not their softmax."""
+"""Methods whose logits are scores: only their order is meaningful, not their softmax."""
 
 
 def caution(settings: Mapping[str, Any]) -> str | None:
-    """Return why a head of these settings gives no probabilities; None if it does."""
+    """Return why a head with these settings gives no probabilities; None if it does."""
     method = settings.get("method")
     if method in NOT_PROBABILISTIC:
         origin = f"solved ({method})"

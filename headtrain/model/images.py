@@ -1,6 +1,6 @@
-"""Features of images for a model in use, the ones that are kept aside, and the model's memory.
+"""Compute features of images for a model, hold some of them out, and remember their statistics.
 
-Existing features are not computed again: work that was interrupted resumes.
+Existing features are not computed again, so that an interrupted command resumes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.words import examples
 
 LEAST_TO_MEASURE = 5
-"""A class of fewer images keeps none aside."""
+"""No image of a smaller class is held out."""
 LISTED = 20
-"""Unreadable images that the history of a model names."""
+"""Most unreadable images that the history of a model lists."""
 _CONTENT_FILE = "images.json"
 _CONTENT = DocumentKind(
     title="the list of the images of a feature cache",
@@ -53,38 +53,38 @@ _CONTENT = DocumentKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Functions to call; by default nothing is reported."""
+    """Functions that report to the user; by default they do nothing."""
 
     note: Callable[[str], object] = lambda text: None
-    """Given notes for the user."""
+    """Called with notes for the user."""
     warn: Callable[[str], object] = lambda text: None
-    """Given warnings of probable mistakes."""
+    """Called with warnings of probable mistakes."""
     doing: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Entered with a few words while work is done that has no progress to show."""
+    """Called with a description of work that shows no progress, and entered during this work."""
     extracting: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: (
         nullcontext(lambda progress: None)
     )
-    """Entered while features are computed: its function is called after every batch."""
+    """Entered while features are computed; yields a function to call after every batch."""
     training: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(ignore)
-    """Entered while rows are computed and trained: its function gets each event."""
+    """Entered while rows are computed and trained; yields the observer of all events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageJob:
-    """Images for a model, and the place of the new model."""
+    """Images for a model, and the path of the new model."""
 
     images: Path
-    """A folder of images for each class, or `train` and `val` with such folders."""
+    """A folder with one folder of images per class, or with `train` and `val` folders that have."""
     out: Path
     """Folder of the new model, or a file that ends in .safetensors."""
     extraction: ExtractConfig
-    """Batch size, threads, type of the stored features."""
+    """Batch size, threads, dtype of the stored features."""
     features: Path | None = None
     """Folder of the features of the images; None for `out` with `-features`."""
     overwrite: bool = False
-    """Whether an existing model at `out` is replaced."""
+    """Replace an existing model at `out`."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Further contents of the history, besides the origin of everything."""
+    """Further contents of the history, besides the origin of model and images."""
     listener: Listener = Listener()
 
     @property
@@ -94,10 +94,10 @@ class ImageJob:
 
 
 def check_apart(writes: Path, reads: Path) -> None:
-    """Check that nothing is written into a folder that is only read.
+    """Check that a path to write is not in a folder that is only read.
 
     Raises:
-        ModelError: If it would be.
+        ModelError: If `writes` is `reads` or in it.
     """
     place, other = writes.resolve(), reads.resolve()
     if place == other or other in place.parents:
@@ -109,10 +109,10 @@ def check_apart(writes: Path, reads: Path) -> None:
 
 
 def list_images(model: Model, job: ImageJob) -> dict[str, Scan]:
-    """Return the images of each split of a folder, `train` among them.
+    """List the images of each split of a folder; `train` is required.
 
     Raises:
-        ModelError: If something would be written into the model or the images.
+        ModelError: If an output path is in the folder of the model or of the images.
         ClinitError: If the images cannot be listed.
     """
     for reads in (job.images, Path(model.origin)):
@@ -126,7 +126,7 @@ def list_images(model: Model, job: ImageJob) -> dict[str, Scan]:
                 job.listener.warn(warning)
     if "train" not in listing:
         raise ManifestError(
-            f"{job.images} holds a folder val, but no folder train",
+            f"{job.images} contains a folder val, but no folder train",
             remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
         )
     return listing
@@ -135,26 +135,27 @@ def list_images(model: Model, job: ImageJob) -> dict[str, Scan]:
 def image_features(
     model: Model, job: ImageJob, listing: Mapping[str, Scan], hold_out: float
 ) -> tuple[Source, dict[str, Any]]:
-    """Return the features of listed images; they are refused if an image has changed.
+    """Compute the features of listed images; refuse an image that has changed since the last call.
 
     Args:
-        model: Whose network computes them.
-        job: The images, and the place of their features.
+        model: Its network computes the features.
+        job: The images, and the folder of their features.
         listing: Result of `list_images`.
-        hold_out: As in `measured`.
+        hold_out: As `share` in `measured`.
 
     Returns:
-        The features, and what the history of a model contains of the images: model, folder,
-        digests, and what was left out: warnings of the listing, and `LISTED` unreadable images.
+        The features, and facts for the history of a model: model, folder, digests, warnings of the
+        listing, and up to `LISTED` unreadable images.
 
     Raises:
-        ClinitError: If the images cannot be read, or the cache is of another model or of others.
+        ClinitError: If the images cannot be read, or if the existing cache comes from another
+            model or other images.
     """
     root, folder, listener = job.images, job.folder, job.listener
     manifests = {split: each.manifest for split, each in listing.items()}
     network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
-    if not folder.exists():  # else it may be a cache of others, which the extraction refuses
+    if not folder.exists():  # an existing cache may be of other images: the extraction refuses it
         _CONTENT.write(folder / _CONTENT_FILE, content)
     bad: list[InvalidRow] = []
     with listener.extracting() as on_progress:
@@ -168,7 +169,7 @@ def image_features(
             on_note=listener.note,
         ):
             bad += result.split.summary.invalid
-    with claim_file(folder / _CONTENT_FILE, on_busy=lambda: None):  # removes a killed one's draft
+    with claim_file(folder / _CONTENT_FILE, on_busy=lambda: None):  # removes drafts of killed runs
         _CONTENT.write(folder / _CONTENT_FILE, content)
     left_out: dict[str, Any] = {}
     if warnings := [warning for each in listing.values() for warning in each.warnings]:
@@ -195,7 +196,7 @@ def image_features(
 
 
 def images_to_audit(job: ImageJob) -> Images:
-    """Return all images of a job whose features are computed, with their oddities."""
+    """Return all images of a job whose features are computed, and which of them are odd."""
     digests = _CONTENT.load(job.folder / _CONTENT_FILE)["digests"]
     splits = open_cache(job.folder).splits
     parts = [split.load() for split in splits.values()]
@@ -217,10 +218,10 @@ def _same_content(
 ) -> dict[str, dict[str, str]]:
     """Return the digests of all images, including the images of the features in `folder`.
 
-    A manifest knows the sizes alone, and images can be exchanged for others of equal size.
+    The sizes in a manifest are not enough: an image can be replaced by another of equal size.
 
     Raises:
-        CacheError: If images are not those that the features were computed from.
+        CacheError: If an image has changed since its features were computed.
     """
     file = folder / _CONTENT_FILE
     before = _CONTENT.load(file)["digests"] if file.exists() else {}
@@ -228,7 +229,7 @@ def _same_content(
     for path in (path for each in manifests.values() for path in each.table["path"]):
         try:
             found[path] = hashlib.sha256((root / path).read_bytes()).hexdigest()
-        except OSError:  # the extraction names it as unreadable
+        except OSError:  # the extraction reports it as unreadable
             found.pop(path, None)
     if changed := [path for path in before if found.get(path, before[path]) != before[path]]:
         raise CacheError(
@@ -240,11 +241,11 @@ def _same_content(
 
 
 def old_features(given: Source | Path, model: Model, listener: Listener) -> Source:
-    """Return features of old classes; they are refused if they are of another network."""
+    """Read features of old classes; refuse features of another network."""
     if isinstance(given, Path):
         with listener.doing("Reading the features of old classes …"):
             (given,) = read_sources(given)
-    # They may be of this network, or of the one that its base head was trained on.
+    # They may come from this network, or from the network that its base head was trained on.
     found = given.fingerprint.without_rows
     own = model.network(found.dtype or "float16").fingerprint
     differing = [found.differences(each.without_rows) for each in (model.facts.fingerprint, own)]
@@ -258,16 +259,16 @@ def old_features(given: Source | Path, model: Model, listener: Listener) -> Sour
 
 
 def measured(source: Source, share: float) -> Source:
-    """Keep images aside: the split `val` if there is one, else a share of each class.
+    """Hold images out: the split `val` if it exists, else a share of each class.
 
-    At least one image of each class of five or more is kept aside, and none of smaller ones. Which
-    ones depends on the name of the class and its number of images alone, not on any seed: the same
-    folder keeps the same images aside each time, in whatever company it comes. Images that repeat
-    each other count as one, and stay together.
+    At least one image of each class of five or more is held out, and none of smaller classes. The
+    choice depends only on the name of the class and its number of images, neither on a seed nor on
+    other classes: a folder always gives the same held-out images. Images that repeat each other
+    count as one, and stay together.
 
     Args:
         source: The features.
-        share: Of the images of a class, in [0, 1).
+        share: Share of the images of a class, in [0, 1).
     """
     rows = source.train
     if len(source.val.labels) or not share or source.summed is not None:
@@ -293,18 +294,18 @@ def measured(source: Source, share: float) -> Source:
 
 
 def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Model:
-    """Let a model remember the classes of a folder of images, which it knows by name; write it.
+    """Let a model remember images of its classes, and write the new model.
 
-    The memory of other classes stays; the shared covariance becomes the average of two: over the
-    images given now and over the other classes, each weighing as many classes as it has.
+    The memory of other classes stays. The shared covariance becomes the average of two covariances,
+    of the given images and of the other classes, weighted by their numbers of classes.
 
     Args:
         model: The model; it is not changed.
-        job: The images, and the place of the new model.
-        config: Kinds of features to keep.
+        job: The images, and the path of the new model.
+        config: Settings of the memory.
 
     Raises:
-        ModelError: If the model has no class of a name.
+        ModelError: If the model has no class with the name of a folder.
         ClinitError: If the images or features cannot be used, or the model cannot be written.
     """
     row_of = {name: row for row, name in enumerate(model.facts.class_names)}

@@ -1,11 +1,13 @@
-"""How well a model knows old and new classes: by images held out, or each left out of its rows.
+"""Measure a model on held-out images, or on its training images with leave-one-out logits.
 
-A row of the head is computed from all images of its class. Its answer to one of them, computed
-without this image and those that repeat it, is known exactly if there is a
-closed form (`clinit.headtrain.start.left_out`): nothing is held out, and nothing is measured on
-learnt images. Factor and shift, two numbers that all new rows share, and lambda stay as they are.
+The row of a new class is computed from all images of the class. For each image, the logits of rows
+computed without it, and without images that repeat it, have a closed form
+(`clinit.headtrain.start.left_out`). No image then needs to be held out, and no image is classified
+by rows computed from it. Only lambda, and the factor and shift that all new rows share, have seen
+all images.
 
-A head with more columns gives these answers, for features with further numbers: the terms to add.
+Leave-one-out logits are stored as corrections of the logits of the head: features get one more
+number per new class, and the head one more column, which adds this number to the logit.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from clinit.headtrain.temperature import Temperature, temperature_of
 
 
 class Balance(NamedTuple):
-    """Result of a weight of the new images."""
+    """Accuracy on old and new classes for one value of `--new-share`."""
 
     new_share: NewShare
     old: Top1
@@ -38,9 +40,10 @@ class Balance(NamedTuple):
 
 
 def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
-    """Return the answers of a first head (`fit_head`, least squares) without each of its images.
+    """Return leave-one-out logits of a first head, which `fit_head` computed by least squares.
 
-    Images that repeat each other count as one: if there are some, the head differs a little.
+    Here images that repeat each other count as one; `fit_head` counts each, so that its head
+    differs a little.
     """
     assert head.origin is not None
     rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
@@ -52,7 +55,7 @@ def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
 
 
 class Examined(NamedTuple):
-    """A head, and images of old and of new classes that it is measured on."""
+    """A head, and the images of old and of new classes on which it is measured."""
 
     head: Head
     old: FeatureSet
@@ -60,11 +63,11 @@ class Examined(NamedTuple):
 
     @classmethod
     def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Examined:
-        """Take images that are left out of new rows if none of the kind is held out.
+        """Use held-out images, or leave-one-out logits of old or new classes without any.
 
         Args:
-            head: With a row for each class, the new ones last.
-            found: Answers to left-out images.
+            head: A row per class, new classes last.
+            found: Leave-one-out logits of the training images.
             old: Held-out images of old classes.
             new: Held-out images of new classes.
         """
@@ -89,10 +92,10 @@ class Examined(NamedTuple):
         return cls(wide, *parts)
 
     def balance(self, new_share: NewShare) -> Balance:
-        """Return how well the head knows both."""
+        """Return the accuracy on old and on new classes."""
         return Balance(new_share, accuracy(self.head, self.old), accuracy(self.head, self.new))
 
     def temperature(self) -> Temperature | None:
-        """Return the temperature of the head for all images."""
+        """Return the temperature that fits the head to all images."""
         both = FeatureSet.joined([self.old, self.new], self.new.class_names)
         return temperature_of(self.head, both)

@@ -1,4 +1,4 @@
-"""A model's memory of the images of its classes: statistics, held-out and kept features.
+"""A model's memory of the images of its classes: statistics, and some of the features.
 
 The statistics of a class c are its number of images n_c and their mean feature mu_c; all classes
 share one covariance, the average over classes of the covariance of each around its own mean:
@@ -6,13 +6,11 @@ share one covariance, the average over classes of the covariance of each around 
     Sigma = (1 / C) sum_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T.
 
 With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) the least-square head,
-LDA, class means and D_LS are functions of these numbers, and of no image. Held-out features are of
-images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
-are measured on them. Kept features are training rows for a later rehearsal. Learnt features are all
-training rows of an added class: the solve that its row came from can be repeated
-(`clinit.headtrain.model.again`), which no covariance that classes share would do for.
-
-`clinit.headtrain.model.reading` and `clinit.headtrain.model.writing` keep it next to the model.
+LDA, class means and D_LS are functions of these numbers alone. Held-out features come from images
+that no row was computed from: accuracies and the threshold of `clinit predict --reject` are
+measured on them. Kept features are training rows for later rehearsal. Learnt features are all
+training rows of an added class, with which its rows can be solved again
+(`clinit.headtrain.model.again`); the shared covariance would not suffice for this.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ from clinit.files.documents import DocumentKind
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 ARRAYS = ("counts", "means", "covariance")
-"""Fields that a file holds as tensors."""
+"""Fields that are stored as tensors."""
 ROWS = ("held_out", "kept", "learnt")
-"""Fields that it holds as features and labels."""
+"""Fields that are stored as features and labels."""
 FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
-"""Fields that its description holds, under `METADATA`."""
+"""Fields that are stored in the description of the file, under `METADATA`."""
 MOST_LEARNT = 500
-"""An added class of more training rows is remembered by its statistics alone."""
+"""Only statistics are remembered of an added class with more training rows."""
 METADATA = "clinit_memory"
 DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
@@ -53,24 +51,24 @@ class Memory:
     class_names: tuple[str, ...]
     """One per row of the classifier."""
     counts: Int[np.ndarray, " classes"]
-    """n_c, the images behind each mean; 0 if nothing is known of a class."""
+    """n_c; 0 if the class is not remembered."""
     means: Float[np.ndarray, "classes dim"]
-    """mu_c; zero if nothing is known."""
+    """mu_c; zero if the class is not remembered."""
     covariance: Float[np.ndarray, "dim dim"]
     """Sigma."""
     averaged: int
-    """Number of classes by which Sigma weighs when it is averaged with another one."""
+    """C, the weight of Sigma when it is averaged with another covariance."""
     freedom: float
-    """The average of 1 - 1 / n_c over these classes: Sigma is expected to be as much smaller than
-    the covariance of their populations."""
+    """The average of 1 - 1 / n_c over these classes. The expectation of Sigma is the covariance of
+    their populations times this factor."""
     exact: bool
-    """Whether Sigma and the means are of the same images: no, once some were removed."""
+    """Whether Sigma and the means come from the same images; false once classes were removed."""
     held_out: FeatureSet
-    """Of images that no row of the head was computed from, in the type they are cached in."""
+    """Features of images that no row of the head was computed from, in the dtype of the cache."""
     kept: FeatureSet
-    """Training rows that are kept for rehearsal, in the same type."""
+    """Training rows that are kept for rehearsal, in the same dtype."""
     learnt: FeatureSet
-    """All training rows of each added class of at most `MOST_LEARNT`, in the same type."""
+    """All training rows of each added class with at most `MOST_LEARNT` rows, in the same dtype."""
     backbone: Mapping[str, str]
     """Facts that the features depend on: `body` (SHA-256 of the network without its classifier),
     `transform`, `autocast`."""
@@ -95,7 +93,7 @@ class Memory:
             rows: Features of training images, with a name per row of the classifier.
             backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
-            keep: Training rows per class to keep; the first ones.
+            keep: Number of training rows per class to keep; the first rows are kept.
             added: Whether the rows of these classes can be solved anew from these features.
         """
         statistics = ClassStatistics.of(
@@ -113,12 +111,12 @@ class Memory:
     def of_statistics(
         cls, statistics: ClassStatistics, nothing: FeatureSet, backbone: Mapping[str, str]
     ) -> Memory:
-        """Return what is remembered of rows that are not there.
+        """Return the memory of rows of which only statistics are available.
 
         Args:
-            statistics: Class-balanced ones of them.
-            nothing: No row of the same classes.
-            backbone: Everything that the features depend on.
+            statistics: Class-balanced statistics of the rows.
+            nothing: An empty set of rows of the same classes.
+            backbone: Facts that the features depend on.
         """
         return cls(
             class_names=nothing.class_names,
@@ -141,7 +139,7 @@ class Memory:
 
     @property
     def known(self) -> Bool[np.ndarray, " classes"]:
-        """Whether the mean of each class is known."""
+        """Whether each class is remembered."""
         return self.counts > 0
 
     def describe(self) -> str:
@@ -163,7 +161,7 @@ class Memory:
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name, as a file holds them."""
+        """Return all arrays by name, as they are stored."""
         plain = {name: getattr(self, name) for name in ARRAYS}
         for name in ROWS:
             rows: FeatureSet = getattr(self, name)
@@ -177,7 +175,7 @@ class Memory:
         return covariance / self.freedom if self.freedom > 0 else covariance
 
     def joined(self, new: Memory) -> Memory:
-        """Return the memory of both: the classes of `new` come after the classes of this one.
+        """Return a joint memory, in which the classes of `new` follow the classes of this memory.
 
         Raises:
             ModelError: If the two remember features of different backbones.
@@ -205,9 +203,9 @@ class Memory:
         )
 
     def of_rows(self, rows: Sequence[int] | Int[np.ndarray, " left"]) -> Memory:
-        """Return the memory of some classes, in another order: `rows` are their numbers here.
+        """Return the memory of the classes `rows`, in this order.
 
-        Sigma is shared: it stays as it is, and weighs as much as there are known classes left.
+        Sigma is shared and stays the same; its weight is the number of remembered classes left.
         """
         picked = np.asarray(rows, dtype=np.int64)
         names = tuple(self.class_names[row] for row in rows)
@@ -225,7 +223,7 @@ class Memory:
         )
 
     def before(self, came: FeatureSet) -> Memory:
-        """Return what was remembered before classes came: `joined`, undone in float64.
+        """Return the memory before classes were added, by undoing `joined` in float64.
 
         Args:
             came: All training rows of these classes.
@@ -245,16 +243,16 @@ class Memory:
         )
 
     def updated(self, fresh: Memory) -> Memory:
-        """Return the memory with what another one of the same classes knows in place of this one's.
+        """Return this memory, but of the classes that `fresh` remembers take its facts.
 
-        The facts here about other classes stay.
+        Both memories have the same class names.
         """
         given, others = np.flatnonzero(fresh.known), np.flatnonzero(~fresh.known)
         both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
         return both.of_rows(np.argsort(np.concatenate([others, given])).tolist())
 
     def renamed(self, class_names: tuple[str, ...]) -> Memory:
-        """Return the same memory of classes of other names."""
+        """Return the same memory with other class names."""
         rows = {name: replace(getattr(self, name), class_names=class_names) for name in ROWS}
         return replace(self, class_names=class_names, **rows)
 
@@ -263,7 +261,7 @@ def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
     """Check that two sets of features come from one network and one transform.
 
     Raises:
-        ModelError: If they do not; the message names what differs.
+        ModelError: If they do not; the message lists the differences.
     """
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if differing:

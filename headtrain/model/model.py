@@ -1,7 +1,7 @@
-"""A model in use: a network, its classes by name, and its memory of them.
+"""A model: a network, its named classes, and its memory of their images.
 
-Classes are removed, renamed and put in another order without training; the network with other
-classes is compared with features times head before it is written.
+Classes are removed, renamed and reordered without training. Before a network with other classes is
+written, its logits are compared with features times head.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from clinit.headtrain.model.memory import Memory
 from clinit.words import examples, visible
 
 TOLERANCE = 1e-5
-"""Between the network's logits and features times head, relative to the sum of absolute terms."""
+"""Largest difference between logits of the network and features times head, relative to the sum of
+absolute terms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,17 +37,17 @@ class Model:
 
     facts: ModelFacts
     backbone: Backbone
-    """The network on its device, with the classifier that it was opened with."""
+    """The network on its device, with its original classifier."""
     head: Head
-    """The classifier as it was trained, with the names of its classes.
+    """The classifier as it was trained, with class names.
 
-    Its logits are the network's times the temperature, so that rows of added classes
-    start at the scale that the training left the old ones at.
+    Its logits are the logits of the network times the temperature, so that the rows of added
+    classes match the scale of the trained rows.
     """
     memory: Memory | None
-    """None if it remembers nothing."""
+    """None if the model remembers nothing."""
     origin: str
-    """Its origin, for messages and its history."""
+    """Path of the model, or name of the network, for messages and the history."""
 
     def __repr__(self) -> str:
         return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
@@ -61,13 +62,13 @@ class Model:
         }
 
     def network(self, dtype: str) -> Network:
-        """Return the network as an extraction needs it.
+        """Return the network for an extraction.
 
-        Its features do not depend on the classifier: models with other classes on the same body
-        have features of the same fingerprint.
+        Features do not depend on the classifier: models that differ only in their classes have
+        features with the same fingerprint.
 
         Args:
-            dtype: How features are stored.
+            dtype: Dtype in which features are stored.
         """
         config = replace(self.backbone.config, model_args=self.facts.model_args)
         body = replace(self.backbone, config=config, weights_sha256=self.depends_on["body"])
@@ -79,7 +80,7 @@ class Model:
         return replace(self, facts=replace(self.facts, history=history))
 
     def of_rows(self, rows: Sequence[int]) -> Model:
-        """Return some of the classes, in another order: `rows` are their numbers here."""
+        """Return the model with the classes `rows` only, in this order."""
         picked = list(rows)
         names = tuple(self.facts.class_names[row] for row in picked)
         tasks = tuple(self.facts.tasks[row] for row in picked)
@@ -92,26 +93,26 @@ class Model:
         )
 
     def without(self, names: Sequence[str]) -> Model:
-        """Return the model without the classes of some names.
+        """Return the model without the named classes.
 
         Raises:
-            ModelError: If there is no class of a name, or none would be left.
+            ModelError: If a class does not exist, or if no class would be left.
         """
         self._check_known(names)
         gone = set(names)
         left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
         if not left:
             raise ModelError(
-                f"without these {len(gone):,} classes the model has none",
+                f"without these {len(gone):,} classes, none would be left",
                 remedy="Leave at least one class.",
             )
         return self.of_rows(left)
 
     def removed(self, names: Sequence[str], data: Mapping[str, Any]) -> Model:
-        """Return the model without the classes of some names, and with that in its history.
+        """Return the model without the named classes; its history records the removal.
 
         Raises:
-            ModelError: If there is no class of a name, or none would be left.
+            ModelError: If a class does not exist, or if no class would be left.
         """
         left = self.without(names)
         if (temperature := left.facts.temperature) is not None:
@@ -119,11 +120,11 @@ class Model:
         return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
     def renamed(self, new_names: Mapping[str, str], data: Mapping[str, Any]) -> Model:
-        """Return the same classes under other names, and with that in the history.
+        """Return the model with renamed classes; its history records the new names.
 
         Raises:
-            ModelError: If there is no class of a name, two would have the same, or one cannot be
-                printed.
+            ModelError: If a class does not exist, two classes would have the same name, or a name
+                cannot be printed.
         """
         self._check_known(list(new_names))
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
@@ -161,14 +162,14 @@ def stock_model(config: ExtractConfig) -> Model:
     """Return a pretrained network of timm as a model that remembers nothing.
 
     Args:
-        config: Backbone and transform; `head_classes` names its rows, if the names are not stored
-            with the weights and not the classes of ImageNet-1K.
+        config: Backbone and transform; `head_classes` lists the classes, if their names are not
+            stored with the weights and are not the classes of ImageNet-1K.
 
     Returns:
-        The model; without a class if the network has no classifier.
+        The model; it has no class if the network has no classifier.
 
     Raises:
-        BackboneError: If it cannot be had or does not serve.
+        BackboneError: If the network cannot be loaded or used.
         ModelError: If the classes of its rows are unknown.
     """
     network = load_network(config)
@@ -249,7 +250,7 @@ def checked_network(model: Model, head: Head) -> nn.Module:
     features = exact.features(images).numpy()
     expected = features @ head.weight.T + head.bias
     scale = np.abs(features) @ np.abs(head.weight).T + np.abs(head.bias)
-    # In the memory format of the backbone: another one rounds otherwise in every layer.
+    # In the memory format of the backbone, because other formats round differently.
     found = network.to(memory_format=torch.channels_last)(images).numpy()
     if found.shape != expected.shape or (abs(found - expected) > TOLERANCE * scale.max()).any():
         raise BackboneError(
@@ -261,5 +262,5 @@ def checked_network(model: Model, head: Head) -> nn.Module:
 
 
 def model_args(backbone: Backbone) -> dict[str, Any]:
-    """Return the keyword arguments of `timm.create_model`, the number of classes left out."""
+    """Return the keyword arguments of `timm.create_model`, without the number of classes."""
     return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}

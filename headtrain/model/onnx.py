@@ -1,10 +1,11 @@
 """The network of a model as ONNX, for runtimes without PyTorch.
 
 The graph takes normalised images (`images`: batch, 3, height, width; float32) to `logits` (batch,
-classes), for any batch size, and computes in float32. Its metadata holds the model file's facts
-under the same key, and the SHA-256 of the file with 64 zeros in the place of that digest.
+classes), for any batch size, and computes in float32. Its metadata contains the facts of the model
+file, under the same key, and the SHA-256 of the ONNX file, taken with 64 zeros in place of the
+digest.
 
-A file is kept only if onnxruntime computes from it what PyTorch computes from the network.
+A file is kept only if onnxruntime computes the same logits from it as PyTorch from the network.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ if TYPE_CHECKING:
 
 INPUT, OUTPUT = "images", "logits"
 TOLERANCE = 1e-3
-"""Between the logits of both, relative to the largest: float32 added up in another order."""
+"""Largest difference of logits, relative to the largest logit: float32 sums differ by order."""
 _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxCheck:
-    """How well the file was found to agree with the network."""
+    """Comparison of an ONNX file with its network."""
 
     images: int
-    """Images that both were given."""
+    """Number of compared images."""
     difference: float
-    """Largest absolute difference of two logits."""
+    """Largest absolute difference of logits."""
     largest: float
     """Largest absolute logit of PyTorch."""
 
@@ -66,7 +67,7 @@ def check_installed() -> None:
     """Check that the packages for ONNX are installed.
 
     Raises:
-        ModelError: If it is not.
+        ModelError: If one is missing.
     """
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)]:
         raise ModelError(
@@ -84,13 +85,13 @@ def write_onnx(
     """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch on seeded noise.
 
     Args:
-        network: On any device; it is not changed.
+        network: The network, on any device; it is not changed.
         facts: The facts of the model file.
-        text: The same as its metadata (`clinit.headtrain.model.writing.facts_text`).
+        text: The facts as JSON (`clinit.headtrain.model.writing.facts_text`).
         path: The file.
 
     Raises:
-        ModelError: If an extra is missing, or onnxruntime computes something else: nothing is
+        ModelError: If a package is missing, or if onnxruntime computes something else; nothing is
             written then.
         BackboneError: If PyTorch cannot write the network as ONNX.
         ClinitError: If the file cannot be written.
@@ -104,12 +105,12 @@ def write_onnx(
 
 
 def session_of(content: bytes, *, device: str = "cpu") -> InferenceSession:
-    """Return the session of onnxruntime for an ONNX file; its messages are off."""
+    """Return the session of onnxruntime for an ONNX file, with messages off."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = cpu_count()
-    options.log_severity_level = 4  # faults are raised as well
+    options.log_severity_level = 4  # errors are raised, too
     providers = ["CPUExecutionProvider"]
     if device.startswith("cuda"):
         index = device.partition(":")[2] or "0"
@@ -129,7 +130,7 @@ def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
     example = torch.zeros(2, 3, *facts.transform.crop)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what PyTorch will change in itself
+            warnings.simplefilter("ignore")  # future changes within PyTorch
             program: Any = torch.onnx.export(
                 network,
                 (example,),
@@ -141,12 +142,12 @@ def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
             )
         model = program.model
         for node in model.graph.all_nodes():
-            node.metadata_props.clear()  # the place of the call in a file of this machine
+            node.metadata_props.clear()  # paths and line numbers of this machine
             node.doc_string = None
         model.metadata_props.clear()
         model.metadata_props.update({METADATA: text, _DIGEST: _NO_DIGEST})
         content: bytes = program.model_proto.SerializeToString(deterministic=True)
-    except Exception as error:  # whatever a network holds that ONNX has not; or above 2 GiB
+    except Exception as error:  # an operation that ONNX lacks, or a file above 2 GiB
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BackboneError(
             f"PyTorch cannot write {facts.backbone} as ONNX: {why}", remedy="Leave out --onnx."
@@ -155,7 +156,7 @@ def _serialised(network: nn.Module, facts: ModelFacts, text: str) -> bytes:
 
 
 def _digest(content: bytes, digest: str) -> str:
-    """Return the SHA-256 of a file with zeros in the place of the `digest` that it holds."""
+    """Return the SHA-256 of a file, with zeros in place of the `digest` in it."""
     return hashlib.sha256(content.replace(digest.encode(), _NO_DIGEST.encode())).hexdigest()
 
 
@@ -180,7 +181,7 @@ def _compare(network: nn.Module, content: bytes, facts: ModelFacts) -> OnnxCheck
 
 def _noise(facts: ModelFacts) -> Iterator[Float[Tensor, "batch 3 height width"]]:
     generator = torch.Generator().manual_seed(0)
-    for count in (1, 3):  # the size of a batch is free
+    for count in (1, 3):  # two sizes, because the graph must take any batch size
         shape = (count, 3, *facts.transform.crop)
         pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
         yield facts.transform.normalise(pixels).contiguous()
@@ -199,14 +200,14 @@ class OnnxClassifier(Predictor):
     def logits(
         self, images: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to normalised images."""
+        """Return the logits of normalised images."""
         return run_session(self.session, images)
 
 
 def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClassifier:
     """Load an ONNX file written by `clinit export --onnx`.
 
-    Nothing else is needed: no weights of PyTorch, no network of timm.
+    Neither PyTorch weights nor a timm network are needed.
 
     Args:
         path: The file.
@@ -214,7 +215,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
             onnxruntime for GPUs.
 
     Raises:
-        ModelError: If there is no such file, it has changed, or is of another form.
+        ModelError: If the file is missing, has changed, or has another format.
         DeviceError: If onnxruntime cannot use the device.
     """
     check_installed()
@@ -233,7 +234,7 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
     try:
         session = session_of(content, device=device)
         metadata = session.get_modelmeta().custom_metadata_map
-    except Exception as error:  # onnxruntime has a dozen types of its own
+    except Exception as error:  # onnxruntime raises a dozen types
         why = " ".join(str(error).split())[:200]
         raise _no_model(f"{path} is not an ONNX model: {why}") from error
     digest, text = metadata.get(_DIGEST, ""), metadata.get(METADATA)

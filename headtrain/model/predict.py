@@ -1,13 +1,12 @@
-"""Names with probabilities, of images by a model and of rows of features by a head alone.
+"""Classify images with a model, and rows of features with a head alone.
 
-Images are decoded, resized and normalised as in the extraction that the head was trained on, by
-the same code, whatever computes the logits: PyTorch here, in the arithmetic of that extraction, or
-onnxruntime in `clinit.headtrain.model.onnx`.
+The same code as in the extraction of the training features decodes, resizes and normalises images.
+Logits are computed by PyTorch, in the arithmetic of that extraction, or by onnxruntime
+(`clinit.headtrain.model.onnx`).
 
-Images of none of the classes have a low score of their logits: `energy` is the negative free
-energy, log sum_k exp z_k; `max-logit` is max_k z_k; `probability` is max_k softmax(z)_k, with the
-logits z of the head as it was trained. The threshold turns away a given share of held-out images
-of known classes.
+An image that belongs to no class has a low score. With the logits z of the head as it was trained,
+`energy` is the negative free energy, log sum_k exp z_k; `max-logit` is max_k z_k; `probability` is
+max_k softmax(z)_k. The threshold rejects a given share of held-out images of known classes.
 
 Sources: W. Liu, X. Wang, J. Owens, Y. Li, "Energy-based Out-of-distribution Detection", NeurIPS
 2020. D. Hendrycks, S. Basart, M. Mazeika and others, "Scaling Out-of-Distribution Detection for
@@ -54,12 +53,12 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 AnyPath = str | os.PathLike[str]
 AnsweredBatch = tuple[Sequence[int], Tensor, Mapping[int, str]]
-"""Numbers of images, their logits (images, classes), and by number why some cannot be read."""
+"""Numbers of images, their logits (images, classes), and by number why an image is unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Condition for an image to be of none of the classes: a score below a threshold."""
+    """Rule that an image belongs to no class if its score is below a threshold."""
 
     rule: str
     """One of `SCORES`."""
@@ -73,13 +72,13 @@ class Rejection:
 
     @classmethod
     def at_rate(cls, rule: str, rate: float, head: Head | None, memory: Memory | None) -> Rejection:
-        """Return the rule that turns away at most a share of the held-out images of a memory.
+        """Return the rule that rejects at most a share of the held-out images of a memory.
 
         Args:
             rule: One of `SCORES`.
             rate: The share, in [0, 1).
             head: The classifier, as it was trained; None if it is unknown.
-            memory: Of the same classes and features; None if nothing is remembered.
+            memory: Memory with the same classes and features; None if nothing is remembered.
 
         Raises:
             ModelError: If no image was held out, or the head is unknown.
@@ -97,7 +96,7 @@ class Rejection:
         rows = torch.from_numpy(memory.held_out.features).float()
         weight, bias = torch.from_numpy(head.weight).float(), torch.from_numpy(head.bias).float()
         scores = SCORES[rule](rows @ weight.T + bias).sort().values
-        # As many scores as the share allows are below this one.
+        # The number of scores below this score is the share, rounded down.
         return cls(rule, float(scores[math.floor(rate * len(scores))]))
 
 
@@ -106,9 +105,9 @@ class Guess:
     """One class that an image may belong to."""
 
     name: str
-    """As in the data set: `n02979186`, `campsite`."""
+    """Name in the data set: `n02979186`, `campsite`."""
     title: str
-    """The same in words: `cassette player`, `campsite`."""
+    """Name in words: `cassette player`, `campsite`."""
     probability: float
     """Softmax of the logits, in [0, 1]."""
     row: int
@@ -119,37 +118,37 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Answer of a model to one image, or to one row of features."""
+    """Result for one image, or for one row of features."""
 
     path: Path
     """The image, or the file of features."""
     guesses: tuple[Guess, ...]
-    """The likeliest classes first; empty for a bad image."""
+    """Most probable class first; empty if the image is unreadable."""
     reason: str | None = None
-    """Why the image cannot be read."""
+    """Why the image is unreadable."""
     score: float | None = None
-    """How well the model knows the contents of the image; None if nothing is rejected."""
+    """Score for the rejection rule; None without a rule."""
     unknown: bool = False
-    """Whether the score is below the threshold: the image is of none of the classes."""
+    """Whether the score is below the threshold: the image belongs to no class."""
     row: int | None = None
-    """Row of features; None for an image."""
+    """Number of the row of features; None for an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Meaning of the columns of logits."""
+    """Classes of the columns of logits."""
 
     class_names: tuple[str, ...]
     tasks: tuple[int, ...]
     """The task in which each class arrived."""
     temperature: float = 1.0
-    """Divisor of the logits after the training."""
+    """Temperature by which the trained logits were divided."""
 
     def answers(
         self, logits: Float[Tensor, "images classes"], top: int, reject: Rejection | None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the guesses, the score and whether it is too low, of each row of logits."""
-        # By logits: probabilities that round to the same number would leave the order to chance.
+        """Yield guesses, score and `unknown` for each row of logits."""
+        # Sorted by logits, because probabilities may round to the same number.
         found = logits.topk(min(top, len(self.class_names)), dim=1).indices
         chances = logits.softmax(dim=1).gather(1, found)
         scores: list[Any] = [None] * len(logits)
@@ -167,7 +166,7 @@ class Named:
 
 
 class Predictor(ABC):
-    """A network with named classes, whatever computes it."""
+    """A network with named classes; subclasses compute its logits."""
 
     __slots__ = ()
     facts: ModelFacts
@@ -175,19 +174,19 @@ class Predictor(ABC):
 
     @property
     def device(self) -> str:
-        """Device of the batches."""
+        """Device for the batches."""
         return "cpu"
 
     @abstractmethod
     def logits(
         self, images: Float[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
-        """Return the answers of the network to normalised images."""
+        """Return the logits of normalised images."""
 
     def on_its_way(
         self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
     ) -> Predictor:
-        """Return what predicts a number of images best: this, or a compiled network."""
+        """Return the faster for a number of images: this predictor, or one that is compiled."""
         return self
 
     def _logits(
@@ -219,22 +218,22 @@ class Predictor(ABC):
         on_images: Callable[[int], None] = lambda done: None,
         on_note: Callable[[str], object] = lambda note: None,
     ) -> list[Prediction]:
-        """Return a prediction per image, in order; a bad image does not stop the others.
+        """Return a prediction per image, in order; continue after unreadable images.
 
         Args:
             images: Files; or one file, or one folder, which is searched for images.
-            top: Classes per image; all of them if there are fewer.
+            top: Most classes per image.
             batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
-            max_pixels: Largest image that is decoded; a larger one is a bad image.
-            reject: When an image is of none of the classes; None for never.
+            max_pixels: Largest image that is decoded; a larger image counts as unreadable.
+            reject: Rule by which images belong to no class; None: no rule.
             compile: Whether the network computes as one program (`extract.network.compiled`).
-            on_images: Called after every batch with the number of images done.
-            on_note: Called with how the network computes, if that was chosen.
+            on_images: Called after every batch with the number of finished images.
+            on_note: Called with a note on `compile`, if it is `auto`.
 
         Raises:
-            ImageError: If the folder holds no image or cannot be read.
-            ModelError: If the network does not compute on the images.
+            ImageError: If the folder contains no image or cannot be read.
+            ModelError: If the network cannot process the images.
             MachineError: If the memory does not suffice, or the storage fails.
         """
         if isinstance(images, str | os.PathLike):
@@ -271,7 +270,7 @@ class Predictor(ABC):
         on_images: Callable[[int], None] = lambda done: None,
         on_note: Callable[[str], object] = lambda note: None,
     ) -> Iterator[AnsweredBatch]:
-        """Yield the logits of images that exist; arguments and errors as in `predict`."""
+        """Yield the logits of existing images; arguments and errors as in `predict`."""
         there = [row for row, path in enumerate(paths) if _exists(path)]
         device = torch.device(self.device)
         batches = load_files(
@@ -299,11 +298,11 @@ def load_files(
     max_pixels: int = MAX_PIXELS,
     pin_memory: bool = False,
 ) -> Iterable[ImageBatch]:
-    """Yield the pixels of files that exist, resized as the model asks for."""
+    """Yield the pixels of existing files, resized for the model."""
     images = ImageFiles(
-        Path("/"),  # a link may lead anywhere: there is no root to stay in
+        Path("/"),  # links may lead anywhere
         [str(path.absolute()) for path in paths],
-        need_rights=False,  # the others are of no less use without it
+        need_rights=False,  # an unreadable file must not stop the rest
     )
     starts = range(0, len(paths), batch_size)
     return load_batches(
@@ -321,15 +320,15 @@ def find_images(
 ) -> list[Path]:
     """Return the files among `paths`, and the images in the folders among them, sorted.
 
-    A file is taken whatever its name; in a folder and those below it, files whose names have the
-    ending of an image and begin with no dot.
+    A file in `paths` may have any name. In folders and their subfolders, names must have the suffix
+    of an image, and must not begin with a dot.
 
     Args:
         paths: Files and folders.
-        on_left_out: Called with the other files of a folder that has some.
+        on_left_out: Called with the other files of a folder, if it contains any.
 
     Raises:
-        ImageError: If a folder holds no image or cannot be read.
+        ImageError: If a folder contains no image or cannot be read.
     """
     found: list[Path] = []
     for path in paths:
@@ -377,7 +376,7 @@ OVERFLOW = "its logits overflow: the head was trained on features of another siz
 
 
 def is_head_file(path: Path) -> bool:
-    """Return whether the file at `path` holds a head alone, and no network with one."""
+    """Return whether the file at `path` contains a head alone, not a network."""
     if path.suffix != ".safetensors" or not path.is_file():
         return path.suffix == ".npz"
     try:
@@ -388,9 +387,9 @@ def is_head_file(path: Path) -> bool:
 
 
 def caution_of_head(head: Head) -> str | None:
-    """Return why the probabilities of a head are none, if its file records its origin.
+    """Return why softmax of a head gives no probabilities, as in `ModelFacts.caution`.
 
-    None if they are probabilities; see `ModelFacts.caution`.
+    None if it does, or if the file of the head does not record its origin.
     """
     origin = head.origin or {}
     if origin.get("temperature") is not None:
@@ -406,21 +405,21 @@ def predict_features(
     features_name: str | None = None,
     reject: Rejection | None = None,
 ) -> list[Prediction]:
-    """Name rows of features with a head: the likeliest classes of each.
+    """Classify rows of features with a head.
 
     Args:
-        head: With class names, or its file: of `clinit export`, or from elsewhere.
+        head: A head with class names, or its file, from `clinit export` or elsewhere.
         features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
             .parquet.
-        top: Classes per row; all of them if there are fewer.
-        features_name: Which array of a file; default: `features`.
-        reject: When a row is of none of the classes; None for never.
+        top: Most classes per row.
+        features_name: Name of the array in a file; default: `features`.
+        reject: Rule by which rows belong to no class; None: no rule.
 
     Raises:
         ValueError: If an array has another width than the head.
-        HeadError: If there is no such head, it has no class names, or reads features of another
-            width.
-        CacheError: If the file is not as described.
+        HeadError: If the head is missing or has no class names, or if the features in the file
+            have another width.
+        CacheError: If the file contains no such features.
     """
     head = head if isinstance(head, Head) else read_head(Path(head))
     named, path = named_head(head), Path()
@@ -443,7 +442,7 @@ def predict_features(
         with np.errstate(over="ignore", invalid="ignore"):
             wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
             logits = wide.astype(np.float32)
-            # Scores of a rejection are of the logits as they were trained.
+            # Rejection scores use the logits as they were trained.
             fits = np.isfinite(logits * np.float32(max(1.0, named.temperature)))
             fits = np.asarray(fits.all(axis=1))
         logits[~fits] = 0
@@ -460,7 +459,7 @@ def named_head(head: Head) -> Named:
     """Return the classes of the rows of a head.
 
     Raises:
-        HeadError: If they are unknown.
+        HeadError: If the head has no class names.
     """
     if head.class_names is None:
         raise HeadError(
@@ -479,14 +478,14 @@ def _stored(path: Path, name: str | None) -> np.ndarray:
     if path.is_dir():
         raise CacheError(
             f"{path} is a folder, not a file of features",
-            remedy="Give a file; of a feature cache, `clinit cache export CACHE FOLDER` writes"
-            " some.",
+            remedy="Give a file; `clinit cache export CACHE FOLDER` writes the files of a feature"
+            " cache.",
         )
     file = open_array_file(path)
     stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
     if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
         raise CacheError(
-            f"{stored.origin} holds {stored.dtype}, expected floats (rows, dim)",
+            f"{stored.origin} contains {stored.dtype}, expected floats (rows, dim)",
             remedy="Save one feature vector per row: `numpy.save(path, features)`.",
         )
     with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:

@@ -1,7 +1,7 @@
 """Read a model: the facts in its file, its network, and its memory.
 
 The facts in a safetensors file are a sealed JSON document under one key of its metadata.
-clinit reads nothing else of a model folder: `config.json` is for timm.
+clinit reads no other file of a model folder: `config.json` is for timm.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODEL_FILE, MEMORY_FILE = "model.safetensors", "memory.safetensors"
 
 
 class _Told(TypedDict):
-    """Fields that are not yet in the types of `ModelFacts`, or are checked further."""
+    """Fields that are checked or converted before `ModelFacts` is built."""
 
     model_args: str
     fingerprint: dict[str, str]
@@ -44,8 +44,8 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     """Open a model folder or file of `clinit export`.
 
     Raises:
-        ModelError: If the model is missing, or the model or its memory is damaged or of another
-            backbone.
+        ModelError: If the model is missing, if the model or its memory is damaged, or if the
+            memory belongs to another backbone.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
@@ -97,7 +97,7 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
     """Return the facts of `text`, found in the file at `path`.
 
     Raises:
-        ModelError: If they are damaged, or contain arguments that a model file must not contain.
+        ModelError: If the facts are damaged, or contain arguments that a model file must not.
     """
     origin = f"the description in {path}"
     content = DOCUMENT.parse(text, origin=origin)
@@ -122,11 +122,11 @@ def _no_model(why: str) -> ModelError:
 
 
 def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
-    """Read the network at `path`, which describes itself by `facts`; its classifier is included.
+    """Read the network at `path`, including its classifier, as described by `facts`.
 
     Raises:
-        ModelError: If it has changed since it was written.
-        BackboneError: If this version of timm cannot build it.
+        ModelError: If the network has changed since it was written.
+        BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
     file = path / MODEL_FILE if path.is_dir() else path
@@ -149,13 +149,13 @@ def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
 
 
 def memory_of(path: Path, facts: ModelFacts) -> Memory | None:
-    """Return what the model at `path` remembers; None for a file, or a folder without a memory.
+    """Read the memory of the model at `path`; None for a file, or a folder without a memory.
 
     Raises:
-        ModelError: If its memory is damaged, or of other classes.
+        ModelError: If the memory is damaged, or has other classes.
     """
     file = path / MEMORY_FILE
-    if not os.path.lexists(file):  # a link that leads nowhere is a memory that is lost
+    if not os.path.lexists(file):  # a broken link is a lost memory, which is an error
         return None
     memory = read_memory(file)
     if memory.class_names != facts.class_names:
@@ -170,13 +170,13 @@ def read_memory(path: Path) -> Memory:
     """Read the memory of a model.
 
     Raises:
-        StorageError: If there is no such file, or it may not be read.
-        ModelError: If it is damaged.
+        StorageError: If the file is missing or may not be read.
+        ModelError: If the file is damaged.
     """
     tensors, facts = read_tensors(path, remembered.DOCUMENT, remembered.METADATA)
     names = facts["class_names"] = tuple(facts["class_names"])
     facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
     absent = {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
-    tensors = absent | tensors  # earlier files have none
+    tensors = absent | tensors  # files of earlier versions lack learnt features
     facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
     return Memory(**facts)

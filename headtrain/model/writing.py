@@ -1,14 +1,14 @@
-"""Write a model: a safetensors file, alone or in a folder with what timm and people need.
+"""Write a model: a safetensors file, alone or in a folder with further files.
 
     model.safetensors    the state dict of the network, and its classes
     config.json          what `timm.create_model("local-dir:FOLDER", pretrained=True)` reads
     README.md            the model card: `card.md` next to this file, filled in
-    model.onnx           the same network for other runtimes, if asked for
-    memory.safetensors   the facts about earlier classes that later ones need, if asked for
+    model.onnx           the same network for other runtimes; optional
+    memory.safetensors   statistics and features of the classes, for later additions; optional
 
-timm loads `model.safetensors` without clinit, and clinit needs nothing else. A folder is written
-under a temporary name and renamed: it is whole, or not there. `config.json` has the form of timm's
-models on the Hugging Face Hub (`timm.models.save_for_hf`).
+timm loads `model.safetensors` without clinit, and clinit needs no other file. A folder is written
+under a temporary name and renamed, so that it is complete or absent. `config.json` has the form of
+timm's models on the Hugging Face Hub (`timm.models.save_for_hf`).
 
 The facts in a safetensors file are a sealed JSON document under one key of its metadata:
 safetensors writes several keys in a random order, and equal models should be equal files.
@@ -48,7 +48,7 @@ from clinit.headtrain.temperature import divided
 CONFIG_FILE, CARD_FILE, ONNX_FILE = "config.json", "README.md", "model.onnx"
 _FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
 _TOLERANCE = 1e-5
-"""Between the logits of the two networks, relative to the largest."""
+"""Largest difference between the logits of two networks, relative to the largest logit."""
 _OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
 """Parts of timm's registry that describe the network, whatever its weights."""
 
@@ -60,25 +60,25 @@ class Written:
     facts: ModelFacts
     num_parameters: int
     onnx: OnnxCheck | None
-    """Comparison with its ONNX form; None if it has none."""
+    """Comparison with the ONNX file; None if none was written."""
 
 
 def write_model(model: Model, out: Path, *, onnx: bool = False, overwrite: bool = False) -> Written:
     """Write the network of a model with its classes to `out`.
 
-    A folder holds what the model remembers; a file, whose name ends in .safetensors, does not.
+    A folder contains the memory of the model; a file, whose name ends in .safetensors, does not.
 
     Args:
-        model: Its head is written divided by its temperature.
-        out: The folder or the file; there must be nothing yet, unless it is overwritten.
-        onnx: Whether the folder holds the network as ONNX too, compared on noise.
-        overwrite: Whether an existing model is replaced.
+        model: The model; its head is written divided by its temperature.
+        out: The folder or the file; it must not exist, unless `overwrite`.
+        onnx: Also write the network as ONNX into the folder, and compare both on noise.
+        overwrite: Replace an existing model.
 
     Raises:
-        ModelError: If there is something at `out` that may not be replaced, timm cannot have the
-            network from a folder, or its ONNX form computes something else.
-        BackboneError: If the network cannot hold the head.
-        ClinitError: If it cannot be written; nothing is left behind then.
+        ModelError: If `out` exists and may not be replaced, if timm cannot load the network from
+            a folder, or if the ONNX file computes something else.
+        BackboneError: If the network cannot take the head.
+        ClinitError: If the model cannot be written; nothing is left behind then.
     """
     network = checked_network(model, divided(model.head, model.facts.temperature))
     weights = state_sha256(network.state_dict())
@@ -91,12 +91,12 @@ def facts_text(facts: ModelFacts) -> str:
     """Return the facts as the sealed JSON of the metadata of a file."""
     content = {
         **asdict(facts),
-        # JSON has no tuples; a Python literal comes back as it was.
+        # A Python literal, because JSON has no tuples.
         "model_args": repr(dict(facts.model_args)),
         "fingerprint": dict(facts.fingerprint.fields),
         "record": dict(facts.record),
     }
-    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    # A path that is not UTF-8 contains surrogates, which JSON must escape.
     return DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
 
 
@@ -114,7 +114,7 @@ def write_network(
     text, check = facts_text(facts), None
 
     def write_weights(draft: Path) -> None:
-        # Clones: tensors that share memory are not written.
+        # Clones, because `save_state` refuses tensors that share memory.
         state = {n: value.cpu().contiguous().clone() for n, value in network.state_dict().items()}
         draft.write_bytes(save_state(state, metadata={METADATA: text}))
 
@@ -147,7 +147,7 @@ def _difference_in_timm(folder: Path, network: nn.Module, facts: ModelFacts) -> 
     """Return how the network that timm builds from a folder differs on seeded noise, if it does."""
     try:
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True)
-    except Exception as error:  # whatever an architecture makes of its arguments
+    except Exception as error:  # architectures raise any type
         return f"{type(error).__name__}: {error}"
     device = next(network.parameters()).device
     noise = torch.randn(2, 3, *facts.transform.crop, generator=torch.Generator().manual_seed(0))
@@ -168,7 +168,7 @@ def folder_config(network: nn.Module, facts: ModelFacts) -> dict[str, Any]:
     of_network = {name: registered.get(name) for name in _OF_THE_NETWORK}
     args, classes = dict(facts.model_args), len(facts.class_names)
     if args.get("dynamic_img_size") or args.get("strict_img_size") is False:
-        # Else timm builds it for the size of the images, and resamples its position embedding.
+        # Or timm builds the network for the size of the images, and resamples its positions.
         of_network["fixed_input_size"] = False
         args.setdefault("img_size", network.patch_embed.img_size)  # type: ignore[union-attr]
     return {
@@ -188,10 +188,10 @@ def folder_config(network: nn.Module, facts: ModelFacts) -> dict[str, Any]:
 
 
 def data_config(transform: Transform) -> dict[str, Any]:
-    """Return the words of timm from which `timm.data.create_transform` makes `transform`.
+    """Return the settings from which `timm.data.create_transform` makes `transform`.
 
     Raises:
-        ModelError: If it has none for it.
+        ModelError: If timm has no settings for it.
     """
     return {
         "input_size": (3, *transform.crop),
@@ -206,7 +206,7 @@ def data_config(transform: Transform) -> dict[str, Any]:
 def _crop_fraction(transform: Transform) -> float:
     """Return the crop fraction p of fewest digits for which floor(crop / p) is the resized side.
 
-    Usually that is the one that the side was computed from.
+    Usually this is the fraction that the side was computed from.
     """
     height, width = transform.crop
     resize = (transform.resize,) * 2 if isinstance(transform.resize, int) else transform.resize
@@ -217,13 +217,13 @@ def _crop_fraction(transform: Transform) -> float:
             if fraction > 0 and all(math.floor(c / fraction) == r for c, r in pairs):
                 return fraction
     raise ModelError(
-        f"timm has no words for the transform of the images: {transform.describe()}",
+        f"timm has no settings for the transform of the images: {transform.describe()}",
         remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
     )
 
 
 def write_memory(memory: Memory, path: Path) -> None:
-    """Write what a model remembers to a file of the draft of its folder."""
+    """Write the memory of a model to a file in the draft of its folder."""
     facts = {name: getattr(memory, name) for name in remembered.FACTS}
     kind, key = remembered.DOCUMENT, remembered.METADATA
     path.write_bytes(tensors_bytes(memory.tensors(), facts, kind, key))
@@ -237,16 +237,16 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
         overwrite: Whether an existing model or head may be replaced.
 
     Raises:
-        ModelError: If there is something that may not be replaced.
+        ModelError: If `out` exists and may not be replaced.
     """
     occupied.check_free(out, "model", _foreign, ModelError, overwrite=overwrite)
 
 
 def _foreign(path: Path) -> str | None:
-    """Return why the existing file is no model, or names other files in it; None for a model."""
+    """Return why an existing file or folder is no model; None for a model."""
     if path.is_dir():
         if others := sorted({each.name for each in path.iterdir()} - _FILES):
-            return f"it holds {', '.join(others[:3])}, which is not of a model folder"
+            return f"it holds {', '.join(others[:3])}, which does not belong to a model folder"
     elif foreign_to_head(path) is None:
         return None  # a head alone is exported to the same place
     try:

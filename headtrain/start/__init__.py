@@ -1,10 +1,10 @@
-"""How the rows of new classes start.
+"""Initialise the rows of new classes.
 
-new_rows         rows as computed: each function looks at `NewClasses` and returns `Rows`
-calibration_set  the rows by whose loss they are judged, with the logits that stay fixed
-left_out         the logits that new rows give to rows that they were computed without
-calibrate        a factor and a shift, or all of the rows, by the loss
-scale            how far: by norms, by the loss, or as learnt from single images of old classes
-initialise       all of it for one head, and the ridge by the loss
-task_start       for the heads of a bank, initialised or solved as a whole
+new_rows         rows before scaling: each function computes `Rows` from `NewClasses`
+calibration_set  the data on which the loss of new rows is measured, with their fixed logits
+left_out         leave-one-out logits: each image's logits from rows computed without it
+calibrate        factor and shift of the least loss, or whole rows of the least loss
+scale            scale by norms, by the loss, or learnt from single images of old classes
+initialise       all steps for one head, and lambda by the loss
+task_start       the heads of a bank: new rows initialised, or whole heads solved
 """

@@ -8,16 +8,16 @@ the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s
     F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
 
 over buffer and new task with all other rows fixed (`new_share` multiplies the weights of classes
-that came with the head by one factor and all other weights by another): two numbers, and convex,
-because each loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
+that came with the head by one factor and all other weights by another). F is convex, because each
+loss is convex in its logits, and the logits are affine in (s, t). With q the gradient and
 diag(d) - p p^T the Hessian of a loss in the new logits,
 
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
                                                [ symmetric,       d.1 - (p.1)^2   ]].
 
-The g may be logits of the raw rows or leave-one-out logits (`left_out`). If these separate the
-classes, F falls for ever as s grows, and the rows would outgrow all later ones. A prior
-ends that: F is minimised together with
+The g are logits of the raw rows or leave-one-out logits (`left_out`). If these separate the
+classes, F decreases for ever as s grows, and the rows would outgrow all later rows. To prevent
+this, a prior is added to F:
 
     (PRIOR / 2) (s / s_0)^2,
 
@@ -26,31 +26,30 @@ where s_0 makes the logits of the new rows vary over the data as much as the old
 a small lambda gives long rows along directions in which the features hardly vary.
 
 F is minimised by Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex
-Optimization", 2004, Algorithm 9.5). If the softmax is saturated, d2F vanishes but dF does not:
-d2F is therefore raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be
-felt elsewhere.
-The fixed logits enter through two numbers per row, computed once.
+Optimization", 2004, Algorithm 9.5). If the softmax is saturated, d2F vanishes but dF does not.
+Therefore DAMPING times the curvature of 1/2 sum_i w |u_i|^2 is added to d2F, too little to matter
+elsewhere. The fixed logits enter through two numbers per row, computed once.
 
-Logits are products of arrays, on their device; later steps use tensors in the same memory. Of a
-Newton step seven numbers come back to the host.
+Logits are computed as products of arrays, on their device; later steps use tensors in the same
+memory. A Newton step copies seven numbers to the host.
 
-Fitted rows (`fit`) are the new rows of the least training loss, held near their start by a ridge.
+Fitted rows (`fit`) minimise the training loss, and a ridge holds them near their start.
 
 With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries of x are of about
-the same size, W = (r V, b) the new rows and W_0 those that the search starts from, the rows
+the same size, W = (r V, b) the new rows and W_0 the rows that the search starts from, the rows
 minimise
 
     G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C n) sum_k |W_k - W_0k|^2,
     w_c = 1 / (C n_c),
 
-over buffer and new task, with n the mean number of rows of a new class: a row of data weighs
-1 / (C n), and the ridge as much as `ridge` of them, however many there are. Only the new rows move;
-the other logits enter through two numbers per row, computed once. Each loss is convex in its logits
-and these are affine in W: G is strictly convex.
+over buffer and new task, with n the mean number of rows of a new class. A row of data weighs
+1 / (C n), and the ridge as much as `ridge` rows of data, whatever their number. All other logits
+are fixed. Each loss is convex in its logits, and the logits are affine in W, so G is strictly
+convex.
 
-The minimiser is approached by L-BFGS with a line search for the strong Wolfe conditions
-(J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5), as PyTorch has
-it. Products with features are in the type of these, sums and rows in float64.
+The minimiser is approached by PyTorch's L-BFGS, with a line search for the strong Wolfe conditions
+(J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5). Products with
+features use the dtype of the features, sums and rows float64.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def norm_factor(rows: Rows, data: NewClasses) -> float:
 
 
 def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
-    """Return one factor per row, which brings it to the mean norm of the existing rows."""
+    """Return one factor per new row, which gives the row the mean norm of the existing rows."""
     existing, new = _norms(data.head.weight[: data.start, :]), _norms(rows.weight)
     if not len(existing):
         return np.ones(len(new))
@@ -100,7 +99,7 @@ def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
 MAX_STEPS = 100
 DAMPING = 1e-9
 PRIOR = 1e-3
-"""Weight of the prior on s. At s = 3 s_0, new logits vary three times as much as the old ones and
+"""Weight of the prior on s. At s = 3 s_0, new logits vary three times as much as old logits, and
 the prior is 0.0045 nats: negligible if the data themselves bound the factor."""
 TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
@@ -111,12 +110,12 @@ Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
 
 
 class Calibration(NamedTuple):
-    """Result of calibration; the losses are without the prior."""
+    """Result of calibration; the losses exclude the prior."""
 
     factor: float
     shift: float
     loss_before: float
-    """With the raw rows: factor 1, shift 0."""
+    """Loss of the raw rows: factor 1, shift 0."""
     loss_after: float
     steps: int
 
@@ -131,12 +130,11 @@ def calibrate(
     """Find the factor and the shift of the new rows that minimise the loss.
 
     Args:
-        sample: The data, and all logits that stay fixed.
+        sample: The data, and all fixed logits.
         logits: g, the logits of the raw new rows for these data. Leave-one-out logits predict
             the logits of other data.
-        guess: Another factor that the search may start from, besides 1.
-        kept_bias: Biases that stay as they are; then the shift is 0 and `logits` are without
-            any bias.
+        guess: The search starts from this factor or from 1, whichever has the lower loss.
+        kept_bias: Biases to keep unchanged. The shift is then 0, and `logits` exclude biases.
     """
     objective = Objective.of(sample, logits, kept_bias)
     starts = [np.array([1.0, 0.0]), np.array([guess, 0.0])]
@@ -158,9 +156,9 @@ class Objective:
     offset: Float[Tensor, " new"]
     """o: biases that are neither scaled nor shifted."""
     shifts: bool
-    """Whether t is free; else it stays 0."""
+    """Whether t is free; if not, t = 0."""
     prior: float
-    """Weight of s^2 / 2; 0 if there is nothing to compare: no old row, or new rows of zeros."""
+    """Weight of s^2 / 2, 1/s_0^2 included; 0 if s_0 is undefined: no old row, or zero new rows."""
 
     @classmethod
     def of(
@@ -169,7 +167,7 @@ class Objective:
         logits: Float[Tensor, "rows new"],
         kept_bias: Float[Tensor, " new"] | None = None,
     ) -> Objective:
-        """Weigh the prior by the spread of the logits."""
+        """Derive s_0 from the variances of new and old logits."""
         moments = sum(
             weighted_moments(as_array(logits[rows]), as_array(sample.weight[rows]))
             for rows in slices(len(logits))
@@ -190,7 +188,7 @@ class Objective:
         return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
 
     def value(self, point: Float[np.ndarray, " 2"]) -> float:
-        """Return F and the prior at (s, t)."""
+        """Return F plus the prior at (s, t)."""
         return self.expansion(point)[0]
 
     def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
@@ -198,9 +196,9 @@ class Objective:
         return self.prior / 2 * float(point[0]) ** 2
 
     def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
-        """Return F and the prior, their gradient and their Hessian at (s, t).
+        """Return value, gradient and Hessian of F plus the prior at (s, t).
 
-        With few operations: on most data, the time depends only on their number.
+        On most data, the time depends only on the number of operations, so these are few.
         """
         s, t = float(point[0]), float(point[1])
         start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
@@ -227,9 +225,9 @@ class Objective:
 def minimise(
     objective: Objective, point: Float[np.ndarray, " 2"], expansion: Expansion
 ) -> tuple[Float[np.ndarray, " 2"], float, int]:
-    """Descend from `point` with its expansion; return the end point, its value, the steps taken.
+    """Descend from `point`, whose expansion is given; return end point, value, number of steps.
 
-    A candidate is nearly always accepted, and its expansion then serves the next step.
+    A candidate is nearly always accepted, and its expansion is reused by the next step.
     """
     damping = np.diag(DAMPING * objective.squares())
     for steps in range(MAX_STEPS):
@@ -254,9 +252,9 @@ def minimise(
 def newton_step(
     gradient: Float[np.ndarray, " 2"], hessian: Float[np.ndarray, "2 2"]
 ) -> Float[np.ndarray, " 2"]:
-    """Return -H^+ gradient; directions without curvature (rows of zeros) are not moved along.
+    """Return -H^+ gradient, which is zero along directions without curvature (rows of zeros).
 
-    H is scaled to a unit diagonal first: s and t differ by the size of a raw logit.
+    H is first scaled to a unit diagonal, because s and t differ by the size of a raw logit.
     """
     diagonal = np.sqrt(np.maximum(np.diag(hessian), 0.0))
     scale = np.divide(1.0, diagonal, out=np.zeros(2), where=diagonal > 1e-150)
@@ -270,11 +268,11 @@ FIT_STEPS = 30
 
 
 class Fit(NamedTuple):
-    """Result of fitting; the losses are without the ridge."""
+    """Result of fitting; the losses exclude the ridge."""
 
     rows: Rows
     loss_before: float
-    """Of the rows that the search starts from."""
+    """Loss of the rows that the search starts from."""
     loss_after: float
     steps: int
 
@@ -290,8 +288,8 @@ def fit(
     """Minimise G from rows (V_0, b_0).
 
     Args:
-        sample: The data, and all logits that stay fixed.
-        begin: The rows to start from, and to stay near.
+        sample: The data, and all fixed logits.
+        begin: Rows that the search starts from; the ridge holds the result near them.
         ridge: Strength of the ridge, in rows of data.
         fits_bias: Whether the biases may move.
         max_steps: Bound on the steps of L-BFGS.
@@ -305,7 +303,7 @@ def fit(
     rows = start.clone().requires_grad_()
     rows_per_class = float(data.counts[data.start :].mean())
     classes = float(len(np.unique(sample.labels)))
-    if sample.new_share is not None:  # as many as would give a new one its weight
+    if sample.new_share is not None:  # the C at which 1 / C is the weight of a new class
         classes = (data.stop - data.came_with) / sample.new_share
     strength = ridge / (classes * rows_per_class)
     values: list[float] = []

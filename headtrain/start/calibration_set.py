@@ -1,7 +1,7 @@
-"""Fixed part of choosing new rows by the loss: the data, and all other logits.
+"""The data on which the loss of new rows is measured, and the logits that stay fixed.
 
 From the logits of all other classes, a loss needs two numbers per row of data. They are computed
-once, block by block; choosing new rows then costs no more than their own logits.
+once, block by block; afterwards, the loss of new rows costs no more than their own logits.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from clinit.headtrain.study.parts import NewShare
 from clinit.headtrain.train.losses import FixedPart, LocalTerms, Loss
 
 Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
-"""The logits of new rows for features in float64 and the numbers of these rows of the data."""
+"""Computes logits of new rows from features in float64 and their row numbers in the data."""
 
 SPREAD = 1.0
-"""Stands for the variance of old logits if no class is old. It matters only if leave-one-out
+"""Replaces the variance of old logits if no class is old. It matters only if leave-one-out
 logits separate all classes: the right class then leads by about 10."""
-NEW_SHARE = 0.1
-"""Least weight of all new rows together by default."""
+NEW_SHARE, PER_IMAGE, OF_SINGLE_IMAGES, MOST = 0.1, 0.8, 0.2, 0.5
+"""Lowest weight of all new rows together for `--new-share auto`: min(0.1 + 0.8 / n, 0.5) with n
+images per new class, 0.2 with one. Leave-one-out judges rows of n images by rows of n - 1, which
+are worse the smaller n is; a single image is not left out."""
 MAX_ROWS = 32_768
-"""Far fewer rows determine two numbers well; with 73 new classes this is 19 MB of logits."""
+"""Most drawn rows. Far fewer determine two numbers well; 73 new classes give 19 MB of logits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,17 +44,17 @@ class CalibrationSet:
     data: NewClasses
     loss: Loss
     drawn: Int[np.ndarray, " rows"]
-    """Numbers of the rows."""
+    """Row numbers in the data."""
     target: Int[Tensor, " rows"]
-    """Column of the label among the new rows, or -1 if it is another row."""
+    """Column of the label among the new classes, or -1 if the class is not new."""
     weight: Float[Tensor, " rows"]
-    """w_i = 1 / (C n_c) over the drawn rows, in which a group of repeated rows counts as one. With
-    `new_share`, one factor for all old rows and one for all new rows give it to the new rows."""
+    """w_i = 1 / (C n_c) over the drawn rows; a group of repeated rows counts as one. If `new_share`
+    is set, old and new rows are rescaled separately, so that new rows sum to it and all to 1."""
     fixed: FixedPart
     spread: float
     """Variance of the logits of old rows, averaged over these, or `SPREAD`."""
     new_share: float | None = None
-    """Weight of all new rows together, in (0, 1); None: the sum over their classes."""
+    """Weight of all new rows together, in (0, 1); None: every class weighs the same."""
 
     @classmethod
     def of(cls, data: NewClasses, loss: Loss, new_share: NewShare = "classes") -> CalibrationSet:
@@ -94,12 +96,12 @@ class CalibrationSet:
 
     @property
     def judgeable(self) -> CalibrationSet:
-        """All rows except the only row of a new class: left out, its class would have none."""
+        """The rows that can be left out: all but the only row of a new class."""
         alone = (self.labels >= self.data.start) & (self.data.counts[self.labels] == 1)
         return self.subset(~alone) if alone.any() else self
 
     def subset(self, kept: Bool[np.ndarray, " rows"]) -> CalibrationSet:
-        """Return some of the rows, weighted anew."""
+        """Return the chosen rows, with recomputed weights."""
         rows, drawn = torch.from_numpy(kept).to(self.target.device), self.drawn[kept]
         return replace(
             self,
@@ -122,11 +124,11 @@ class CalibrationSet:
         return torch.cat([as_tensor(block) for block in blocks])
 
     def blocks(self, statistics: ClassStatistics) -> tuple[list[Unit], Int[np.ndarray, " rows"]]:
-        """Return the rows in blocks for leave-one-out logits of least squares, and their places.
+        """Return blocks of rows for leave-one-out logits of least squares, and each row's place.
 
-        If classes weigh the same, the rest of a new class takes over the weight of a row left out.
-        Old classes are not reweighted: there can be thousands, with one drawn row each, on whose
-        weight new rows hardly depend.
+        If classes weigh the same, the other rows of a new class take over the weight of a left-out
+        row. Old classes are not reweighted: there can be thousands of them with one drawn row
+        each, and new rows hardly depend on the weight of such a row.
         """
         new = np.arange(self.data.stop) >= self.data.start
         reweighted = new & (statistics.weighting == "class")
@@ -143,15 +145,15 @@ class CalibrationSet:
 
 
 def joined(found: Iterable[Any], places: Int[np.ndarray, " rows"]) -> Float[Tensor, "rows new"]:
-    """Return the logits of blocks of rows at these places of the blocks joined."""
+    """Join the logits of blocks of rows; return the rows at `places`."""
     logits = torch.cat([as_tensor(block) for block in found])
     return logits[torch.from_numpy(places).to(logits.device)]
 
 
 def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.ndarray, " drawn"]:
-    """Return at most `max_rows` row numbers (at least one per class), the same number per class.
+    """Draw at most `max_rows` row numbers (at least one per class), the same number per class.
 
-    A class with fewer rows gives all of them. Ascending; the same for the same labels.
+    All rows of a class with fewer rows are drawn. The numbers ascend and depend on the labels only.
     """
     if len(labels) <= max_rows:
         return np.arange(len(labels))
@@ -161,9 +163,9 @@ def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.nda
 
 
 def wide_enough(data: NewClasses) -> Any:
-    """Return float64 if the features are stored so, else float32.
+    """Return float64 if the features are stored in float64, else float32.
 
-    Products with many rows are the bulk of the work.
+    Most of the time goes into products with many rows.
     """
     none = take(data.features, slice(0))
     xp = namespace(none)
@@ -173,7 +175,7 @@ def wide_enough(data: NewClasses) -> Any:
 def weighted_moments(
     logits: Float[Any, "rows columns"], weight: Float[Any, " rows"]
 ) -> Float[Any, "2 columns"]:
-    """Return the weighted sums of each column and of its squares."""
+    """Return the weighted sum of each column, and of the squares of each column."""
     xp = namespace(logits)
     columns = xp.astype(logits, xp.float64, copy=True)
     sums = weight @ columns
@@ -182,7 +184,7 @@ def weighted_moments(
 
 
 def mean_variance(moments: Float[Any, "2 columns"]) -> float:
-    """Return the variance of a column, averaged over columns; 0 if there is none."""
+    """Return the variance of a column, averaged over columns; 0 without columns."""
     if not moments.shape[1]:
         return 0.0
     xp = namespace(moments)
@@ -191,13 +193,16 @@ def mean_variance(moments: Float[Any, "2 columns"]) -> float:
 
 
 def share_of(data: NewClasses, new_share: NewShare) -> float | None:
-    """Return the weight of all new rows together; None if it is the sum over their classes."""
+    """Return the weight of all new rows together; None if every class weighs the same."""
     present = data.counts > 0
     of_classes = float(present[data.came_with :].sum() / present.sum())
     if new_share == "classes" or of_classes in (0, 1):
         return None
-    found = max(NEW_SHARE, of_classes) if new_share == "auto" else new_share
-    return None if found == of_classes else found
+    if new_share != "auto":
+        return None if new_share == of_classes else new_share
+    images = data.counts[data.start :].mean()
+    usual = min(NEW_SHARE + PER_IMAGE / images, MOST) if data.has_pairs else OF_SINGLE_IMAGES
+    return None if of_classes >= usual else float(usual)
 
 
 def _weights(

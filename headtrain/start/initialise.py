@@ -1,10 +1,11 @@
-"""The rows of new classes, at their scale: `initialise` does all of it for one head.
+"""Initialise the rows of new classes of one head, from raw rows to scaled or fitted ones.
 
-The ridge of least-square rows is chosen by the loss that they will be trained with. For each lambda
-of a grid: the leave-one-out logits of the new rows over buffer and new task, factor (at least 0)
-and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as they
-are. One eigendecomposition serves all lambdas, and each search starts at the end of the last one.
-The grid has half decades around the eigenvalues, and more if its lower edge is best.
+`--lambda auto` chooses the ridge of least-square rows by the loss of the training. For each lambda
+of a grid, it computes the leave-one-out logits of the new rows over buffer and new task, the factor
+(at least 0) and shift of the least loss on these logits (`calibrate`), and this loss; all other
+logits stay fixed. One eigendecomposition serves all lambdas, and each search starts from the result
+of the previous search. The grid has half-decade steps around the largest eigenvalue, and is
+extended downwards if its lowest lambda is best.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from clinit.headtrain.train.losses import LOSSES
 from clinit.stopwatch import Stopwatch
 
 MAX_ROWS = 8192
-"""The draw that lambdas are compared on."""
+"""Most rows on which lambdas are compared."""
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW = 20
 PARTS = 10
-"""Fits for the answers of fitted rows to images that are left out."""
+"""Number of parts that are left out in turn for the leave-one-out logits of fitted rows."""
 
 
 def initialise(
@@ -52,18 +53,18 @@ def initialise(
     """Return the rows [start, stop) of the head.
 
     Args:
-        start: Which rows at which scale.
-        data: The data and the head; `random` returns the draw that the head holds already.
-        loss: Loss for calibration, the choice of lambda and the fit: the loss of the training,
-            or cross entropy instead of a function of the user, whose Hessian is not known.
-        travel: As of `scaled`.
-        statistics: `data.statistics()`, if they exist already.
-        path: The least-square heads of these statistics for all lambdas, if they exist already.
+        start: Kind and scale of the rows.
+        data: The data and the head; `random` returns the random draw that the head contains.
+        loss: Loss of the training, used for calibration, the choice of lambda and the fit. If it
+            is a user's function, whose Hessian is unknown, cross entropy is used instead.
+        travel: As in `scaled`.
+        statistics: `data.statistics()`, if already computed.
+        path: Least-square heads of these statistics for all lambdas, if already computed.
         watch: Measures the phases `lambda`, `solve`, `calibrate` and `fit`.
 
     Raises:
         ValueError: If a new class has no row.
-        StatisticsError: If lambda is to be chosen by held-out rows and no class has two.
+        StatisticsError: If lambda must be chosen by held-out rows, but no class has two rows.
     """
     if start.init == "random":
         return Initialisation(data.stale)
@@ -111,16 +112,16 @@ def initialise(
 def choose_lambda(
     start: Start, sample: CalibrationSet, statistics: ClassStatistics, path: LambdaPath | None
 ) -> tuple[float, LambdaCurve | None]:
-    """Return the lambda that a word stands for, and the curve that it is chosen by.
+    """Choose lambda as `auto` or `held-out` requires; return it with the curve of its choice.
 
-    Without a new class of two rows there is nothing to judge by, and no curve, nor if rows are of
-    no use at any lambda: `auto` then is about the largest eigenvalue of the features.
+    If no new class has two rows, or if rows of zeros beat every lambda, `auto` returns
+    `safe_lambda` and no curve.
 
     Args:
-        start: How rows start; its `lam` is `auto` or `held-out`.
-        sample: The data, and all logits that stay fixed.
+        start: Settings; `lam` is `auto` or `held-out`.
+        sample: The data, and all fixed logits.
         statistics: Statistics of the data.
-        path: As of `initialise`.
+        path: As in `initialise`.
     """
     data = sample.data
     if start.lam == "held-out":
@@ -141,7 +142,7 @@ def loss_curve(
 ) -> LambdaCurve | None:
     """Return the leave-one-out loss of calibrated rows at each lambda.
 
-    None if it is nowhere below the loss of zero rows: then no lambda is better than another.
+    Return None if no lambda is better than rows of zeros.
     """
     if len(sample) > MAX_ROWS:
         drawn = np.zeros(len(sample), dtype=bool)
@@ -162,9 +163,9 @@ def loss_curve(
 
 
 def safe_lambda(path: LambdaPath) -> float:
-    """Return the lambda if nothing can be left out to judge by: about the largest eigenvalue.
+    """Return a lambda for data from which nothing can be left out: about the largest eigenvalue.
 
-    There the rows are nearly the differences of class means from the mean of all.
+    Rows are then nearly proportional to the class means minus the mean of all classes.
     """
     return _lambda(_half_decades(path) - 1)
 
@@ -181,7 +182,7 @@ def _lambda(half_decades: int) -> float:
 
 
 class _Search:
-    """Calibrations at one lambda after the other."""
+    """Calibrates the new rows at one lambda after another."""
 
     def __init__(self, sample: CalibrationSet, path: LambdaPath, with_bias: bool) -> None:
         self._sample, self._path, self._with_bias = sample, path, with_bias
@@ -195,7 +196,7 @@ class _Search:
         """Factor, for logits of variance 1, and shift at the end of the last search."""
         zeros = sample.weight.new_zeros(len(sample), data.stop - data.start)
         _, self.without = self._calibrated(zeros)
-        """The loss of rows of zeros."""
+        """Loss of rows of zeros."""
 
     def loss(self, lam: float) -> float:
         """Return the class-balanced loss at a lambda, with a factor of at least 0."""

@@ -1,23 +1,23 @@
-"""Logits that new rows give to data: from the rows as they are, or leave-one-out logits.
+"""Logits of new rows for the data: in-sample logits, or leave-one-out logits.
 
-Rows that were computed from an image recognise that very image: with few images per class the
-logits of the training data are no guide to other data. The leave-one-out logit of an image
-comes from rows computed without it. For each initialisation it has a closed form:
+Rows that were computed from an image recognise this very image: with few images per class, the
+logits of training images do not predict those for other images. The leave-one-out logits of an
+image are the logits of rows computed without it. Most initialisations have a closed form:
 
     class mean     the mean of the other n - 1 features of the class
-    imprint        the same, normalised
+    imprint        the mean of the other n - 1 unit features h / |h|, normalised
     least-square   `clinit.headtrain.statistics.leave_one_out`
     lda            a mean without the row, and a within-class covariance without the outer product
                    w n / (n - 1) d d^T of its deviation d from the mean of its class
 
-Rows of a user's function are computed again without each image, or without each of `MOST_PARTS`
-parts of the images if there are more.
+Rows of a user's function are computed again without each image in turn, or without each of
+`MOST_PARTS` parts of the images if there are more images than that.
 
-The other rows keep their weights in the covariance of LDA. An image that is the only one of its
-class leaves a row of zeros behind.
+In the covariance of LDA, all other rows keep their weights. If the left-out image is the only
+image of its class, the row of the class becomes zero.
 
-Rows that repeat each other are left out together: n counts groups, the mean of a group stands for
-the row in the means, and the covariance loses
+Rows that repeat each other are left out together: n counts groups, the mean of the group replaces
+the row in the formulas of the means, and the covariance loses
 
     sum_{i in group} w_i d_i d_i^T  +  w / (n - 1) e e^T,    w = sum_{i in group} w_i,
 
@@ -52,11 +52,11 @@ from clinit.headtrain.statistics.moments import add_by_class
 from clinit.headtrain.study.parts import Start
 
 MOST_PARTS = 32
-"""Most calls of a user's function for the logits of one start."""
+"""Most calls of a user's function for one start."""
 
 
 def in_sample(rows: Rows) -> Logits:
-    """Return the logits of the rows as they are."""
+    """Return a function that computes the logits of the given rows."""
     return lambda features, numbers: features @ rows.weight.T + rows.bias
 
 
@@ -67,13 +67,13 @@ def leave_one_out(
     statistics: ClassStatistics | None,
     lam: float | None,
 ) -> Float[Tensor, "rows new"]:
-    """Return the leave-one-out logits of new rows for the drawn ones, before any scale.
+    """Return the leave-one-out logits of unscaled new rows for the drawn rows of the data.
 
     Args:
-        start: How the rows were computed; not `zero`, nor random.
-        rows: The rows, with their own biases; if `start` keeps biases as they are, the logits
-            are without any.
-        sample: The data that they were computed from, and the rows to look at.
+        start: How the rows were computed; neither `zero` nor `random`.
+        rows: The new rows with their computed biases; the logits exclude biases if `start.bias`
+            is `keep`.
+        sample: The data that the rows were computed from, and its drawn rows.
         statistics: Statistics of the data, if `start.reads_statistics`.
         lam: Ridge of least-square rows.
     """
@@ -101,22 +101,22 @@ def leave_one_out(
 def computed_again(
     sample: CalibrationSet, rows_of: Callable[[NewClasses], Rows], most: int
 ) -> Float[Tensor, "rows new"]:
-    """Return the logits that new rows give to images if the rows are computed without these images.
+    """Return leave-one-out logits from rows that are computed again without some of the images.
 
-    The images are divided into at most `most` parts, each left out in turn. A group stays together;
-    the groups of a class are dealt out to the parts one by one.
+    The images are divided into at most `most` parts, each left out in turn. Images of a group stay
+    together; the groups of a class are dealt out to the parts one by one.
 
     Args:
-        sample: Rows to look at, of the data that the rows were computed from.
+        sample: The data, and its drawn rows.
         rows_of: Computes the rows, bias included.
-        most: Most calls of it.
+        most: Most calls of `rows_of`.
     """
     data = sample.data
     groups = np.arange(len(data.labels)) if data.groups is None else data.groups
     pairs = np.stack([data.labels, groups], axis=1)
     kinds, number = np.unique(pairs, axis=0, return_inverse=True)
     parts = number.reshape(-1) % min(len(kinds), most)
-    # The only one of a new class stays: nobody asks for its logits.
+    # The only image of a new class is never left out: its logits are not used.
     parts[(data.labels >= data.start) & (data.counts[data.labels] == 1)] = -1
     logits = np.zeros((len(sample), data.stop - data.start))
     for part in np.unique(parts[sample.drawn]):
@@ -158,12 +158,12 @@ def _least_square_logits(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Own:
-    """The logits of a block that belong to the class of the row, and the rows of that class."""
+    """Class and class size of each row of a block: each row is left out of its own class only."""
 
     truth: Float[Any, "rows new"]
-    """1 at the label of the row."""
+    """1 at the label of the row, else 0; no 1 if its class is old."""
     count: Float[Any, " rows"]
-    """Rows of its class, those that repeat each other counted as one."""
+    """Number of rows of the class of each row; a group of repeated rows counts as one."""
 
     @classmethod
     def of(cls, logits: Float[Any, "rows new"], numbers: np.ndarray, data: NewClasses) -> _Own:
@@ -173,26 +173,26 @@ class _Own:
         return cls(beside(logits, truth), beside(logits, data.counts[labels].astype(np.float64)))
 
     def replaced(self, logits: Any, own: Any) -> Any:
-        """Return the logits with others at the labels, and 0 there for the only one of a class."""
+        """Return the logits with `own` at each row's label, or 0 for the only row of a class."""
         xp = namespace(logits)
         own = xp.where(self.count > 1, own, 0.0)
         return xp.where(self.truth > 0, own[:, None], logits)
 
     @property
     def others(self) -> Float[Any, " rows"]:
-        """N - 1; 1 for a row that is the only one, whose value is replaced."""
+        """Return n - 1; 1 for the only row of a class, to avoid a division by 0."""
         xp = namespace(self.count)
         return xp.where(self.count > 1, self.count - 1, 1.0)
 
     def picked(self, logits: Any) -> Any:
-        """Return the logit at the label of each row; 0 if that is no new row."""
+        """Return the logit at the label of each row; 0 if its class is old."""
         return namespace(logits).sum(self.truth * logits, axis=1)
 
 
 def _group_means(
     features: Float[Any, "rows dim"], numbers: np.ndarray, data: NewClasses, *, units: bool = False
 ) -> Float[Any, "rows dim"]:
-    """Return the mean of the group of each row, of h / |h| if `units`."""
+    """Return the mean of the group of each row; the mean of h / |h| if `units`."""
     xp, shares = namespace(features), data.shares
     assert shares is not None
     assert data.groups is not None
@@ -208,7 +208,7 @@ def _group_means(
 def _means(
     rows: Rows, data: NewClasses, with_bias: bool, features: Any, numbers: np.ndarray
 ) -> Any:
-    """Weight mu_c, and a bias that no row changes."""
+    """Return the logits of class means: weight mu_c, and a bias that is the same for any data."""
     xp, products = namespace(features), features @ rows.weight.T
     own = _Own.of(products, numbers, data)
     group = features if data.groups is None else _group_means(features, numbers, data)
@@ -221,13 +221,13 @@ def _means(
 def _unit_means(
     means: Any, data: NewClasses, normalised: bool, features: Any, numbers: np.ndarray
 ) -> Any:
-    """Means of h / |h|, as they are or normalised."""
+    """Return the logits of means of h / |h|, which are normalised again if `normalised`."""
     xp, products = namespace(features), features @ means.T
     own = _Own.of(products, numbers, data)
     if data.groups is None:
         removed = xp.linalg.vector_norm(features, axis=1)
         overlap = own.picked(products) / xp.where(removed > 0, removed, 1.0)
-        size = xp.astype(removed > 0, xp.float64)  # a feature of zeros stays one
+        size = xp.astype(removed > 0, xp.float64)  # 0 for a feature of zeros
     else:
         group = _group_means(features, numbers, data, units=True)
         removed = xp.sum(group * features, axis=1)
@@ -246,7 +246,10 @@ def _unit_means(
 def _discriminants(
     rows: Rows, data: NewClasses, statistics: ClassStatistics, with_bias: bool
 ) -> Logits:
-    """Weight P mu_c and bias -1/2 mu_c.P mu_c, with P the inverse of the shrunk covariance."""
+    """Return the logits of discriminants: weight P mu_c and bias -1/2 mu_c.P mu_c.
+
+    P is the inverse of the shrunk covariance.
+    """
     class_means, system = statistics.class_means, Cholesky.of(shrunk(statistics))
     new, half = class_means[data.start : data.stop, :], 0.5 if with_bias else 0.0
     squares = namespace(new).sum(rows.weight * new, axis=1)  # mu_c.P mu_c
@@ -279,11 +282,11 @@ def _discriminants(
 def _discriminants_without_groups(
     sample: CalibrationSet, statistics: ClassStatistics, with_bias: bool
 ) -> Float[Tensor, "rows new"]:
-    """Return the answers of discriminants without the group of each row.
+    """Return the logits of discriminants computed without the group of each row.
 
-    In coordinates in which P is the identity, the covariance loses V^T diag(r) V, with V the
-    deviations of the rows of the group and of their mean: x.P_- y = x.y + (V x).C (V y) with
-    C = (diag(1/r) - V V^T)^-1.
+    In coordinates in which P is the identity, the covariance loses V^T diag(r) V, where V contains
+    the deviations of the rows of the group and of their mean. Hence
+    x.P_- y = x.y + (V x).C (V y) with C = (diag(1/r) - V V^T)^-1.
     """
     data, half, system = sample.data, 0.5 if with_bias else 0.0, Cholesky.of(shrunk(statistics))
     xp, means = namespace(statistics.gram), system.half(statistics.class_means.T).T

@@ -1,26 +1,25 @@
-"""The input of an initialisation.
+"""The rows of new classes before scaling, and the data that they are computed from.
 
-Rows of linear discriminant analysis with shrinkage, as in Deep SLDA.
+    random         U(-1/sqrt(d), 1/sqrt(d)) for weight and bias: the default of `torch.nn.Linear`
+    class-mean     the mean of the extended feature z = (h, 1), weight mu_c and bias 1, as in the
+                   paper; or the mean of h / |h| with bias 0, as in the authors' earlier code
+    least-square   the rows of the new classes in W_LS, solved over old and new rows together for
+                   all classes that have a row in the data
+    imprint        weight m_c / |m_c| with m_c = mean of h / |h| over the class; bias 0
+    lda            linear discriminants with shrinkage, as in Deep SLDA (below)
+    zero           weight and bias 0; `calibrated` sets the bias to match the class prior
+
+Source of imprinting: H. Qi, M. Brown, D. G. Lowe, "Low-shot learning with imprinted weights",
+CVPR 2018. Their cosine classifier also normalises features, has no bias, and multiplies the cosine
+by a learnt scale. Here the head is linear in h, and `scale` sets the scale.
+
+Linear discriminants:
 
     L = [(1 - e) Sigma_W + e I]^-1,    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c),    e = 1e-4
 
 Source: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming linear
-discriminant analysis", CVPR Workshops 2020, Eqs. 1 to 3. Sigma_W is the class-balanced
-within-class covariance over buffer and new task (theirs averages over rows: `weighting`).
-
-The rows that initialisations compute, before any scale.
-
-    random         U(-1/sqrt(d), 1/sqrt(d)) for weight and bias: the default of `torch.nn.Linear`
-    class-mean     the mean of the extended feature z = (h, 1), weight mu_c and bias 1: the paper's;
-                   or the mean of h / |h| with bias 0: as in the authors' earlier code
-    least-square   the rows of the new classes in W_LS, solved over old and new rows together for
-                   all classes that have a row in the data
-    imprint        weight m_c / |m_c| with m_c = mean of h / |h| over the class; bias 0
-    zero           weight and bias 0; `calibrated` sets the bias to match the class prior
-
-Source of imprinting: H. Qi, M. Brown, D. G. Lowe, "Low-shot learning with imprinted weights",
-CVPR 2018. Theirs is a cosine classifier: it normalises features too, has no bias, and multiplies
-the cosine by a learnt scale. Here the head is linear in h, and `scale` sets the scale.
+discriminant analysis", CVPR Workshops 2020, Eqs. 1 to 3. Here Sigma_W is the class-balanced
+within-class covariance over buffer and new task; Deep SLDA averages over rows (`weighting`).
 """
 
 from __future__ import annotations
@@ -55,38 +54,39 @@ from clinit.headtrain.study.parts import Start
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewClasses:
-    """The arrival of new classes: their rows [start, stop) of the head, and all stored data."""
+    """Input of an initialisation: a head with new rows [start, stop), and all stored data."""
 
     features: FeatureRows
-    """Of shape (rows, dim): old and new rows together, in their stored dtype."""
+    """Shape (rows, dim): old and new rows together, in their stored dtype."""
     labels: Int[np.ndarray, " rows"]
-    """Rows of the head."""
+    """Class of each row of data, as a row number of the head."""
     head: Rows
-    """The whole head as it stands, arrays of the library that reads the features. Its new rows
-    hold the random draw: stale values."""
+    """The current head, in arrays of the library that reads the features. Its new rows are stale:
+    they contain a random draw."""
     start: int
     stop: int
-    """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
+    """Head rows from `stop` on (full head width) belong to classes not seen yet. They stay fixed,
+    and no data row has their label."""
     base: int | None = None
-    """Rows [0, base) came with the pretrained head (without one: with the first task); the others
-    up to `start` were initialised in earlier tasks. None: all came with the head."""
+    """Head rows [0, base) came with the pretrained head or, without one, with the first task; rows
+    [base, start) were initialised in earlier tasks. None: rows [0, start) came with the head."""
     groups: Int[np.ndarray, " rows"] | None = None
-    """As of `find_groups`: rows of a group count together as one, and are left out together. None:
-    no row repeats another."""
+    """Groups of repeated rows, as from `find_groups`: a group counts as one row, and is left out as
+    a whole. None: no row repeats another."""
 
     @property
     def counts(self) -> Int[np.ndarray, " seen"]:
-        """Rows of each class in [0, stop), those that repeat each other counted once."""
+        """Number of rows of each class in [0, stop); a group counts as one row."""
         return np.bincount(one_of_each(self.labels, self.groups), minlength=self.stop)
 
     @property
     def shares(self) -> Float[np.ndarray, " rows"] | None:
-        """Weight of each row, None if all count as one."""
+        """Weight of each row within its group; None if every row has weight 1."""
         return shares_of(self.groups)
 
     @property
     def came_with(self) -> int:
-        """How many rows came with the head."""
+        """Number of head rows that came with the head, not from a later task."""
         return self.start if self.base is None else min(self.base, self.start)
 
     @property
@@ -96,29 +96,26 @@ class NewClasses:
 
     @property
     def stale(self) -> Rows:
-        """The new rows as they stand: the random draw."""
+        """The new rows before their initialisation: a random draw."""
         return self.head.between(self.start, self.stop)
 
     @property
     def has_old_rows(self) -> bool:
-        """Whether there is a row of an earlier class."""
+        """Whether an earlier class has a row of data."""
         return bool((self.labels < self.start).any())
 
     @property
     def is_comparable(self) -> bool:
-        """Whether new logits can be compared: with rows of earlier classes, or with each other.
-
-        The latter if every class is new.
-        """
+        """Whether the data show which scale is right: earlier classes have rows, or none exists."""
         return not self.start or self.has_old_rows
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a new class has two rows that differ, so that one can be judged by the others."""
+        """Whether a new class has two rows that do not repeat each other: one can be left out."""
         return bool((self.counts[self.start :] > 1).any())
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
-        """Return the statistics of old and new rows: once per task, for all heads."""
+        """Return the statistics of old and new rows; all heads of a task share them."""
         return ClassStatistics.of(
             self.features, self.labels, num_classes=self.stop, weighting=weighting,
             groups=self.groups,
@@ -137,7 +134,7 @@ def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "d
     """Return the discriminants of classes with these means and this covariance.
 
     Raises:
-        numpy.linalg.LinAlgError: If it is not positive definite to working precision.
+        numpy.linalg.LinAlgError: If the covariance is not positive definite to working precision.
     """
     weight = Cholesky.of(covariance).solve(means.T).T
     return Rows(weight, -0.5 * namespace(weight).sum(weight * means, axis=1))
@@ -162,13 +159,13 @@ def raw_rows(
     statistics: ClassStatistics | None = None,
     lam: float | None = None,
 ) -> Rows:
-    """Return the rows [start, stop) of the head as computed, before any scale.
+    """Compute the rows [start, stop) of the head, before scaling.
 
     Args:
-        start: Which rows; not random ones.
+        start: Kind of the rows; not `random`.
         data: The data and the head.
-        statistics: Statistics of old and new rows, where `start.reads_statistics`.
-        lam: Ridge, where `start.reads_lambda`.
+        statistics: Statistics of old and new rows, if `start.reads_statistics`.
+        lam: Ridge, if `start.reads_lambda`.
     """
     if start.own is not None:
         return own_rows(start, data, statistics)
@@ -187,12 +184,12 @@ def raw_rows(
 
 
 def own_rows(start: Start, data: NewClasses, statistics: ClassStatistics | None = None) -> Rows:
-    """Return the rows of new classes that the function of a user computes.
+    """Compute the rows of new classes by a user's function.
 
-    It is called with NumPy arrays, whatever the device: features (rows, dim) of old and new rows
-    together, float32 or float64; their labels, rows of the head; the old rows of the head as
-    `Rows`; and the `ClassStatistics` of all of them. It returns weight (new, dim) and bias (new,),
-    in the order of the classes, before any scale.
+    The function receives NumPy arrays, whatever the device: features (rows, dim) of old and new
+    rows together, float32 or float64; their labels, as row numbers of the head; the old rows of
+    the head, as `Rows`; and the `ClassStatistics` of all features. It returns weight (new, dim)
+    and bias (new,), in the order of the classes, before scaling.
 
     Raises:
         ExperimentError: If the function cannot be imported, or returns anything else.
@@ -226,7 +223,7 @@ def _not_rows(function: Imported, found: str, wanted: str) -> ExperimentError:
 
 
 def unit_class_mean_rows(data: NewClasses) -> Rows:
-    """Return (mean of h / |h|, 0) for each new class; a feature of zeros stays one."""
+    """Return (mean of h / |h|, 0) for each new class; a feature of zeros stays zero."""
     new = np.flatnonzero(data.labels >= data.start)
     order = new[np.argsort(data.labels[new], kind="stable")]
     stale = data.stale
@@ -241,7 +238,7 @@ def unit_class_mean_rows(data: NewClasses) -> Rows:
 
 
 def unit(features: Any) -> Any:
-    """Return h / |h| in float64; a feature of zeros stays one."""
+    """Return h / |h| in float64; a feature of zeros stays zero."""
     xp = namespace(features)
     wide = float64_of(features)
     norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
@@ -257,5 +254,5 @@ def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:
 
 
 def random_task_rows(seed: int, task: Task, dim: int) -> Rows:
-    """Draw random rows for the classes of a task; whatever else a run does, they are the same."""
+    """Draw random rows for the classes of a task; they depend on nothing else that a run does."""
     return random_rows(generator(seed, Draw.RANDOM_ROWS, task.number), len(task.classes), dim)

@@ -2,33 +2,30 @@
 
     rows = factor * raw rows + (0, shift)
 
-`calibrate` has the factor and the shift of the least loss. If new classes have a single image,
+`calibrate` finds the factor and the shift of the least loss. If every new class has a single image,
 nothing can be left out to calibrate on, and the factor is learnt from old classes. If that is
-impossible too, or the factor would be negative (the images left out are unlike the others of their
-class), rows take the norm of the old ones, and least-square rows of single images that will be
-trained twice that.
+impossible too, or if the calibrated factor is not positive (left-out images are unlike the rest of
+their class), new rows get the mean norm of old rows. Least-square rows of single images that will
+be trained get twice this norm.
 
-The scale of rows of single images, learnt from old classes that play new ones:
+Factor learnt from old classes: in an *episode*, some old classes *play* new classes. They lose
+their row of the head and all images but one, and new rows are computed from these single images.
+The *judges* are the remaining images of the playing classes and images of classes that keep their
+rows. With E episodes e and judges i,
 
-If a class has a single image, nothing remains when it is left out, so the class itself cannot show
-how long its row should be. Old classes can. In an episode some of them lose their row of the head
-and all images but one; rows are computed from these as for the new classes, and the loss is
-measured on the images put aside, next to images of classes that keep their rows:
+    F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i)
 
-    F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i),    w: alike for each class; those
-                                                                  that play weigh n / (n + C)
-
-is minimised in one factor, with n new classes and C old ones that have rows; the part of
-`new_share` that new classes have takes the place of n / (n + C). The factor is carried over by
-norms: new rows become as long as in the episodes. The loss is always cross entropy, whatever the
-loss of the training, so that tolerances in nats keep their meaning.
+is minimised in the factor s. The classes that play weigh n / (n + C) together, with n new classes
+and C old classes that have rows; if `new_share` is set, they weigh the part of it that belongs to
+the new classes. Otherwise classes weigh the same. New rows then get the norm that rows have in the
+episodes. The loss is always cross entropy, so that tolerances in nats keep their meaning.
 
 Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
-update, however little there is to learn from single images: old and new rows of d weights may end
-2 lr updates sqrt(d) further from each other, in directions that mean little to other images. New
-rows are lengthened by as much, until that costs too much in the episodes.
+update, however little there is to learn from single images: the distance between an old and a new
+row of d weights may grow by 2 lr updates sqrt(d), in directions that mean little for other images.
+New rows are lengthened by this distance, or by less if the loss in the episodes grows too much.
 
-Images of a class that came later and has one image are not used: its row was computed from it.
+The only image of a class from an earlier task is no judge: the row of the class depends on it.
 """
 
 from __future__ import annotations
@@ -66,73 +63,74 @@ from clinit.headtrain.train.losses import LOSSES, FixedPart
 
 
 class LeftOut(NamedTuple):
-    """Logits that new rows give to images if the rows are computed without these images.
+    """Scaled leave-one-out logits: each image's logits come from rows computed without it.
 
-    Only the factor and the shift of the rows have seen the images.
+    Only the factor and the shift of the rows have seen the image.
     """
 
     sample: CalibrationSet
-    """The rows of the data."""
+    """The images."""
     logits: Float[Tensor, "rows new"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Initialisation:
-    """New rows, and the facts about their scale."""
+    """New rows, and facts about their scale."""
 
     rows: Rows
     factor: float = 1.0
-    """Factor of the raw rows; its mean for `row-norm`."""
+    """Factor of the raw rows; for `row-norm`, the mean of their factors."""
     shift: float = 0.0
     """Shift of the biases."""
     loss_before: float | None = None
-    """Class-balanced loss before the last search: of the raw rows, on the logits that calibration
-    looks at, or of the rows that the fit starts from. None if there was no search."""
+    """Class-balanced loss before the last search: of the raw rows, if the search was calibration,
+    or of the calibrated rows, if it was the fit. None: no search."""
     loss_after: float | None = None
     steps: int | None = None
-    """Steps of that search."""
+    """Steps of this search."""
     lam: float | None = None
-    """Ridge of the least squares; None for the others."""
+    """Ridge of least-square rows; None for other rows."""
     curve: LambdaCurve | None = None
-    """Measure of the lambdas; None unless one was chosen from the data."""
+    """The curve by which lambda was chosen; None if lambda was not chosen from the data."""
     library: str | None = None
-    """Library that computed them: `numpy` or `cupy`; None for random rows, which are drawn."""
+    """Library that computed the rows: `numpy` or `cupy`; None for random rows, which are drawn."""
     init: str | None = None
-    """Kind of the rows of a first task without base classes; None for all others, whose kind is
-    in the settings."""
+    """Kind of the rows in a first task without base classes, which ignores `--init`; else None."""
     left_out: Callable[[], LeftOut] | None = None
-    """Returns answers to left-out data; None if there is no way but to compute all anew."""
+    """Computes leave-one-out logits; None if the rows were scaled without leaving images out."""
 
     def facts(self) -> Initialisation:
-        """Return all but the rows and answers, which would hold memory of the device."""
+        """Return all facts without the rows and logits, which occupy device memory."""
         return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None)
 
 
 CASTS, TURNS = 8, 4
-"""Draws of the classes that play, and episodes of each, with one image after another."""
+"""Number of casts (a cast is a draw of the classes that play), and of episodes per cast, each with
+another image of every class."""
 MAX_ROWS = 2048
-"""Old rows that episodes are made of; more only if these were not two per class."""
+"""Most old rows in episodes, unless two per class are more."""
 LONGEST = 1.5
-"""Largest norm of least-square rows, relative to the rows that came with the head; of others 1:
-these hold the mean of all classes too. A backbone trained on the old classes separates them
-better than new ones, so that episodes may ask for too much."""
+"""Largest norm of least-square rows, relative to the rows that came with the head; 1 for other
+kinds, whose rows contain the mean of all classes too. A backbone trained on the old classes
+separates them better than new classes, so that the norm found in episodes may be too large."""
 LONGEST_TRAINED = 2.0
-"""The same for least-square rows that will be trained."""
+"""Largest norm of least-square rows that will be trained."""
 TOLERANCE = 0.5
-"""Nats that these may lose in episodes by being longer; 0.3 cost a point after a logistic head."""
+"""Most nats by which lengthening rows that will be trained may raise the loss in episodes; a limit
+of 0.3 was a point worse next to a logistic head."""
 LOSS = LOSSES["ce"]
 Ints = Int[np.ndarray, " _"]
 
 
 class Episode(NamedTuple):
-    """Rows computed from one image per class, and their judges."""
+    """Rows computed from one image per playing class, and their logits for the judges."""
 
     weight: Float[Tensor, "playing dim"]
     logits: Float[Tensor, "judges playing"]
     target: Int[Tensor, " judges"]
     """Column of the label, or -1 for a class that keeps its row."""
     judges: Float[Tensor, " judges"]
-    """Their weights in the loss."""
+    """Weights of the judges in the loss."""
     log_sum: Float[Tensor, " judges"]
     constant: Float[Tensor, " judges"]
     """The fixed part of the loss."""
@@ -141,16 +139,16 @@ class Episode(NamedTuple):
 def learnt_scale(
     raw: Initialisation, start: Start, sample: CalibrationSet, travel: float
 ) -> Calibration | None:
-    """Return the factor of new rows of single images, its loss before and after over episodes.
+    """Learn the factor of new rows of single images from episodes; return it with its losses.
 
-    None if there is nothing to learn from: fewer than two old classes have two rows, their
-    least squares are singular, or the best factor is not positive.
+    Return None if nothing can be learnt: fewer than two old classes have two rows, the least
+    squares of an episode are singular, or the best factor is not positive.
 
     Args:
-        raw: The new rows as computed.
-        start: How they were computed.
+        raw: The raw new rows.
+        start: How the rows were computed.
         sample: The data, and the spread of the logits of old rows.
-        travel: As of `scaled`.
+        travel: As in `scaled`.
     """
     old = to_numpy(sample.data.pretrained.weight)
     try:
@@ -185,7 +183,7 @@ def learnt_scale(
 
 
 class _Stage:
-    """At most `MAX_ROWS` old rows, or two per class, in an order that is theirs alone."""
+    """The old rows from which episodes are drawn, in an order that depends on these rows only."""
 
     def __init__(self, data: NewClasses, start: Start, lam: float | None) -> None:
         old = np.flatnonzero(data.labels < data.start)
@@ -198,7 +196,10 @@ class _Stage:
         self.labels = data.labels[drawn][order]
 
     def episodes(self, weight: float | None) -> Iterator[Episode]:
-        """Yield all episodes, with `weight` for the playing classes; none if too few can play."""
+        """Yield all episodes, or none if fewer than two classes have two rows.
+
+        `weight` is the weight of the playing classes together; None: n / (n + C).
+        """
         counts = np.bincount(self.labels)
         present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
         new = self.data.stop - self.data.start
@@ -212,9 +213,9 @@ class _Stage:
                 yield self._judged(rows, judges, target, cast, weight or share, logits)
 
     def _played(self, cast: Ints, rng: np.random.Generator) -> Iterator[tuple[Rows, Ints, Ints]]:
-        """Yield the rows of the episodes of a cast, and the numbers and targets of their judges.
+        """Yield the new rows of each episode of a cast, and numbers and targets of its judges.
 
-        The rows of the cast come last in the head.
+        In the head of an episode, the rows of the cast are last.
         """
         stays = ~np.isin(self.labels, cast)
         order = np.concatenate([np.unique(self.labels[stays]), cast])
@@ -227,7 +228,7 @@ class _Stage:
         summed = partial(ClassStatistics.of, weighting=self.start.weighting, totals=totals)
         known = summed(self.features[stays], classes[stays])
         base = self.data.start if self.data.base is None else self.data.base
-        # A row of the head that was computed from a single image does not judge by it.
+        # An image is no judge if the row of its class was computed from it alone.
         judging = stays & ((self.labels < base) | (self.data.counts[self.labels] > 1))
         shuffled = [rng.permutation(np.flatnonzero(self.labels == each)) for each in cast]
         for turn in range(TURNS):
@@ -261,9 +262,9 @@ class _Stage:
 
 
 def _longer(objective: Objective, factor: float, longest: float) -> float:
-    """Return the largest factor up to `longest` that loses `TOLERANCE` at most; F is convex.
+    """Return the largest factor up to `longest` with an acceptable loss, by bisection of convex F.
 
-    Nor does it lose more than rows gain over rows of zeros.
+    The loss may exceed the loss at `factor` by `TOLERANCE`, but not the loss of rows of zeros.
     """
 
     def loss(factor: float) -> float:
@@ -279,8 +280,8 @@ def _longer(objective: Objective, factor: float, longest: float) -> float:
 
 
 OF_SINGLE_ROWS = 2.0
-"""Norm of least-square rows of single images that will be trained, relative to the rows that
-came with the head, if there are no old classes to learn it from. It was chosen on photographs."""
+"""Norm of least-square rows of single images that will be trained, relative to the rows that came
+with the head. Used if it cannot be learnt from old classes; chosen on photographs."""
 
 
 def scaled(
@@ -292,24 +293,24 @@ def scaled(
     *,
     travel: float = math.inf,
 ) -> Initialisation:
-    """Bring rows as they were computed to the scale of the head.
+    """Scale raw rows to match the head.
 
     Args:
-        raw: The rows as computed.
-        start: How they were computed, and their scale.
+        raw: The raw rows.
+        start: Kind of the rows, and how to scale them.
         data: The data and the head.
-        sample: Data that `calibrated` rows are chosen by, if `start.looks_around`.
-        statistics: Those that the rows were computed from, if any.
-        travel: How far training can move a weight: its learning rate times its updates; 0 if the
-            rows are used as they are.
+        sample: Data for calibration, if `start.looks_around`.
+        statistics: Statistics that the rows were computed from, if any.
+        travel: How far training can move a weight: learning rate times number of updates; 0 if
+            the rows will not be trained.
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
     if start.is_calibrated and data.is_comparable:
         assert sample is not None
         found, left_out = None, None
-        # Without a row of an earlier class nothing bounds the shift: the loss is least if every
-        # image is given to a new class. If no new class has two rows, nothing can be left out.
+        # `is_comparable` because, if no old class has a row, the loss is least with a shift so
+        # large that a new class wins every image.
         if data.has_pairs or not _leaves_out(start):
             found, left_out = _calibrated(raw, start, sample, statistics, kept)
         elif start.reads_lambda or not (travel or start.own):
@@ -320,7 +321,7 @@ def scaled(
             return replace(raw, rows=rows, left_out=left_out, **found._asdict())
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
-        # Unlike `norm_factor` this does not grow from task to task with the rows that it made.
+        # `norm_factor` would include rows of earlier tasks, so that norms grow from task to task.
         factor = norm_ratio(data.pretrained.weight, rows.weight)
         factors *= factor * (OF_SINGLE_ROWS if travel else 1.0)
     elif start.scale == "norm" or start.is_calibrated:
@@ -331,7 +332,7 @@ def scaled(
 
 
 def _leaves_out(start: Start) -> bool:
-    """Return whether rows are calibrated on logits of images that they were not computed from."""
+    """Return whether rows are calibrated on leave-one-out logits."""
     return start.calibration == "leave-one-out" and start.init != "zero"
 
 
@@ -342,7 +343,7 @@ def _calibrated(
     statistics: ClassStatistics | None,
     kept: Any | None,
 ) -> tuple[Calibration | None, Callable[[], LeftOut] | None]:
-    """Return the factor and the shift of the least loss; None if the factor is not positive."""
+    """Return factor, shift and leave-one-out logits; None if the factor is not positive."""
     rows, leaves_out = raw.rows, _leaves_out(start)
     if leaves_out:
         sample = sample.judgeable

@@ -1,4 +1,4 @@
-"""Start of a task for the heads of a bank: new rows are initialised, or the whole head is solved.
+"""Start of a task for heads of a bank: initialise the new rows of each, or solve the whole head.
 
 A solved head is computed from the data of all classes seen so far, and is not trained.
 """
@@ -56,7 +56,7 @@ def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:
 
         -1/2 |h - mu_c|^2 = mu_c.h - 1/2 |mu_c|^2 - 1/2 |h|^2,
 
-    and the last term is the same for all classes: a linear head.
+    and the last term is the same for all classes, so that the head is linear.
 
     Source: T. Mensink, J. Verbeek, F. Perronnin, G. Csurka, "Distance-based image
     classification: generalizing to new classes at near-zero cost", IEEE TPAMI 35(11), 2013.
@@ -72,14 +72,14 @@ def lda(statistics: ClassStatistics, lam: float) -> Rows:
 
 
 SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
-"""By method. `ridge` gives a class without data a row of zeros."""
+"""The solver of each method. `ridge` gives a class without data a row of zeros."""
 FIRST = Start(init="least-square", scale="calibrated", lam="auto", calibration="leave-one-out")
 """Start of the first task of a stream without base classes, for every `--init`: starts are compared
 from the second task on."""
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Shared = TypeVar("Shared")
 Spent = dict[str, float]
-"""Seconds by phase, for the `PHASES` that took place."""
+"""Seconds per phase, for the `PHASES` that ran."""
 
 
 def warm_up(device: torch.device) -> None:
@@ -96,7 +96,7 @@ def warm_up(device: torch.device) -> None:
 
 @dataclass(eq=False)
 class TaskStart:
-    """Shared work of the heads at the start of a task.
+    """Work that heads share at the start of a task.
 
     Features, statistics and the curve of lambda are computed once, at their first use. Their time
     counts for every head that needs them, because a single run would have to compute them too.
@@ -123,13 +123,13 @@ class TaskStart:
     equal new rows, which are computed once."""
 
     def __post_init__(self) -> None:
-        """Nothing is shared yet."""
+        """Begin without shared results."""
         self._starts: dict[tuple[Start, str, float], tuple[Initialisation, Spent]] = {}
         self._watch = Stopwatch(self.device)
         self._shared: dict[str, Any] = {}
 
     def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
-        """Return the head's new rows, or all its rows if it is solved; and seconds by phase."""
+        """Return the new rows of a head, or all rows of a solved head, and seconds per phase."""
         if self.solve is not None:
             return self._solved(study, self.solve)
         if not self.task.start:
@@ -139,7 +139,7 @@ class TaskStart:
             return Initialisation(head.between(*new)), {}
         features, groups = self._read
         data = NewClasses(features, self.seen.labels, head, *new, self.num_base, groups)
-        # How far training can move a weight: AdamW moves it by about the learning rate.
+        # How far training can move a weight: AdamW moves it by about the rate per update.
         updates = 0 if study.is_held else study.stream.iterations
         travel = updates * study.training.rate if updates else 0.0
         if not self.heads_alike:
@@ -152,7 +152,7 @@ class TaskStart:
 
     @property
     def features(self) -> FeatureRows:
-        """The features of the rows that the start looks at."""
+        """The features of `seen`."""
         return self._read[0]
 
     @cached_property
@@ -186,7 +186,7 @@ class TaskStart:
         return start, self._with_shared(needed, watch)
 
     def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:
-        """Return what heads share under this name, computed at its first use."""
+        """Return a result that heads share; compute it, as the phase of this name, at first use."""
         if phase not in self._shared:
             with self._watch.phase(phase):
                 self._shared[phase] = compute(*given)
@@ -194,7 +194,7 @@ class TaskStart:
         return shared
 
     def statistics(self, weighting: Weighting) -> ClassStatistics:
-        """Return the class statistics of the rows that the start looks at."""
+        """Return the class statistics of `seen`."""
         features, groups = self._read
         given = self.seen, features, self.task.stop, weighting, groups
         return self._once(f"statistics {weighting}", self.summed.of, *given)

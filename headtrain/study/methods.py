@@ -24,7 +24,7 @@ class FecamConfig(Part):
 
     panel: ClassVar[str] = "Closed forms"
     beta: float = setting(
-        0.5, "FeCAM: Tukey power of features that are nowhere negative; 1 is none.", above=0
+        0.5, "FeCAM: Tukey power of features, if none is negative; 1 is no change.", above=0
     )
     alpha1: float = setting(1.0, "FeCAM: shrinkage by the mean variance on the diagonal.", above=0)
     alpha2: float | Literal["auto"] = setting(
@@ -48,7 +48,7 @@ class KldaConfig(Part):
         above=0,
     )
     members: int = setting(
-        1, "KLDA: maps of other seeds whose probabilities are added.", least=1, most=100
+        1, "KLDA: number of random maps, whose probabilities are added.", least=1, most=100
     )
     shrinkage: float | Literal["oas"] = setting(
         "oas",
@@ -67,8 +67,8 @@ class RanpacConfig(Part):
     width: int = setting(10_000, "RanPAC: number of random ReLU features.", least=1, most=100_000)
     lam: float | Literal["auto"] = setting(
         "auto",
-        "RanPAC: ridge added to sums over rows; auto: by the squared error on a fifth of the task"
-        " at hand, from 1e-8 to 1e8.",
+        "RanPAC: ridge added to sums over rows; auto: from 1e-8 to 1e8, by the squared error on a"
+        " fifth of the task.",
         above=0,
         alias="ranpac-lambda",
     )
@@ -86,7 +86,7 @@ class Closed(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EwcConfig(Part):
-    """Strength and memory of the springs of EWC."""
+    """Strength and anchors of EWC, whose penalties hold parameters near earlier values."""
 
     panel: ClassVar[str] = "EWC"
     lam: float = setting(
@@ -140,7 +140,7 @@ class Top(Part):
 
     panel: ClassVar[str] = "Top blocks"
     top_blocks: int = setting(
-        2, "Number of plastic blocks, from the end; everything below is frozen.", least=1
+        2, "Number of trained blocks, from the end; everything below is frozen.", least=1
     )
     full_rank: bool = setting(
         False,

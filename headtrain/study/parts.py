@@ -34,15 +34,15 @@ INITS: tuple[str, ...] = get_args(Init)
 SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 MAX_SEED = 2**32 - 1
-"""Larger seeds would take two words and could meet the draws of another seed."""
+"""A larger seed would take two words, and could repeat the draws of another seed."""
 
 LOSS = "Training loss: cross entropy, squared error or squentropy."
 NEW_SHARE = (
-    "Weight of the images of all classes after the base together when scale, lambda and fitted"
-    " rows are chosen by the loss; classes: each class weighs the same; auto: 0.1, or as with"
-    " classes if that is more."
+    "Total weight of the images of classes after the base when the loss chooses scale, lambda and"
+    " fitted rows; classes: each class weighs the same; auto: 0.1, or the weight of classes if"
+    " that is larger."
 )
-DEVICE = "Device to compute on; auto takes CUDA if there is one."
+DEVICE = "Device to compute on; auto: CUDA if available."
 PRECISION = (
     "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
     " float32."
@@ -50,12 +50,12 @@ PRECISION = (
 AUTO_EVERY = 50
 """Updates between two evaluations by default, as in the paper."""
 EARLY_POINTS = (1, 2, 5, 10, 20)
-"""More evaluations by default: the gain of a good start shows there or nowhere."""
+"""Further evaluations by default: the gain of a good start shows early or not at all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stream(Part):
-    """Which classes arrive when, which rows of earlier ones are kept, how long a task takes."""
+    """Which classes arrive when, which old rows are kept, how long a task is trained."""
 
     panel: ClassVar[str] = "Stream"
     method: Method = setting(
@@ -70,7 +70,7 @@ class Stream(Part):
     )
     tasks: int = setting(5, "Number of tasks in which the new classes arrive.", least=1)
     stop_after: int | None = setting(
-        None, "Learn the first tasks only, of as many as are planned.", least=1, otherwise="all"
+        None, "Number of tasks to learn, if not all planned tasks.", least=1, otherwise="all"
     )
     iterations: int = setting(
         600, "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
@@ -88,15 +88,15 @@ class Stream(Part):
     )
     old_rows: Literal["stored", "statistics"] = setting(
         "stored",
-        "Old rows of rehearsal: those stored in the buffer; or drawn anew for each batch from the"
-        " class means and one covariance of all rows of earlier classes, of which none is stored.",
+        "Old rows of rehearsal: rows stored in the buffer; or, without stored rows, drawn anew for"
+        " each batch from class means and one covariance of all rows of earlier classes.",
         of_heads=True,
     )
     mix: Literal["text", "sgm", "uniform"] | None = setting(
         None,
-        "Batches: half new, half old rows, as in the paper's text; sgm: the same in task 1, then"
-        " 3/8 new, 1/2 base, 1/8 earlier new classes; uniform: each class seen so far equally"
-        " likely.",
+        "Rows of a batch. text: half new, half old, as in the paper's text; sgm: as text in"
+        " task 1, then 3/8 new, 1/2 base, 1/8 earlier new classes; uniform: each class seen so"
+        " far is equally likely.",
         otherwise="uniform; joint: all rows as they come",
         top_otherwise="text",
     )
@@ -176,7 +176,7 @@ class Start(Part):
         "calibrated",
         "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
         " (norm), a factor per row (row-norm), or the factor and shift of the least loss on"
-        " leave-one-out logits (calibrated). Random rows have none.",
+        " leave-one-out logits (calibrated). Random rows are not scaled.",
     )
     lam: float | Literal["auto", "held-out"] = setting(
         "auto",
@@ -188,23 +188,23 @@ class Start(Part):
     )
     calibration: Literal["leave-one-out", "in-sample"] = setting(
         "leave-one-out",
-        "Logits that `calibrated` looks at: of each image, from rows computed without it, or of"
-        " the rows themselves.",
+        "Logits for `calibrated`: of rows computed without the image (leave-one-out), or of the"
+        " rows themselves (in-sample).",
     )
     new_share: NewShare = setting("auto", NEW_SHARE, above=0, most=0.99)
-    # Of 0.3 to 3000 the best or within 0.2 points of it after 25 iterations, from 5 to 200 rows
-    # per class; before the first one, weaker ones do better with many rows.
+    # After 25 iterations, the best of 0.3 to 3000 or within 0.2 points of the best, with 5 to 200
+    # rows per class. Before training, a weaker ridge does better with many rows.
     fit_ridge: float = setting(
         60.0,
-        "Fitted rows: strength of the ridge towards the rows they start from, counted in"
-        " training rows.",
+        "Fitted rows: strength of the ridge that holds them near their start, counted in training"
+        " rows.",
         least=0,
     )
     # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
     weighting: Weighting = setting(
         "class",
-        "Averages in least squares and LDA: over classes, of the average of each, or over all"
-        " rows.",
+        "Averages in least squares and LDA: over class averages (class), or over all rows"
+        " (sample).",
     )
     class_mean: Literal["raw", "unit"] = setting(
         "raw", "Class mean of the features (the paper's), or of the features scaled to unit length."
@@ -214,21 +214,21 @@ class Start(Part):
     )
     init_rows: Literal["buffer", "new"] | None = setting(
         None,
-        "Rows that initialisation sees: the old ones of the buffer too, as in the paper (naive"
-        " keeps a buffer for this alone), or new rows alone.",
+        "Rows for the initialisation: new rows and the old rows of the buffer, as in the paper"
+        " (naive keeps a buffer only for this), or new rows only.",
         otherwise="buffer; naive: new",
-        top_help="Rows that initialisation sees: the old ones of the buffer too, as in the"
-        " paper (naive and ewc keep a buffer for this alone), or new rows alone.",
+        top_help="Rows for the initialisation: new rows and the old rows of the buffer, as in"
+        " the paper (naive and ewc keep a buffer only for this), or new rows only.",
     )
     head_width: Literal["grow", "full"] = setting(
         "grow",
-        "Add rows when their classes arrive, or have all from the start, with rows of later"
-        " classes as negatives.",
+        "Add rows when their classes arrive (grow), or all rows at the start (full), so that rows"
+        " of later classes are trained as negatives.",
     )
 
     @property
     def own(self) -> Imported | None:
-        """The function of the user that returns the rows, if they are not ours."""
+        """The user's function that computes the rows, if it is one."""
         return self.init if isinstance(self.init, Imported) else None
 
     @property
@@ -238,12 +238,12 @@ class Start(Part):
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether factor and shift of the rows are chosen by the loss; fitted ones start so."""
+        """Whether the loss chooses factor and shift; fitted rows start from calibrated rows."""
         return self.scale == "calibrated" or self.init == "fitted"
 
     @property
     def ridge_parameter(self) -> float:
-        """The lambda of a study that gives it as a number."""
+        """Lambda, if it is a number."""
         assert isinstance(self.lam, float | int)
         return self.lam
 
@@ -259,7 +259,7 @@ class Start(Part):
 
     @property
     def reads_weighting(self) -> bool:
-        """Whether the rows depend on how averages over several classes are weighted."""
+        """Whether the rows depend on `weighting`."""
         return self.own is not None or self.init in ("least-square", "fitted", "lda")
 
     @property
@@ -304,7 +304,7 @@ class Training(Part):
         "none",
         "Correction of new rows after the training of a task: none; wa: one factor that gives"
         " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
-        " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
+        " their logits, found on a tenth of the rows, which is held out (bias correction).",
         of_heads=True,
     )
     anchor: AnchorKind | None = setting(
@@ -319,10 +319,10 @@ class Training(Part):
     )
     anchor_strength: float | Literal["auto", "images"] | None = setting(
         None,
-        "Weight of the anchor in the loss; auto: the one of five that leaves the least loss on a"
-        " fifth of the rows of the task, which takes five more heads to train; images (moments):"
-        " the less, the more images a class has; random rows, zeros, squared error and"
-        " squentropy are free.",
+        "Weight of the anchor in the loss; auto: the best of five by the loss on a fifth of the"
+        " rows of the task, for which five more heads are trained; images (moments only): the"
+        " more images per class, the less; none with random or zero rows, squared error or"
+        " squentropy.",
         otherwise="images; with --anchor: auto",
         top_otherwise="none",
         above=0,
@@ -359,32 +359,32 @@ class Parts:
 
     @property
     def is_closed(self) -> bool:
-        """Whether heads are closed forms of statistics that rows are added to as they arrive."""
+        """Whether heads are closed forms of statistics, which arriving rows are added to."""
         return self.stream.method in CLOSED_METHODS
 
     @property
     def reads_share(self) -> bool:
-        """Whether anything is chosen by a loss in which new images have a weight."""
+        """Whether the run depends on `new_share`."""
         return self.start.looks_around and not self.is_solved
 
     @property
     def rehearses(self) -> bool:
-        """Whether batches hold rows of earlier classes, as many as `mix` sets."""
+        """Whether batches contain rows of earlier classes, as many as `mix` sets."""
         return self.stream.method in ("rehearsal", "derpp")
 
     @property
     def draws_old_rows(self) -> bool:
-        """Whether these rows are drawn from statistics."""
+        """Whether the old rows of batches are drawn from statistics."""
         return self.rehearses and self.stream.old_rows == "statistics"
 
     @property
     def keeps_statistics(self) -> bool:
-        """Whether training looks at statistics of all rows of earlier classes."""
+        """Whether training uses statistics of all rows of earlier classes."""
         return self.draws_old_rows or (self.is_held and self.anchor == "moments")
 
     @property
     def anchor(self) -> AnchorKind:
-        """The anchor that was asked for, or the default."""
+        """The requested anchor, or the default."""
         is_usual = self.rehearses and self.top is None and not self.draws_old_rows
         usual: AnchorKind = "moments" if is_usual and self.stream.mix is None else "none"
         return self.training.anchor or usual
@@ -393,8 +393,8 @@ class Parts:
     def is_held(self) -> bool:
         """Whether a resolved study has an anchor.
 
-        With the strength `images`, rows that know nothing are free, and so are heads of losses
-        that want other logits than the pretrained head gives.
+        With the strength `images`, heads have no anchor if their rows start random or at zero, or
+        if the loss (squared error, squentropy) requires other logits than the pretrained head's.
         """
         is_free = self.start.init in ("random", "zero") or self.training.loss in ("mse", "sqen")
         by_images = self.training.anchor_strength == "images"
@@ -402,7 +402,7 @@ class Parts:
 
     @property
     def keeps_buffer(self) -> bool:
-        """Whether old rows are kept in a buffer: for rehearsal, or for initialisation alone."""
+        """Whether a buffer keeps old rows, for rehearsal or only for initialisation."""
         method = self.stream.method
         rows = self.start.init_rows or default_init_rows(method)
         if self.rehearses:
@@ -411,5 +411,5 @@ class Parts:
 
 
 def default_init_rows(method: str) -> str:
-    """Return the default of `init_rows`: the rows that initialisation sees."""
+    """Return the default of `init_rows`."""
     return "new" if method == "naive" else "buffer"

@@ -1,6 +1,6 @@
-"""All settings by name, which of them mean nothing to which run, and which exclude each other.
+"""All settings by name, and rules: which settings are idle in a run, which exclude each other.
 
-Refusals, records, identities and reports ask the same rules.
+Refusals, records, identities and reports use the same rules.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ LATER = {
     "schedule": "constant",
     "new_share": "classes",
 }
-"""Settings that earlier versions had not, and what they are if records and identities do not name
+"""Settings that earlier versions lacked, with their values in records and identities that omit
 them."""
 KEEPING = ("mix", "anchor", "anchor_strength")
-"""Settings that go together if none of them is asked for."""
+"""Settings whose defaults depend on each other."""
 PLACES = ("device",)
-"""Settings about the place of computation; they are no part of a run's identity."""
+"""Settings that do not change the identity of a run, only where it is computed."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
-"""Settings that exclude each other: the one that wins leaves the other unset."""
+"""Settings that exclude each other: setting one unsets the other."""
 DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")
-"""Settings that decide which others are read."""
+"""Settings that decide which other settings are read."""
 BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
@@ -60,7 +60,7 @@ CLOSED = tuple(fields_of(Closed))
 
 @cache
 def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
-    """Return the settings of a study by name, with the settings of top blocks if asked for.
+    """Return the settings of a study by name, if `top` with the settings of top blocks.
 
     Their paths start with the part: `("stream", "seed")`.
     """
@@ -81,7 +81,7 @@ _OF_TRAINED_HEADS = (
 )
 
 By = Literal["method", "start"]
-"""Cause that makes settings mean nothing: the method, or the start of new rows."""
+"""Why settings are idle: by the method, or by the start of new rows."""
 Rules = Iterator[tuple[tuple[str, ...], str]]
 
 
@@ -98,37 +98,37 @@ def _idle_by_method(study: Parts) -> Rules:
     if method in ("ncm", "lda", *CLOSED_METHODS):
         yield ("lam",), f"{named}: its head has no lambda"
     if method == "ncm":
-        yield ("weighting",), f"{named}: its head is of class means alone"
+        yield ("weighting",), f"{named}: its head consists of class means"
     if study.is_closed:
         yield ("weighting",), f"{named}: every row counts the same in its sums"
         yield BUFFER, f"{named}: it keeps statistics, not rows"
     if study.is_solved:
         yield _OF_TRAINED_HEADS, f"{named}: its head is solved, not trained"
     if not study.rehearses:
-        yield ("old_rows",), f"{named}: its batches hold no rows of a buffer"
+        yield ("old_rows",), f"{named}: its batches contain no rows of a buffer"
     if study.draws_old_rows:
         yield BUFFER, "--old-rows statistics: no row is stored"
         if study.training.correct == "bic":
-            yield ("correct",), "--old-rows statistics: no old row is kept aside to correct by"
+            yield ("correct",), "--old-rows statistics: no old row is held out for the correction"
     if method in ("naive", "ewc") and not study.keeps_buffer:
-        new_alone = "it trains on new rows alone; with --init-rows buffer, one is kept for"
-        yield BUFFER, f"{named}: {new_alone} initialisation"
+        new_only = "it trains on new rows only; --init-rows buffer keeps a buffer for"
+        yield BUFFER, f"{named}: {new_only} initialisation"
     if method in ("joint", *SOLVED_METHODS):
         yield BUFFER, f"{named}: it reads all rows of all classes seen"
     if not study.rehearses and (method, study.stream.mix) != ("joint", "uniform"):
-        yield ("mix",), f"{named}: its batches hold no rows of a buffer"
+        yield ("mix",), f"{named}: its batches contain no rows of a buffer"
     if method == "naive" and study.training.correct == "bic":
-        yield ("correct",), f"{named}: it keeps no old rows aside to correct by"
+        yield ("correct",), f"{named}: it holds out no old rows for the correction"
     if study.stream.iterations == 0:
         yield ("correct",), "--iterations 0: there is no training to correct"
     if study.anchor == "none":
-        yield ("anchor_strength",), "--anchor none: nothing is held"
+        yield ("anchor_strength",), "--anchor none: no penalty has a strength"
     if method == "ewc":
         yield LOW_RANK, f"{named}: it trains the blocks themselves"
     if top is not None and top.full_rank:
         yield LOW_RANK, "--full-rank: the blocks themselves are trained"
     if method != "ewc":
-        yield EWC, f"{named}: it does not hold parameters by springs"
+        yield EWC, f"{named}: it is a setting of ewc"
     if top is not None and top.ewc.mode == "task":
         yield ("ewc_gamma",), "--ewc-mode task: each task keeps its own anchor"
     if method != "derpp":
@@ -139,13 +139,13 @@ def _idle_by_start(study: Parts) -> Rules:
     """Yield settings that the start of new rows makes idle, and why."""
     start, init = study.start, study.start.init
     if init == "random":
-        yield ("scale", "bias", "init_rows"), "--init random: it looks at nothing"
+        yield ("scale", "bias", "init_rows"), "--init random: random rows depend on no data"
     if init == "fitted":
-        yield ("scale",), "--init fitted: its rows start from calibrated ones"
+        yield ("scale",), "--init fitted: its rows start from calibrated rows"
     if init in ("random", "zero"):
-        yield ("calibration",), "--init: random rows and zeros were computed from no image"
+        yield ("calibration",), "--init: random and zero rows are not computed from images"
     if not start.is_calibrated:
-        yield ("calibration",), "--scale: only calibrated rows look at logits"
+        yield ("calibration",), "--scale: only calibrated rows depend on logits"
     if init == "random" or not start.looks_around:
         yield ("new_share",), "--init, --scale and --lambda: the loss chooses nothing"
     if init != "fitted":
@@ -162,11 +162,11 @@ def _idle_by_start(study: Parts) -> Rules:
 
 
 def idle(study: Parts, *by: By) -> dict[str, str]:
-    """Return the settings that change nothing in the run, each with the reason why.
+    """Return the settings that change nothing in the run, each with the reason.
 
     Args:
         study: The settings of the run.
-        by: Only settings that the method makes idle, or the start of new rows; default: both.
+        by: Only settings that are idle for this cause; default: for any cause.
     """
     every = settings_of(top=study.top is not None)
     rules = {"method": _idle_by_method, "start": _idle_by_start}
@@ -178,11 +178,11 @@ def idle(study: Parts, *by: By) -> dict[str, str]:
 
 
 def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
-    """Return a sentence for each setting that was asked for and that no study reads.
+    """Return a sentence for each requested setting that no study reads.
 
     Args:
         asked: Names of the settings that a user gave.
-        studies: The studies that were asked for, not resolved.
+        studies: The requested studies, not resolved.
     """
     unread = [idle(study, "method") for study in studies]
     every = settings_of(top=studies[0].top is not None)
@@ -216,7 +216,7 @@ def check(study: Parts) -> None:
     """Check that no settings exclude each other.
 
     Raises:
-        ValueError: If some do.
+        ValueError: If two settings do.
     """
     method, stream, training = study.stream.method, study.stream, study.training
     methods = HEAD_METHODS if study.top is None else TOP_METHODS
@@ -239,7 +239,7 @@ def check(study: Parts) -> None:
         raise ValueError("anchor of top blocks must be l2, with a number for anchor_strength")
     none_kept = 0 in (stream.buffer, stream.buffer_per_class)
     if training.correct == "bic" and study.keeps_buffer and none_kept:
-        raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
+        raise ValueError("correct 'bic' needs old rows: keep a buffer")
     is_judged = study.draws_old_rows or not (method == "naive" or none_kept)
     if is_auto and not is_judged:
         raise ValueError("anchor 'l2' has no old row to choose anchor_strength by: give a number")

@@ -64,7 +64,7 @@ class Study(Parts):
         for name, value in values.items():
             setting = every[name]
             taken = setting.taken(value)
-            setting.check(taken)  # here too: it knows the whole name
+            setting.check(taken)  # here, too, because this error contains the full name
             *owner, attribute = setting.path
             by_path.setdefault(tuple(owner), {})[attribute] = taken
         study = self
@@ -81,13 +81,13 @@ class Study(Parts):
 
     @property
     def shared(self) -> Study:
-        """The study with the settings in which heads of one bank may differ at their default."""
+        """The study with defaults for all settings in which heads of one bank may differ."""
         return self.changed({name: settings_of()[name].default for name in PER_HEAD})
 
     def resolved(self) -> Study:
-        """Return the study with its defaults settled and what its method does not read dropped.
+        """Return the study with all defaults filled in.
 
-        A setting that means nothing to the method has its default: equal runs look equal.
+        Settings that the method does not read get their default, so that equal runs are equal.
 
         Raises:
             ValueError: If settings exclude each other.
@@ -108,9 +108,9 @@ class Study(Parts):
         return study if study.reads_share else study.changed({"new_share": LATER["new_share"]})
 
     def reduced(self) -> Study:
-        """Return the resolved study with every setting without an effect at its default.
+        """Return the resolved study with every idle setting at its default.
 
-        Of two runs with the same reduced study one is enough.
+        Runs with equal reduced studies give equal results.
         """
         every = settings_of(top=self.top is not None)
         return self.changed(
@@ -118,26 +118,22 @@ class Study(Parts):
         ).resolved()
 
     def idle(self, *by: By) -> dict[str, str]:
-        """Return the settings that change nothing in the run, each with the reason why.
-
-        Args:
-            by: Only settings that the method makes idle, or the start of new rows; default: both.
-        """
+        """Return the idle settings, each with the reason, as `rules.idle`."""
         return idle(self, *by)
 
     def values(self) -> dict[str, Any]:
-        """Return all settings by name, those first in which heads of one bank may differ.
+        """Return all settings by name; first the settings in which heads of one bank may differ.
 
-        Names of runs have what varies in this order.
+        Names of runs contain varied settings in this order.
         """
         names = settings_of(top=self.top is not None)
         return {name: self.value(name) for name in dict.fromkeys((*PER_HEAD, *names))}
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings by name, as the record of a resolved run holds them.
+        """Return the settings by name, as the record of a resolved run contains them.
 
-        Settings are left out that mean nothing to a head that is solved, to blocks of full rank,
-        or to any method but the one in their name.
+        The record omits settings that are idle because the head is solved, because blocks have
+        full rank, or because another method has them in its name.
         """
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
@@ -147,18 +143,18 @@ class Study(Parts):
 
     @property
     def unsaid(self) -> set[str]:
-        """Settings unknown to earlier versions, if they have the value of those versions."""
+        """Settings unknown to earlier versions that have the value in `LATER`."""
         named = settings_of(top=self.top is not None).keys() & {*LATER}
         return {name for name in named if self.value(name) == LATER[name]}
 
     @property
     def keeps_as_usual(self) -> bool:
-        """Whether batches and anchor are the default of the method."""
+        """Whether batches and anchor have the defaults of the method."""
         return self.changed(dict.fromkeys(KEEPING)).resolved() == self.resolved()
 
     @property
     def identity(self) -> str:
-        """Text that is the same for the same run, wherever it is computed."""
+        """Text that is equal for equal runs, wherever they are computed."""
         return _identity(self)
 
 
@@ -172,9 +168,10 @@ def _replaced(owner: Any, path: Sequence[str], changes: Mapping[str, Any]) -> An
 
 @cache
 def _identity(study: Study) -> str:
-    """Return the text; settings of closed forms are in it if they are read, later ones if given.
+    """Return the text of `Study.identity`.
 
-    So it is for all other runs what it was before there were these.
+    It contains settings of closed forms only if they are read, and later settings only if they
+    differ from `LATER`, so that runs of earlier versions keep their identity.
     """
     reduced = study.reduced()
     unread = ({*CLOSED} & study.idle("method").keys()) | reduced.unsaid
@@ -191,14 +188,14 @@ def identity_text(values: Mapping[str, Any]) -> str:
 def names_of(studies: Sequence[Study]) -> list[str]:
     """Name resolved studies by initialisation and scale, and by the other settings that differ.
 
-    The method comes first unless it is rehearsal; a solved head has no initialisation.
+    A method other than rehearsal comes first; a solved head has no initialisation.
 
     Raises:
-        ValueError: If two are the same.
+        ValueError: If two studies are equal.
     """
     every = [study.settings() for study in studies]
     if twice := [each for each in every if every.count(each) > 1]:
-        raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+        raise ValueError(f"two heads of a bank are equal: {twice[0]}")
     shares = {study.start.new_share for study in studies if study.reads_share}
     usual = KEEPING if all(each.keeps_as_usual for each in studies) else ()
     unnamed = ("method", "init", "scale", *usual, *(() if len(shares) > 1 else ("new_share",)))
@@ -211,7 +208,7 @@ def names_of(studies: Sequence[Study]) -> list[str]:
 
 
 def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
-    """Name a run by its method, unless it is rehearsal, its start, and settings `varied`."""
+    """Name a run by method (if not rehearsal), start, and the settings `varied`."""
     words = [] if settings["method"] == "rehearsal" else [settings["method"]]
     if "init" in settings:
         words.append(_word(settings["init"]))
@@ -221,7 +218,7 @@ def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
 
 
 def _word(value: Any) -> str:
-    """Return a value as names of runs have it: a function as its path, without the digest."""
+    """Return a value for the name of a run; of a function the path, without the digest."""
     return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
@@ -235,16 +232,16 @@ def study_of(recorded: Mapping[str, Any]) -> Study | None:
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded settings; a missing one has its default."""
+    """Return the identity of a run by its recorded settings; missing ones have their default."""
     study = study_of(recorded)
     return study.identity if study is not None else identity_text(recorded)
 
 
 def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings; settings of earlier versions get their meaning there.
+    """Return recorded settings, translated from earlier versions to their present meaning.
 
-    Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
-    lambda by held-out error. Before there was `new_share`, all classes counted the same.
+    Before `calibration` existed, rows were calibrated on their own logits, and `auto` chose lambda
+    by held-out error. Before `new_share` existed, all classes counted the same.
     """
     found = dict(recorded)
     if "init" in found:
@@ -260,12 +257,12 @@ _ONE_HEAD: Mapping[str, str] = MappingProxyType({})
 
 
 def by_stream(runs: Iterable[Study], heads: Mapping[str, str] = _ONE_HEAD) -> list[list[Study]]:
-    """Group runs that differ at most in their heads, in the order in which they come.
+    """Group runs that differ at most in their heads, in the given order.
 
     Args:
         runs: Resolved studies.
-        heads: By loss, the pretrained head that its runs start from, if there are several: the
-            runs of a group start from one.
+        heads: Identifier of the pretrained head by loss, if losses start from different heads;
+            all runs of a group start from the same head.
     """
     groups: dict[tuple[Study, str], list[Study]] = {}
     for run in runs:

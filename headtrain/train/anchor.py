@@ -1,20 +1,20 @@
 """Anchors: penalties that hold a head near its start while it learns a task.
 
-With W_0, b_0 the head when the training of the task begins, all rows included, and s the strength,
-the loss of a batch is joined by
+With W_0, b_0 all rows of the head when the training of the task begins, and s the strength, one of
+these penalties is added to the loss of a batch:
 
     l2         s/2 (|W - W_0|^2 + |b - b_0|^2)
     moments    s/2 Ave |(W - W_0) h + b - b_0|^2
 
-with the average of `moments` over features h of earlier classes: the mean squared change of all
-logits. With z = (h, 1), the change (D, d) = (W - W_0, b - b_0) and Ave z z^T = P P^T + rho I, its
-gradient is
+`moments` averages over features h of earlier classes: it is the mean squared change of all logits.
+With z = (h, 1), the change (D, d) = (W - W_0, b - b_0) and Ave z z^T approximated by
+P P^T + rho I, the gradient of `moments` is
 
-    s [(D, d) P P^T + rho (D, d)],
+    s [(D, d) P P^T + rho (D, d)].
 
-whatever the number of rows behind the average. P holds the sixteenth of the eigenvectors with
-the largest eigenvalues; rho is the mean of all other eigenvalues. With all eigenvectors a step
-would take half as long again and lead to the same accuracy.
+It takes the same time for any number of averaged rows. P contains the sixteenth of the eigenvectors
+with the largest eigenvalues; rho is the mean of all other eigenvalues. With all eigenvectors, a
+step would take half as long again and lead to the same accuracy.
 
 Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
 convolutional networks", ICML 2018 (L2-SP; there new rows are held at 0, here at their start).
@@ -41,7 +41,7 @@ class Anchor:
     strength: float
     """s, >= 0."""
     old: OldClasses | None = None
-    """Whose features `moments` averages over; None: `l2`."""
+    """Classes whose features `moments` averages over; None: `l2`."""
 
 
 class Hold:
@@ -53,12 +53,12 @@ class Hold:
         head: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
         gradient: tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]],
     ) -> None:
-        """Hold heads near their present state.
+        """Copy the present rows as W_0, b_0.
 
         Args:
             anchor: The penalty.
-            head: Weight and bias, rows of one head after rows of the other.
-            gradient: Theirs, which is added to.
+            head: Weight and bias of all heads, the rows of one head after another.
+            gradient: Gradients of weight and bias, to which `pull` adds.
         """
         (weight, bias), old = head, anchor.old
         self._strength, self._head, self._gradient = anchor.strength, head, gradient
@@ -73,7 +73,7 @@ class Hold:
         self._strength_of_rest = anchor.strength * rest
 
     def pull(self) -> None:
-        """Add the gradient of the penalty; nothing waits for the device."""
+        """Add the gradient of the penalty, without waiting for the device."""
         weight, bias = self._change[:, :-1], self._change[:, -1]
         of_weight, of_bias = self._gradient
         torch.sub(self._head[0], self._start[0], out=weight)

@@ -1,7 +1,7 @@
-"""Right answers of the heads of a bank, whatever the precision that they are trained in.
+"""Correct answers of the heads of a bank, in float32 whatever the precision of the training.
 
-Features stay as they are stored; a block at a time is widened to float32 and multiplied with all
-heads at once. The first of equal logits wins.
+Features stay in their stored dtype. One block at a time is widened to float32 and multiplied with
+all heads. Of equal logits, the first wins.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from clinit.headtrain.train.losses import loss_named
 BLOCK_VALUES = 2**19
 """Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
 MIN_BLOCK_ROWS = 256
-"""Fewer rows would leave the matrix product short of work; then heads come in turn."""
+"""Fewer rows would make the matrix product inefficient; the heads are divided instead."""
 CUDA_BLOCK_VALUES = 2**28
 """On a CUDA device: 1 GB, so that a few launches cover the whole test set."""
 
 Mistakes = Int[np.ndarray, "3 _"]
 """Class, number among the rows of its class, and predicted class of each wrongly labelled row."""
 Group = tuple[slice, slice]
-"""Rows, and the classes of the task that their labels are of."""
+"""Rows of one task, and the classes of this task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """Right answers of the heads of a bank."""
+    """Numbers of correct answers of the heads of a bank."""
 
     correct: Int[np.ndarray, "heads classes"]
     correct_in_task: Int[np.ndarray, "heads classes"]
-    """If a head chooses only among the classes that arrived together with the row's class."""
+    """Correct answers if a head chooses only among the classes of the row's task."""
     mistakes: tuple[Mistakes, ...] | None
-    """One per head; None unless asked for."""
+    """One per head; None if not requested."""
 
 
 def evaluate(
@@ -71,7 +71,7 @@ def mean_losses(
 ) -> Float[np.ndarray, " heads"]:
     """Return the mean loss of each head over `sample`, each with its own training loss.
 
-    `weights`, which add up to one, are what each row counts; default: all the same.
+    `weights` are the weights of the rows and add up to one; default: equal weights.
     """
     totals = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
     losses = [loss_named(head.loss) for head in bank.heads]
@@ -97,7 +97,7 @@ def logits_of(
 
 
 def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
-    """Yield slices of `total` rows, and into which slices of heads each of them is split."""
+    """Yield slices of `total` rows, each with the slices of heads to compute in turn."""
     values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
     rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
     heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
@@ -110,7 +110,7 @@ def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
 def _judge(
     bank: Bank, test: LabelledRows, ends: Sequence[int] = ()
 ) -> tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]]:
-    """Return the rows that each head labels right, among all classes and within their task.
+    """Return whether each head labels each row right, among all classes and within its task.
 
     Args:
         bank: Heads.
@@ -141,10 +141,10 @@ def compared(
     labels: Int[Tensor, " rows"],
     groups: Sequence[Group],
 ) -> tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]:
-    """Return the logit of the label, and the largest of its rivals, of all and of its task.
+    """Return the logit of the label, the largest other logit, and the largest other of its task.
 
-    The logit of the label is overwritten. Each logit is read once, several times as fast as by
-    an `argmax`.
+    In `logits`, the logit of the label is overwritten. Each logit is read once, which is several
+    times as fast as `argmax`.
     """
     index = labels[:, None, None].expand(*logits.shape[:2], 1)
     own = logits.gather(2, index)[..., 0]
@@ -168,7 +168,7 @@ def _first_of_equals(
     labels: Int[Tensor, " rows"],
     groups: Sequence[Group],
 ) -> None:
-    """Settle the rows whose label shares the largest logit, in place."""
+    """Correct `found`, in place, for rows in which another class ties with the label."""
     label = labels[:, None].expand(own.shape)
     logits.scatter_(2, label[..., None], own[..., None])
     right, in_task = found
@@ -180,7 +180,7 @@ def _first_of_equals(
 
 
 def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int) -> list[Group]:
-    """Return the rows and the classes of each task; all of them without `ends`."""
+    """Return the rows and the classes of each task; without `ends`, of one task."""
     if not ends:
         return [(slice(0, len(labels)), slice(0, num_classes))]
     last = torch.searchsorted(labels, torch.tensor(ends, device=labels.device)).tolist()
@@ -189,7 +189,7 @@ def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int)
 
 
 def _inside(groups: Sequence[Group], part: slice) -> Iterator[Group]:
-    """Yield the groups of the rows of a part, counted from its first one."""
+    """Yield the groups within a part of the rows, with rows counted from the start of the part."""
     for rows, classes in groups:
         first, last = max(rows.start, part.start), min(rows.stop, part.stop)
         if first < last:
@@ -223,7 +223,7 @@ def _mistakes(
 def best_rivals(
     bank: Bank, head: int, test: LabelledRows, rows: Int[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """Return the class that one head prefers to all others but the label, for each of `rows`."""
+    """Return the class with the largest logit besides the label, for one head and each row."""
     found = torch.empty(len(rows), dtype=torch.int64, device=bank.device)
     for part, _ in blocks_of(bank, len(rows)):
         block = test.take(rows[part])

@@ -1,9 +1,9 @@
-"""Input of the steps of a task: rows on the device, rows gathered for them, rows drawn for them.
+"""Input of the steps of a task: rows on the device, streamed rows, or drawn rows.
 
 Step i reads `features[batches[i]]` and `labels[batches[i]]`, tensors that never move. If the rows
-of the task are on the device, that is all. If they are in host memory or on disk, or if old rows
-are drawn from statistics, these tensors hold the rows of the next few steps, and `batches` counts
-through them.
+of the task are on the device, these tensors contain all of them. If rows are in host memory or on
+disk, or if old rows are drawn from statistics, the tensors contain the rows of the next few steps,
+and `batches` numbers these rows in order.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class ResidentFeed:
         self.batches = schedule.to(rows.labels.device)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Do nothing: all steps are readable."""
+        """Do nothing, because all steps can be read."""
 
 
 class StreamedFeed:
-    """The rows of the announced steps, on the device; all others stay in host memory or on disk."""
+    """The rows of prepared steps on the device; other rows stay in host memory or on disk."""
 
     def __init__(
         self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int
@@ -38,7 +38,7 @@ class StreamedFeed:
         self._rows = rows
         self._schedule = schedule.cpu()
         dtype = rows.gathered(torch.empty(0, dtype=torch.int64)).dtype
-        # From pinned memory a copy to the device needs no copy on the host before it.
+        # Pinned memory is copied to the device without an extra copy on the host.
         self._gathered = torch.empty(stored, dim, dtype=dtype, pin_memory=device.type == "cuda")
         self.features = torch.empty_like(self._gathered, device=device, pin_memory=False)
         self.labels = torch.empty(stored, dtype=torch.int64, device=device)
@@ -54,18 +54,18 @@ class StreamedFeed:
         else:
             torch.index_select(self._rows.features, 0, rows, out=gathered)
         device = self.labels.device
-        # Without waiting, the next block could overwrite one that is still being copied.
+        # Blocking: the next block must not overwrite memory that is still being copied.
         self.features[: len(rows)].copy_(gathered, non_blocking=False)
         self.labels[: len(rows)] = self._rows.labels[rows.to(device)]
         self.batches[start:stop] = torch.arange(len(rows), device=device).view(wanted.shape)
 
 
 class DrawnFeed:
-    """Stored new rows, and old ones that are drawn when their steps are announced.
+    """Stored new rows, and old rows that are drawn when their steps are prepared.
 
-    A row number below the number of old classes stands for a row of that class, mu + A z with new
-    z for each place of a batch. Each step draws for itself, so that no result depends on how many
-    are announced at a time.
+    A row number below the number of old classes means a drawn row of this class, mu + A z, with a
+    new z at each place of a batch. Each step has its own draw, so that results do not depend on the
+    number of steps that are prepared at a time.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class DrawnFeed:
         old: OldClasses,
         seed: int,
     ) -> None:
-        """Take the new rows, and what old ones are drawn from.
+        """Store the new rows, and the statistics of old classes.
 
         Args:
             rows: Features and labels of the new rows.
             schedule: Row numbers; new rows are numbered after the old classes.
-            most_steps: Most steps that are announced at a time.
+            most_steps: Most steps that are prepared at a time.
             old: The old classes.
-            seed: Seed of the draw; numbers depend on the kind of device as well.
+            seed: Seed of the draws, which also depend on the kind of device.
         """
         device, places = rows.labels.device, most_steps * schedule.shape[1]
         self._rows, self._schedule = rows, schedule.cpu()
@@ -115,4 +115,4 @@ class DrawnFeed:
 
 
 Feed = ResidentFeed | StreamedFeed | DrawnFeed
-"""`features[batches[i]]` and `labels[batches[i]]` are what step i reads, once it is prepared."""
+"""Once step i is prepared, it reads `features[batches[i]]` and `labels[batches[i]]`."""

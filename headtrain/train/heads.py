@@ -1,7 +1,7 @@
 """A bank of heads, the rows that it reads, and the precision of its matrix products.
 
-K linear classifiers of the same classes are side by side in one tensor. All read the same batch, so
-the logits of the whole bank are one matrix product, in one of three precisions:
+A bank contains K linear classifiers of the same classes in one tensor. All read the same batch, so
+that the logits of the bank are one matrix product, in one of three precisions:
 
     float32   as stored
     tf32      CUDA: operands rounded to 11 significant bits, sums in float32
@@ -35,10 +35,10 @@ _AMPERE = (8, 0)
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse a precision that `device` does not compute in.
+    """Check that `device` supports a precision.
 
     Raises:
-        DeviceError: With the precision that works instead.
+        DeviceError: If it does not; the remedy is a precision that works.
     """
     if precision == "float32":
         return
@@ -59,7 +59,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 def products_in(precision: str) -> Iterator[None]:
     """Let CUDA multiply float32 matrices in `precision` within the block.
 
-    PyTorch has one switch for the process: it is put back as it was.
+    The switch of PyTorch is global; its previous value is restored after the block.
     """
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
@@ -74,11 +74,11 @@ def products_in(precision: str) -> Iterator[None]:
 class LabelledRows:
     """Rows labelled by head row.
 
-    Labels are on the device of the bank; features are there too, in host memory, or on disk.
+    Labels are on the device of the bank; features are on this device, in host memory, or on disk.
     """
 
     features: Float[Any, "rows dim"]
-    """In their stored type: a tensor, or `StoredRows`."""
+    """A tensor or `StoredRows`, in the stored dtype."""
     labels: Int[Tensor, " rows"]
 
     @classmethod
@@ -109,7 +109,7 @@ class LabelledRows:
         return isinstance(self.features, StoredRows)
 
     def arrays(self) -> FeatureRows:
-        """Return the features for array code: as they are, or streamed from host or disk."""
+        """Return the features for array code: the resident array, or rows to stream."""
         if self.is_resident:
             return as_array(self.features)
         host = self.features if self.is_stored else self.features.numpy()
@@ -146,14 +146,14 @@ class LabelledRows:
 
 
 class Bank:
-    """Heads that start as copies of one head and part by their initialisation and training."""
+    """Heads that start as copies of one head; initialisation and training make them differ."""
 
     weight: Float[Tensor, "heads classes dim"]
     bias: Float[Tensor, "heads classes"]
 
     def __init__(self, head: Rows, heads: Sequence[Training], device: torch.device) -> None:
         self.heads = tuple(heads)
-        """The training of each head, resolved; all in one precision."""
+        """Training settings of each head, resolved; all heads have the same precision."""
         self.device = device
         self.precision = self.heads[0].precision if self.heads else "float32"
         """Precision of the products of training."""

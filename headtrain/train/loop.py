@@ -1,13 +1,13 @@
-"""The updates of one task in order, with evaluations on the way.
+"""The updates of one task in order, with evaluations in between.
 
-Each update is the same calls on the same tensors, and its number is a tensor on the device as
-well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
-once and replayed for all others, one launch instead of some thirty.
+Each update makes the same calls on the same tensors, and its number is a tensor on the device, too.
+A step therefore depends on device memory only: on a CUDA device it is captured in a graph once and
+then replayed, with one launch instead of some thirty.
 
-A step gathers `features[batches[i]]` and `labels[batches[i]]`: a feed provides both.
+A step reads `features[batches[i]]` and `labels[batches[i]]`, which a feed provides.
 
-`train_epochs` passes over rows in shuffled batches, with a cosine that takes each learning rate to
-zero.
+`train_epochs` passes over rows in shuffled batches, and lowers each learning rate to zero by a
+cosine.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from clinit.headtrain.train.step import Updates
 from clinit.stopwatch import Stopwatch
 
 WARM_UP_STEPS = 3
-"""Steps before the capture: libraries set themselves up and the optimizer makes its state,
-which cannot be captured."""
+"""Steps before the capture, in which libraries and the optimizer create their state, because this
+cannot be captured."""
 
 
 class CaptureWarning(UserWarning):
-    """A step could not be captured: it is launched call by call, which is slower."""
+    """A step could not be captured, and is launched call by call, which is slower."""
 
 
 class Replayed:
     """Does a step a few times, then captures it and replays the capture.
 
-    The step is handed over at each call, always the same, and not kept: its owner may hold this
-    object without a cycle, which would keep the rows of a task until the next is under way. It
-    must read and write the same device memory at each call and wait for nothing. Every call is
-    one step, those before the capture too: nothing has to be put back.
+    Each call must pass the same step, which must read and write the same device memory and must not
+    wait for the device. The step is not stored: its owner refers to this object, and a reference
+    cycle would keep the rows of a task in memory during the next task. Every call, before the
+    capture too, does exactly one step, so that no state has to be restored.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Replayed:
         self._steps += 1
 
     def _warm_up(self, step: Callable[[], None]) -> None:
-        """Do a step on a stream of its own, as a capture does."""
+        """Do a step on a separate stream, as a capture does."""
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -90,7 +90,7 @@ class Replayed:
 
 
 def _capture(step: Callable[[], None]) -> Callable[[], None]:
-    """Record the launches of `step` without doing them; return what does them all."""
+    """Record the launches of `step` without doing them; return a function that does them all."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
@@ -98,7 +98,7 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
 
 
 REPORT_STEPS = STEPS_AT_ONCE
-"""Most steps between two signs of progress."""
+"""Most steps between two reports of progress."""
 
 
 def rate_shares(schedule: RateSchedule, steps: int) -> Float[Tensor, " steps"] | None:
@@ -143,7 +143,7 @@ class TaskSteps:
         return recorded
 
     def run(self, start: int, stop: int) -> None:
-        """Do the steps `start` to `stop` - 1, which follow those done before."""
+        """Do the steps `start` to `stop` - 1; calls must follow each other without gaps."""
         self._feed.prepare(start, stop)
         for _ in range(start, stop):
             if self._replayed is None:
@@ -163,7 +163,7 @@ class TaskSteps:
         number.add_(1)
 
     def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
-        """Log the mean loss of each kind of rows, 0 / 0 if there is none."""
+        """Record the mean loss of new and of old rows; NaN (0 / 0) without rows."""
         kinds = torch.index_select(self._kinds, 0, number)[0]
         sums = torch.where(kinds, losses, self._zero).sum(1)
         means = sums / torch.index_select(self._kind_rows, 0, number)[0]
@@ -187,16 +187,16 @@ def train_task(
 
     Args:
         bank: Heads with the rows of the new classes initialised.
-        rows: Features and labels of the old and new rows; of the new ones if old ones are drawn.
-        data: Which rows these are.
+        rows: Features and labels of old and new rows; only of new rows if old rows are drawn.
+        data: Numbers and labels of these rows.
         schedule: The batches.
         stream: Evaluation points, batch size and seed.
-        evaluate: Called at each evaluation point with the number of updates done and the
-            sample for the new-task loss; before the first step too.
-        stepped: Called with the number of updates done since the last call.
+        evaluate: Called at each evaluation point, also before the first step, with the number of
+            finished updates and the sample for the new-task loss.
+        stepped: Called with the number of updates since its last call.
         watch: Adds up the time of training.
-        anchors: The penalty that holds each head near its present state; None: none is held.
-        drawn: Statistics that old rows are drawn from; None: they are stored.
+        anchors: The penalty that holds each head near its present state; None: no penalties.
+        drawn: Statistics that old rows are drawn from; None: old rows are stored.
     """
     with watch.phase("prepare"):
         chosen = data.loss_sample(stream.seed) - (0 if drawn is None else data.num_old)
@@ -237,8 +237,8 @@ def train_epochs(
 
     Args:
         bank: Heads, each with its own learning rate at the start of the cosine.
-        rows: The rows of one epoch after the other.
-        sizes: Their numbers.
+        rows: Yields the rows of one epoch after another.
+        sizes: Number of rows in each epoch.
         batch_size: At most the smallest size. Rows that do not fill a batch are left out of the
             epoch.
         seed: Seed of the order of the rows.

@@ -5,7 +5,7 @@ written into `out` if it is given; logits are not changed.
 
 Cross entropy: loss = log sum_j exp(u_j) - u_y, with gradient softmax(u) - y.
 
-The paper prints it with a factor 1 / C, but reports values without: there is none here.
+The paper prints it with a factor 1 / C, but reports values without this factor, as here.
 
 Rescaled squared error: loss = (1 / C) [kappa (u_y - beta)^2 + sum_{j != y} u_j^2].
 
@@ -43,10 +43,10 @@ Target = Int[Tensor, " rows"]
 
 
 class FixedPart(NamedTuple):
-    """All that the loss of a row needs to know of the logits that calibration keeps fixed."""
+    """Everything that the loss of a row needs from the logits that calibration keeps fixed."""
 
     log_sum: Float[Tensor, " rows"]
-    """Log of the sum of their exponentials; -inf if there is none or it is not needed."""
+    """Log of the sum of exponentials of fixed logits; -inf without any, or if not needed."""
     constant: Float[Tensor, " rows"]
     """Terms of the loss that depend on fixed logits only."""
 
@@ -76,7 +76,7 @@ def indicator(logits: Columns, target: Target) -> Tensor:
     one_hot = logits.new_zeros(logits.shape)
     if logits.shape[1] == 0:
         return one_hot
-    # All rows are written: selecting those with a column would wait for a CUDA device.
+    # All rows are written, because selecting rows with a column would wait for a CUDA device.
     present = (target >= 0).to(logits.dtype)[:, None]
     return one_hot.scatter_(1, target.clamp(min=0)[:, None], present)
 
@@ -126,10 +126,10 @@ class CrossEntropy:
 
 
 def _log_sum(logits: Logits, softmax: Logits) -> PerRow:
-    """Return log sum_j exp(u_j) of logits whose softmax is given; -inf if there is none.
+    """Return log sum_j exp(u_j) of logits whose softmax is given; -inf without logits.
 
-    The largest probability is exp(largest logit - log-sum), and never small: this is the log-sum
-    without a second pass of exponentials.
+    The largest probability is exp(largest logit - log-sum), and never small, so that the log-sum
+    follows from it without a second pass of exponentials.
     """
     if not logits.shape[-1]:
         return logits.new_full(logits.shape[:-1], -torch.inf)
@@ -180,7 +180,7 @@ class SquaredError:
         )
 
     def _excess(self, picked: Tensor) -> Tensor:
-        """Return the label's term less a plain square."""
+        """Return the term of the label minus its square, which the sum of squares contains."""
         return self.kappa * (picked - self.beta).square() - picked.square()
 
 
@@ -227,7 +227,7 @@ class Squentropy:
 
 
 def _wrong(num_classes: int) -> int:
-    """Return the number of wrong classes; a head of one class has none to average over."""
+    """Return the number of wrong classes to average over, at least 1."""
     return max(1, num_classes - 1)
 
 
@@ -268,11 +268,11 @@ class OwnLoss:
 
 Loss = CrossEntropy | SquaredError | Squentropy
 LOSSES: dict[str, Loss] = {"ce": CrossEntropy(), "mse": SquaredError(), "sqen": Squentropy()}
-"""With the paper's constants; `SquaredError(kappa, beta)` for others."""
+"""Losses by name, with the paper's constants; `SquaredError(kappa, beta)` takes others."""
 
 
 def loss_named(name: str) -> Loss | OwnLoss:
-    """Return the loss of that name, or the function of a user that it is the path of."""
+    """Return the loss of this name, or the user's function at this path."""
     if isinstance(name, Imported):
         return OwnLoss(name.path, name.load())
     if name not in LOSSES:

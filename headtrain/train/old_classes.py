@@ -1,4 +1,4 @@
-"""Statistics kept of earlier classes, and rows that are drawn from them.
+"""Statistics of earlier classes, and rows that are drawn from them.
 
 With n_c rows of class c, their mean mu_c and, shared by all classes, the covariance within them,
 
@@ -8,9 +8,9 @@ an unbiased estimate if all classes have the same covariance. These are C d + d^
 class c is drawn as mu_c + A z with A A^T = Sigma, z ~ N(0, I).
 
 A set of rows is drawn in pairs mu_c + A z, mu_c - A z, so that the mean of the drawn rows of a
-class is mu_c exactly. If there are at least as many pairs as features are wide, the z of all
-classes are whitened together: the within-class covariance of the drawn rows is then Sigma exactly,
-and least squares, LDA and D_LS of the drawn rows match the statistics, whatever the seed.
+class is mu_c exactly. If there are at least d pairs, the z of all classes are whitened together:
+the within-class covariance of the drawn rows is then Sigma exactly, and least squares, LDA and
+D_LS of the drawn rows match the statistics, whatever the seed.
 
 Sources: G. Zhang, L. Wang, G. Kang, L. Chen, Y. Wei, "SLCA: slow learner with classifier alignment
 for continual learning on a pre-trained model", ICCV 2023 (rows from N(mu_c, Sigma_c)); the pairs
@@ -39,16 +39,16 @@ class OldClasses:
     """Statistics of the earlier classes with training rows, in float64 on the host."""
 
     labels: Int[np.ndarray, " classes"]
-    """Their head rows, ascending."""
+    """Head rows of the classes, ascending."""
     means: Float[np.ndarray, "classes dim"]
     root: Float[np.ndarray, "dim dim"]
     """A, symmetric."""
     second: Float[np.ndarray, "dim dim"]
-    """Ave h h^T over all their rows, each class counting the same."""
+    """Ave h h^T over all rows of the classes, each class counting the same."""
 
     @classmethod
     def of(cls, statistics: ClassStatistics) -> OldClasses:
-        """Return what class-balanced statistics of all rows of these classes hold."""
+        """Derive the fields from class-balanced statistics of all rows of these classes."""
         labels, freedom = np.flatnonzero(statistics.totals), statistics.freedom
         means, within = statistics.class_means, to_numpy(statistics.within_covariance)
         mean = to_numpy(statistics.mean)
@@ -61,9 +61,9 @@ class OldClasses:
 
     @cached_property
     def leading(self) -> tuple[Float[np.ndarray, "dim_and_1 directions"], float]:
-        """P and rho with P P^T + rho I for Ave z z^T, z = (h, 1), over all their rows.
+        """P and rho with P P^T + rho I close to Ave z z^T, z = (h, 1), over all rows.
 
-        P has the eigenvectors of the largest eigenvalues, and rho is the mean of the others.
+        P has the scaled eigenvectors of the largest eigenvalues; rho is the mean of the rest.
         """
         mean = self.means.mean(axis=0)
         of_z = np.block([[self.second, mean[:, None]], [mean, 1.0]])
@@ -75,11 +75,11 @@ class OldClasses:
 
     @property
     def numbers(self) -> int:
-        """How many numbers are kept: C d + d^2."""
+        """Number of stored numbers: C d + d^2."""
         return self.means.size + self.root.size
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, Int[np.ndarray, " rows"]]:
-        """Draw equally many rows (rows, dim) of each class, in float32, and return their labels."""
+        """Draw equally many rows of each class; return them (rows, dim), in float32, and labels."""
         classes, dim = self.means.shape
         rows = paired_rows(self.means, self.root, drawn_per_class(classes, dim), random)
         return rows.reshape(-1, dim), np.repeat(self.labels, rows.shape[1])
@@ -96,7 +96,7 @@ def paired_rows(
     Args:
         means: Means of the classes.
         root: Symmetric root of the shared covariance.
-        rows_per_class: Rounded up to an even number.
+        rows_per_class: Number of rows, which is rounded up to an even number.
         random: Generator of the draws.
     """
     classes, dim = means.shape
@@ -108,7 +108,7 @@ def paired_rows(
 
 
 def whitened(noise: Float[np.ndarray, "pairs dim"]) -> Float[np.ndarray, "pairs dim"]:
-    """Return the rows with second moment I, if there are as many as they are wide."""
+    """Return the rows transformed to second moment I; unchanged if fewer than `dim`."""
     pairs, dim = noise.shape
     if pairs < dim:
         return noise

@@ -1,8 +1,7 @@
-"""Statistics kept of the earlier classes of a stream; each of their rows is read once.
+"""Statistics of the earlier classes of a stream, for which each row is read once.
 
-One task after another, rows that stay are not summed again: a buffer that keeps all rows has, at
-task k, the rows of the earlier tasks and of the task itself; to sum them anew at each task would
-cost k times as much as the new ones do.
+A buffer that keeps all rows contains, at task k, the rows of all k tasks. Summing all of them at
+each task would cost k times as much as adding only the new rows to the previous sums.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from clinit.headtrain.train.old_classes import OldClasses
 
 
 class RunningStatistics:
-    """The statistics that were asked for last, by which the next ones are found sooner.
+    """Class statistics that are updated from one call to the next, if the old rows are the same.
 
-    Features of a row of the pool must be the same each time.
+    The features of a row of the pool must be the same in every call.
     """
 
     def __init__(self, base: ClassStatistics | None = None) -> None:
-        """Begin with what stands for all rows of the base, if it is no rows; else with nothing."""
+        """Begin with `base`, statistics that replace all rows of the base, or without sums."""
         self._last: dict[Weighting, tuple[np.ndarray, ClassStatistics]] = {}
         if base is not None:
             self._last[base.weighting] = np.empty(0, dtype=np.int64), base
@@ -46,14 +45,15 @@ class RunningStatistics:
     ) -> ClassStatistics:
         """Return the class statistics of the rows of a task.
 
-        Rows are summed only if they are not among the last ones, and all of these are present.
+        If the old rows are exactly the rows of the previous call, only new rows are summed.
 
         Args:
             rows: The rows.
-            features: Theirs, of shape (rows, dim).
-            num_classes: Classes seen so far, those without rows included.
+            features: Their features, of shape (rows, dim).
+            num_classes: Number of classes seen so far, including classes without rows.
             weighting: Kind of average.
-            groups: Of rows that repeat each other; the same of a row of the pool each time.
+            groups: Group of each row; rows of a group repeat each other. A row of the pool must
+                be in the same group in every call.
         """
         summed = partial(ClassStatistics.of, weighting=weighting)
         seen, last = self._last.get(weighting, (rows.rows, None))
@@ -76,7 +76,7 @@ class RunningStatistics:
 
 
 class Past:
-    """The classes seen so far; rows are read only if they are asked for."""
+    """Statistics and rows of the classes seen so far, read at their first use."""
 
     def __init__(
         self, scenario: Scenario, plan: TaskPlan, device: torch.device, *, seed: int
@@ -86,14 +86,14 @@ class Past:
         self._found: tuple[int, OldClasses | None] = (-1, None)
 
     def statistics(self, tasks: int) -> ClassStatistics:
-        """Return the class-balanced statistics of all rows of the base and of so many tasks."""
+        """Return the class-balanced statistics of all rows of base and first `tasks` tasks."""
         past, train = self._plan.past(tasks), self._scenario.train
         data = LabelledRows.on(self._device, train.stored(past.rows), past.labels)
         groups, stop = train.groups_of(past.rows), self._scenario.ends[tasks]
         return self._sums.of(past, data.arrays(), stop, "class", groups)
 
     def before(self, number: int) -> OldClasses | None:
-        """Return the statistics of the classes before a task; None if they have had no row."""
+        """Return the statistics of the classes before a task; None if these have no rows."""
         if self._found[0] != number:
             statistics = self.statistics(number - 1)
             known = statistics.totals.any()
@@ -101,7 +101,7 @@ class Past:
         return self._found[1]
 
     def rows(self, seen: TaskRows) -> LabelledRows:
-        """Return the features of rows of a task, those that are drawn made here."""
+        """Return the features of rows of a task; negative row numbers are drawn here."""
         train, drawn = self._scenario.train, int((seen.rows < 0).sum())
         stored, old = seen.rows[drawn:], self.before(seen.number) if drawn else None
         if old is None:
@@ -112,7 +112,7 @@ class Past:
         return LabelledRows.on(self._device, features, seen.labels)
 
     def groups(self, rows: TaskRows) -> Int[np.ndarray, " rows"] | None:
-        """Return which rows repeat each other, None if none does; drawn ones do not."""
+        """Return the group of each row; None if no row repeats another. Drawn rows never do."""
         train, drawn = self._scenario.train, int((rows.rows < 0).sum())
         groups = train.groups_of(rows.rows[drawn:])
         if groups is None or not drawn:

@@ -6,16 +6,15 @@
 No autograd: the gradient of a linear head is the gradient of its logits times the features. In
 bfloat16 both operands and both results are rounded; the bias is added in float32.
 
-Update and kernel of AdamW are torch's (I. Loshchilov, F. Hutter, "Decoupled weight decay
-regularization", ICLR 2019), called as a function: the class `torch.optim.AdamW` loads the compiler
-of torch when it is made, which takes longer than a short run, and costs as much per step as a small
-head does. It is applied to views of the bank's tensors. Written out with tensors of per-head rates
-it took three times as long on a CPU, eight passes instead of one. Neighbours with equal settings
-share a view and a launch. The optimizer state is fresh, so that the moments of new rows cannot be
-inherited from a stale head.
+AdamW (I. Loshchilov, F. Hutter, "Decoupled weight decay regularization", ICLR 2019) is PyTorch's
+function. The class `torch.optim.AdamW` loads a compiler when it is constructed, which takes longer
+than a short run, and its overhead per step is as large as a small head. The function updates views
+of the bank's tensors; neighbouring heads with equal settings share a view and a launch. (Our own
+AdamW with a tensor of rates per head took three times as long on a CPU: eight passes over memory
+instead of one.) The optimizer state is new in each task, so that no moments of stale rows remain.
 
-All tensors of a step are made once and never move, and nothing waits for the device: a
-step on a CUDA device can be captured as it is.
+All tensors of a step are created once and never move, and nothing waits for the device, so that a
+step can be captured on a CUDA device.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class AdamW:
 
         Args:
             parameters: Updated in place.
-            gradients: Read at each step, from the memory that they have now.
+            gradients: Read at each step, from their present memory.
             lr: Learning rate.
             weight_decay: Decoupled weight decay.
         """
@@ -78,13 +77,13 @@ class AdamW:
 
 
 class Products:
-    """Products of float32 matrices; CUDA may take them in TF32, if that is switched on."""
+    """Products of float32 matrices; CUDA computes them in TF32 if this is switched on."""
 
     def __init__(self) -> None:
         self._features = torch.empty(0)
 
     def read(self, features: Float[Tensor, "batch dim"]) -> None:
-        """Take the features of a batch, for all heads."""
+        """Set the features of a batch, for all heads."""
         self._features = features
 
     def logits(
@@ -115,7 +114,7 @@ class Bf16Products(Products):
         self._logits = empty(batch * rows)
 
     def read(self, features: Float[Tensor, "batch dim"]) -> None:
-        """Copy them; give them as float32, which is faster to convert than float16."""
+        """Copy the features of a batch; float32 is faster to convert than float16."""
         self._features.copy_(features)
 
     def logits(
@@ -133,7 +132,7 @@ class Bf16Products(Products):
     def weight_gradient(
         self, gradient: Float[Tensor, "batch rows"], scale: float, out: Float[Tensor, "rows dim"]
     ) -> None:
-        """Multiply in bfloat16; the rounded weight of the block is not needed any more."""
+        """Multiply in bfloat16, and overwrite the rounded weight, which is no longer needed."""
         rounded = self._logits[: gradient.numel()].view(gradient.shape).copy_(gradient)
         product = self._weight[: len(out)]
         torch.addmm(product, rounded.t(), self._features, beta=0, alpha=scale, out=product)
@@ -141,23 +140,23 @@ class Bf16Products(Products):
 
 
 class Updates:
-    """Steps of a bank whose number of rows stays as it is."""
+    """Steps of a bank whose number of rows does not change."""
 
     features: Float[Tensor, "batch dim"]
     """Features of the next update, in float32."""
     labels: Int[Tensor, " batch"]
     losses: Float[Tensor, "batch heads"]
-    """Losses of the last update, from before it."""
+    """Losses of the last batch, before its update."""
 
     def __init__(
         self, bank: Bank, batch_size: int, anchors: Sequence[Anchor | None] | None = None
     ) -> None:
-        """Begin at the heads as they are.
+        """Begin at the present heads.
 
         Args:
             bank: The heads.
-            batch_size: Rows of a batch.
-            anchors: The penalty that holds each head near its present state; None: none is held.
+            batch_size: Number of rows in a batch.
+            anchors: The penalty that holds each head near its present state; None: no penalties.
         """
         check_precision(bank.precision, bank.device)
         self.anchors = anchors or [None] * bank.num_heads
@@ -181,10 +180,10 @@ class Updates:
         labels: Int[Tensor, " batch"],
         share: float | Tensor = 1.0,
     ) -> Float[Tensor, "batch heads"]:
-        """Do one update on the mean loss of a batch; return the losses before it.
+        """Do one update on the mean loss of a batch; return the losses before the update.
 
-        `features` may be float16: they are widened into a buffer of this object. The losses are
-        in a buffer too, which the next step overwrites. `share` scales the learning rates.
+        `features` may be float16, and are widened into a buffer of this object. The next step
+        overwrites the returned losses. `share` scales the learning rates.
         """
         self.features.copy_(features)
         self.labels.copy_(labels)
@@ -192,7 +191,7 @@ class Updates:
         return self.losses
 
     def update(self, share: float | Tensor = 1.0) -> None:
-        """Do one update on what `features` and `labels` hold; fill `losses`."""
+        """Do one update on the batch in `features` and `labels`; write `losses`."""
         with products_in(self._precision):
             self._products.read(self.features)
             for group in self._groups:
@@ -200,11 +199,11 @@ class Updates:
 
 
 class _HeadGroup:
-    """Heads whose products are taken in one call; they share a loss.
+    """Heads with the same loss, whose products are computed in one call.
 
-    Rows of one head come after rows of the other. All are views, made once: a step of a small
-    head would spend a tenth of its time on making them. Each group overwrites the logits and the
-    gradients of the last one.
+    The rows of one head follow the rows of another. All tensors are views, which are created once:
+    creating them in each step would take a tenth of the time of a small head. Each group overwrites
+    the logits and the gradients of the previous group.
     """
 
     def __init__(self, updates: Updates, bank: Bank, heads: slice, loss: str) -> None:
@@ -255,9 +254,8 @@ class _HeadGroup:
 def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
     """Yield the heads of each group and their loss.
 
-    A CPU takes head after head: weights, logits and moments of one head stay in its caches,
-    but a whole bank is read from memory by every pass. A CUDA device is filled by
-    all heads of a loss at once.
+    A CPU processes one head after another, because weights, logits and moments of one head stay in
+    its caches, but a whole bank does not. A CUDA device processes all heads of a loss at once.
     """
     for heads, loss in spans([head.loss for head in bank.heads]):
         if bank.device.type == "cuda":

@@ -1,24 +1,24 @@
-"""The strength of an anchor, chosen by rows that are set aside.
+"""The strength of an anchor, chosen by the loss on rows that are set aside, or by a formula.
 
-A fifth of the rows of each new class (never its last one) and a fifth of the stored old rows are
-set aside, by whole groups of rows that repeat each other. The head starts anew from the other rows
-and is trained on them, as often as there are `STRENGTHS`, all on the same batches. The strength of
-the least training loss on the rows aside is chosen, and the task is learnt with it from all rows.
-In that loss each class seen counts the same; old classes of which no row is aside are stood for by
-the others. If no old row is stored, rows drawn from the statistics of the old classes judge in
-their place. No test row is looked at.
+By the loss: a fifth of the rows of each new class (never its last row) and a fifth of the stored
+old rows are set aside, in whole groups of rows that repeat each other. For each of `STRENGTHS`, the
+head starts from the remaining rows and is trained on them, always on the same batches. The strength
+with the least training loss on the set-aside rows, the *judges*, is used to train the head on all
+rows. In this loss, each class seen counts the same; classes with set-aside rows represent old
+classes without any. If no old row is stored, rows drawn from the statistics of the old classes are
+the judges of old classes. No test row is used.
 
-`by_images` looks at no loss: with n the mean number of images of a new class or, if that is less,
-of stored images of an old one, and C classes seen so far, s = 20 / (20 + n) if an old class has no
-stored row, else
+By a formula (`by_images`): with C classes seen so far, and n the mean number of images of a new
+class or, if that is smaller, of stored images of an old class, s = 20 / (20 + n) if some old class
+has no stored row. If every old class has one,
 
-    s = 20 / ((20 + n) sqrt(C)) min(1, 100 / C),
+    s = 20 / ((20 + n) sqrt(C)) min(1, 100 / C).
 
-and if no old row is stored, with n of new classes, s = (1 + 1000 / n^2) / sqrt(C), because then
-nothing else holds old classes. The forms are empirical. On photographs and digits, with 10 to 60
-classes, 0.3 kept heads from falling below their start if images were few, and cost up to 1.5 points
-if each class had 200. With 1,050 classes, all rows stored, 0.002 was 4 points better than 0.03;
-with 600 rows, 1 kept heads of two networks above their start, and 0.03 one.
+If no old row is stored, nothing else holds old classes, and s = (1 + 1000 / n^2) / sqrt(C) with n
+of new classes. These formulas are empirical. On photographs and digits, with 10 to 60 classes,
+s = 0.3 kept heads from falling below their start if images were few, but cost up to 1.5 points if
+each class had 200. With 1,050 classes and all rows stored, 0.002 was 4 points better than 0.03;
+with 600 rows, 1 kept the heads of two networks above their start, and 0.03 only one of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from clinit.headtrain.train.heads import LabelledRows
 from clinit.headtrain.train.past import Past
 
 STRENGTHS = (0.0, 0.01, 0.1, 1.0, 10.0)
-"""Strengths of `l2` are multiples of the mean square of a feature: weights are as large as
-features are small."""
+"""For `l2`, multiples of the mean square of a feature, because larger features need smaller
+weights."""
 ASIDE = 0.2
 
 
@@ -53,7 +53,7 @@ def by_images(data: TaskRows, start: int, stop: int) -> float:
 
 
 def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"]:
-    """Mark the stored rows of a task to judge by."""
+    """Mark the stored rows of a task that are set aside as judges."""
     num_drawn, is_old = int((data.rows < 0).sum()), np.arange(len(data.labels)) < data.num_old
     groups = past.groups(data)
     groups = np.arange(len(is_old)) if groups is None else groups
@@ -65,13 +65,13 @@ def set_aside(data: TaskRows, past: Past, seed: int) -> Bool[np.ndarray, " rows"
 def judges(
     data: TaskRows, rows: LabelledRows, aside: Bool[np.ndarray, " rows"], past: Past, seed: int
 ) -> LabelledRows:
-    """Return the rows that judge, the old ones first.
+    """Return the judges: old rows first.
 
     Args:
         data: The rows of a task.
-        rows: Features and labels of those that are stored.
-        aside: Those that are set aside.
-        past: Draws old rows if none is aside.
+        rows: Features and labels of the stored rows of the task.
+        aside: Which rows of the task are set aside.
+        past: Draws old rows if no old row is set aside.
         seed: Seed of the stream.
     """
     num_drawn = len(aside) - len(rows)

@@ -260,7 +260,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "2 of 18 images cannot be read and are left out (f/3.png: ",
         "g/9.heic",
         "Images: 13 to learn from, 3 kept aside",
-        "zero rows that are not trained recognise nothing",
+        "zero rows recognise nothing until they are trained",
         "3 images of added classes tested: too few for an accuracy",
     ):
         assert part in printed
@@ -296,7 +296,7 @@ def test_odd_images_are_warned_of_and_refused_if_asked(
     assert ("A", "a") in {(each["class"], each["old"]) for each in told["known"]}
     assert told["turned"]["wrong"] == sum(told["turned"]["answers"].values())
     lines = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
-    assert f"warns of {len(lines)} things" in refusal
+    assert f"found {len(lines)} problems" in refusal
     (change,) = (each for each in read_facts(out).history if each.action == "add")
     assert told.pop("unreadable")["first"][0]["image"] == "g/bad.png"
     assert told.pop("listing") is None
@@ -353,7 +353,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
     [
         ("add MODEL f1 --init lda", ModelError, "--iterations"),
         ("add MODEL f1 --replace", ModelError, "0 of these 1 classes are among the 5"),
-        ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class of"),
+        ("add MODEL h3 --old IMAGES-CACHE", ModelError, "-CACHE (f, g) is a class that"),
         ("add MODEL f3g0", CacheError, "1 of 2 classes in"),
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
@@ -370,7 +370,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("remember MODEL f1", ModelError, "no class of 1 of these names (f)"),
         ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
-        ("remove MODEL a b c d e", ModelError, "without these 5 classes the model has none"),
+        ("remove MODEL a b c d e", ModelError, "without these 5 classes, none would be left"),
         ("rename MODEL a=c", ModelError, "'c' cannot be the name of a class"),
         ("rename MODEL a=\x1b[31m", ModelError, "cannot be the name of a class"),
         ("rename MODEL ab", None, "expected OLD=NEW"),

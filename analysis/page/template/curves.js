@@ -1,4 +1,4 @@
-// The charts together: which runs are shown, which iterations, and on which scale.
+// All charts: the runs, iterations and scales that they show.
 
 const KINDS = [
   { name: "loss", title: "Training loss, every step", axis: "Loss", isLoss: true },

@@ -1,4 +1,4 @@
-// Curves as they are stored: for each task the place of its iterations, and its values.
+// Decodes stored curves: for each task the index of its iterations, and its values.
 
 const grids = data.curves.grids.map((steps) => {
   let last = 0;
@@ -16,7 +16,7 @@ function decoded(run, name) {
     values.forEach((value, place) => {
       let x = start + grids[grid][place];
       if (name !== "loss" && task && place === 0) {
-        // The end of a task and the start of the next are one iteration, and curves need an order.
+        // The end of a task and the start of the next share one iteration, but curves need an order.
         const gap = Math.max(xs.length ? xs[xs.length - 1] : -1, x - 1e-3) + 1e-4;
         xs.push(gap);
         ys.push(null);

@@ -1,4 +1,4 @@
-// What the pointer, or the arrow keys, show: the values of the runs that are nearest.
+// Shows the values of the nearest runs at the pointer, or by the arrow keys.
 
 const MOST_NAMED = 6;
 let hovered = null;

@@ -1,4 +1,4 @@
-// Colours and dashes of runs. M. Okabe, K. Ito, "Color universal design", 2008; blue and black are lighter in the dark.
+// Colours and dashes of runs. M. Okabe, K. Ito, "Color universal design", 2008; blue and black are lighter in the dark scheme.
 
 const COLOURS = ["#d55e00", "var(--blue)", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "var(--ink)"];
 

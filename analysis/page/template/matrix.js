@@ -1,4 +1,4 @@
-// The accuracy matrix of a run, as a table; two runs stand side by side.
+// The accuracy matrix of a run as a table, next to the matrix of another run.
 
 function matrixTable(run) {
   const { tasks, on, cells } = run.matrix;
@@ -7,7 +7,7 @@ function matrixTable(run) {
   const rows = cells.map((line, place) => {
     const made = line.map((value) => {
       const cell = element("td", { class: value == null ? "none" : null }, value == null ? "" : value.toFixed(1));
-      // Squared: accuracies crowd at the top.
+      // Squared, because most accuracies are near the top.
       if (value != null) cell.style.setProperty("--share", value ** 2 / 100);
       return cell;
     });

@@ -1,4 +1,4 @@
-// What each record says about its run, folded until it is asked for.
+// Settings, versions and commands of each run, folded at first.
 
 function recordOf(run, place) {
   const { record } = run;

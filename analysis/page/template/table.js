@@ -1,4 +1,4 @@
-// Tables that are sorted by a click on a heading, or by Enter on it.
+// Tables that sort after a click or Enter on a heading.
 
 /** Return the order of two cells; what is not there comes last in either direction. */
 function compared(one, other, sign) {

@@ -1,4 +1,4 @@
-// The only ways in which data become part of the document: as text, and as values of attributes.
+// The only ways to insert data into the document: as text, and as values of attributes.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 

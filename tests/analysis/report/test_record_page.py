@@ -39,14 +39,13 @@ def test_every_table_has_a_section() -> None:
 def test_the_columns_are_those_of_the_table(name: str) -> None:
     told = {row[0].strip("`"): row[1] for row in rows_below(f"## `{table_file(name)}`")}
     assert told == {column: str(dtype) for column, dtype in TABLES[name].items()}
-    for column, _, null, meaning in rows_below(f"## `{table_file(name)}`"):
-        assert (null == "older") == (LATER_COLUMNS.get(name) == column.strip("`"))
-        assert null in ("yes", "no", "older")
+    for column, _, meaning in rows_below(f"## `{table_file(name)}`"):
+        assert ("earlier versions" in meaning) == (LATER_COLUMNS.get(name) == column.strip("`"))
         assert meaning
 
 
 def test_the_files_are_those_of_a_record() -> None:
-    told = [row[0].strip("`") for row in rows_below("| file | holds |")]
+    told = [row[0].strip("`") for row in rows_below("| file | content |")]
     assert sorted(told) == sorted([INFO, STUDY, HEAD, TOP, *map(table_file, TABLES)])
 
 

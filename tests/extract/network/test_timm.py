@@ -90,7 +90,7 @@ def kind(load: Callable[..., Backbone], name: str) -> str:
 
 def table(kinds: Counter[str]) -> list[str]:
     """Return the lines of the table in `docs/features.md`."""
-    lines = [f"| timm {timm.__version__}: weights that end in | number | cache |", "|---|---|---|"]
+    lines = [f"| timm {timm.__version__} weights that end in | number | cache |", "|---|---|---|"]
     caches = {HEAD: "with a head", NONE: "without a head", PROJECTION: "without a head"}
     order = [HEAD, NONE, PROJECTION, SEVERAL, OTHER, ENCODER]
     return lines + [

@@ -242,7 +242,7 @@ def test_what_does_not_fit_the_run_is_refused(
     out = tmp_path / "model.safetensors"
     for name in ("random", "zero"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name)
-    with pytest.raises(RecordError, match="but holds 2 of them: random, zero") as caught:
+    with pytest.raises(RecordError, match="but contains 2 of them: random, zero") as caught:
         export_run(tmp_path / "runs", out)
     assert str(tmp_path / "runs" / "random") in caught.value.remedy
     with pytest.raises(RecordError, match="no run record at"):

@@ -79,7 +79,7 @@ def test_a_transform_that_timm_has_no_words_for_is_exported_to_a_file_only(
     model: Classifier, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     facts = replace(model.facts, transform=replace(model.facts.transform, **change))
-    with pytest.raises(ModelError, match="timm has no words") as caught:
+    with pytest.raises(ModelError, match="timm has no settings") as caught:
         write_network(model.backbone.network, facts, tmp_path / "model")
     assert "--out FILE.safetensors" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
