@@ -1,4 +1,4 @@
-"""The `clinit` command: every command in a file of its own, listed here."""
+"""The `clinit` command and its table of sub-commands, which have a file each."""
 
 import os
 import sys
@@ -20,21 +20,21 @@ from clinit.cli.frame.process import keep_freed_memory, set_thread_defaults
 
 
 class Commands(LazyGroup):
-    """The commands in the order of the help, each with the first sentence of its own help."""
+    """The commands in the order of the help, each with the first sentence of its help."""
 
     table: ClassVar[Mapping[str, str]] = {
         "demo": "Run the whole pipeline on handwritten digits, offline, in about a minute.",
         "doctor": "Check what clinit needs: packages, GPU, CuPy, storage, limits.",
         "extract": "Run a frozen backbone once over a data set and store its penultimate features.",
         "head": "Fit a head to the classes of a cache.",
-        "align": "Align the head of the base classes with a loss, for runs that train with it.",
+        "align": "Fine-tune (align) the head of the base classes with the loss of later runs.",
         "train-head": "Train heads on new classes that arrive in tasks, with a frozen backbone.",
         "train-top": "Train the top blocks of a backbone, and its head, on new classes that arrive"
         " in tasks.",
         "sweep": "Train every combination of a grid in banks of heads; resume an interrupted"
         " sweep.",
         "rerun": "Repeat a recorded run from its settings, and compare it with its record.",
-        "report": "Print accuracies, loss and efficiency gain of runs, from their records alone.",
+        "report": "Print accuracies, loss and efficiency gain of runs, from their records only.",
         "reproduce": "Make tables of the paper and show them next to its numbers, with the"
         " differences and their reasons.",
         "diagnose": "Measure how far features and head have collapsed, and how far the head is"
@@ -95,7 +95,7 @@ def clinit(
 
 
 def main() -> None:
-    """Run the command line; whatever ends it is reported in words, without a traceback."""
+    """Run the command line; report errors and signals in words, without a traceback."""
     set_thread_defaults(os.environ)  # before anything loads PyTorch
     keep_freed_memory(os.environ)
     heed_signals()
@@ -104,7 +104,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if (swallowed := arrived()) is not None:
-            raise swallowed  # raised again: Python ignores an exception within `__del__`
+            raise swallowed  # raise it again, because Python ignores exceptions within `__del__`
         raise_no_more()
     except BaseException as error:
         code = fail(error)

@@ -17,11 +17,11 @@ from clinit.cli.main import app
 
 
 def reference() -> str:
-    """Return the reference of all commands, in the words of their help."""
+    """Return the reference of all commands, made from their help texts."""
     root: Any = typer.main.get_command(app)
     context = root.context_class(root, info_name="clinit", **root.context_settings)
     text = get_docs_for_click(obj=root, ctx=context, name="clinit", title="Commands")
-    # Markdown sees no tags and no emphasis outside of code.
+    # Escape * and <> outside of code, so that Markdown sees neither emphasis nor tags.
     parts = re.split(r"(```.*?```|`[^`]*`)", text.strip() + "\n", flags=re.DOTALL)
     return "".join(
         part if part.startswith("`") else re.sub(r"(?<!\*)\*(?![* ])|[<>]", r"\\\g<0>", part)
@@ -30,5 +30,5 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
-    # By way of a file of Python: a shell empties its target before the help is read.
+    # Not through the shell's `>`, which empties the file before the help is complete.
     Path(sys.argv[1]).write_text(reference(), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Data of the demo, offline: handwritten digits as PNG files, and a network that knows some.
+"""Data of `clinit demo`: handwritten digits as PNG files, and a network trained on some of them.
 
-1,797 images of 8 x 8 pixels (E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten
-Digits", UCI, 1998), enlarged to 32 x 32.
+The demo works offline, as scikit-learn contains the 1,797 images of 8 x 8 pixels (E. Alpaydin and
+C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998). They are enlarged to 32 x 32.
 """
 
 from __future__ import annotations
@@ -63,12 +63,11 @@ def pretrain(
 ) -> None:
     """Train a timm model from scratch and write its weights with the class names.
 
-    AdamW with a one-cycle learning rate on randomly shifted images; meant for thousands of
-    small images, which are all kept in memory.
+    Uses AdamW with a one-cycle learning rate on randomly shifted images, which are all in memory.
 
     Args:
         manifest: Images and labels.
-        root: The folder that its paths start from.
+        root: The folder that the paths of the manifest start from.
         path: The safetensors file to write.
         name: timm's name of the model.
         model_args: Keyword arguments of `timm.create_model`.

@@ -1,7 +1,6 @@
-"""Faults of this machine that keep clinit from working, or from working well.
+"""Find faults of this machine that stop clinit or slow it down.
 
-One check after the other; a check that fails by itself is a fault too, for a broken installation
-raises anything.
+A check that raises an exception is a fault too, because a broken installation can raise anything.
 """
 
 from __future__ import annotations
@@ -30,44 +29,44 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class State(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     ok = "ok"
     warning = "warning"
-    """It works, but slower or with less than it could."""
+    """clinit works, but slower or with fewer functions."""
     fault = "fault"
-    """Something will not work."""
+    """Some commands will not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of checking one thing, such as a package or a device."""
 
     subject: str
     state: State
     told: str
-    """The finding."""
+    """The result in words."""
     remedy: str = ""
-    """A command or another repair. Empty if nothing is to be done."""
+    """A command or another repair; empty if no repair is necessary."""
 
 
 def ok(subject: str, told: str) -> Finding:
-    """Return a finding with which all is well."""
+    """Return a finding without a problem."""
     return Finding(subject, State.ok, told)
 
 
 def warning(subject: str, told: str, remedy: str) -> Finding:
-    """Return something that costs speed or comfort."""
+    """Return a finding that costs speed or functions."""
     return Finding(subject, State.warning, told, remedy)
 
 
 def fault(subject: str, told: str, remedy: str) -> Finding:
-    """Return something that will not work."""
+    """Return a finding that makes commands fail."""
     return Finding(subject, State.fault, told, remedy)
 
 
 def examine(out: Path) -> Iterator[Finding]:
-    """Yield the findings, check by check.
+    """Run all checks; yield their findings.
 
     Args:
         out: Folder for caches.
@@ -93,7 +92,7 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
 
 
 def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Compare the installed versions with the ones that clinit asks for."""
+    """Compare the installed versions with those that clinit requires."""
     yield ok("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     present = [f"clinit {version('clinit')}"]
     asked = requires("clinit") or () if requirements is None else requirements
@@ -101,7 +100,7 @@ def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Findin
         try:
             there = version(each.name)
         except PackageNotFoundError:
-            if each.marker is None:  # else it is of an extra
+            if each.marker is None:  # with a marker, the package belongs to an optional extra
                 yield fault("packages", f"{each.name} is not installed", f"pip install '{each}'")
             continue
         if each.specifier.contains(there, prereleases=True):
@@ -113,7 +112,7 @@ def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Findin
 
 
 def check_cuda() -> Iterator[Finding]:
-    """Look for devices, and compute something on each: a broken driver raises an error."""
+    """Look for devices, and multiply matrices on each: a broken driver raises an error."""
     import torch
 
     if not torch.cuda.is_available():
@@ -140,7 +139,7 @@ def check_cuda() -> Iterator[Finding]:
 
 
 def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
-    """Solve and compile with CuPy, for the CUDA that PyTorch computes with, or for `cuda`."""
+    """Solve a system and compile a kernel with CuPy, for `cuda` or PyTorch's CUDA version."""
     import torch
 
     if cuda is None and torch.cuda.is_available():
@@ -156,21 +155,21 @@ def check_cupy(cuda: str | None = None) -> Iterator[Finding]:
         cupy = importlib.import_module("cupy")
         cupy.linalg.solve(cupy.eye(2), cupy.ones(2))
         cupy.ElementwiseKernel("float64 x", "float64 z", "z = x + 1", "probe")(cupy.ones(2))
-    except Exception as problem:  # no compiler, no library, one for another driver
+    except Exception as problem:  # no compiler, no library, or a library for another driver
         yield fault("CuPy", f"it cannot be used: {_first_line(problem)}", extra)
     else:
         yield ok("CuPy", "it solves and compiles a kernel")
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder itself, or the nearest above it that exists."""
+    """Return `folder` if it exists, else its nearest existing parent."""
     folder = folder.absolute()
-    # `is_dir` raises if a name is too long.
+    # `Path.is_dir` raises an error if a name is too long.
     return next(each for each in (folder, *folder.parents) if os.path.isdir(each))  # noqa: PTH112
 
 
 def check_storage(folder: Path) -> Iterator[Finding]:
-    """Write, rename and lock a file in the nearest folder that exists; it is removed again."""
+    """Write, rename and lock a file in the nearest existing folder, then remove the file."""
     there = nearest(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".clinit-doctor-", dir=there) as made:
@@ -184,7 +183,7 @@ def check_storage(folder: Path) -> Iterator[Finding]:
         return
     if not locks:
         why = f"{there} cannot lock files: two commands on one cache would not notice each other"
-        yield warning("storage", why, "Run one command on a cache at a time, or use a local disk.")
+        yield warning("storage", why, "Run one command per cache at a time, or use a local disk.")
     else:
         free = shutil.disk_usage(there).free / 1e9
         yield ok("storage", f"{there} is writable and supports locks, {free:,.1f} GB are free")
@@ -200,7 +199,7 @@ def _can_lock(path: Path) -> bool:
 
 
 def check_limits() -> Iterator[Finding]:
-    """Look at what the process may use: CPUs, memory."""
+    """Check how many CPUs and how much memory this process may use."""
     yield ok("CPUs", f"{cpu_count()} of the {visible_cpus()} visible ones")
     free = free_memory() / _GIGABYTE
     told = f"{free:.1f} GB left for this process"

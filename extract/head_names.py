@@ -1,4 +1,4 @@
-"""Class names of the rows of a pretrained head, and their source."""
+"""Find class names for the rows of a pretrained head, and their source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clinit.extract.cache.summary import UNKNOWN, FileFacts
 from clinit.extract.dataset.known import read_class_names, read_dataset
 
 NAMED_EARLIER = "named by an earlier command"
-"""Source of the class names of a head, if another command has given them."""
+"""Source of class names that another command has already stored with the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +21,26 @@ class HeadNames:
     """Class names of the rows of a head."""
 
     names: tuple[str, ...] | None = None
-    """One per row; None if they are unknown."""
+    """One name per row; None if the names are unknown."""
     source: str = UNKNOWN
-    """Their source."""
     file: FileFacts | None = None
-    """The file that has them, if any."""
+    """The file that lists the names, if they are from a file."""
 
 
 def find_head_names(
     head: Head, class_names: tuple[str, ...], choice: str | None, out: Path
 ) -> HeadNames:
-    """Return the names of the rows of a head that is to be stored in the cache `out`.
+    """Return the class names of a head that is about to be stored in the cache `out`.
 
     Args:
         head: The pretrained classifier.
         class_names: The classes of the data set that is extracted.
-        choice: As in `name_rows`. If nothing names the rows, an earlier command may have.
+        choice: As in `name_rows`. If it finds no names, names that an earlier command has stored in
+            `out` are used.
         out: The folder of the cache.
 
     Raises:
-        ClinitError: As `name_rows`.
+        ClinitError: As in `name_rows`.
     """
     named, source = name_rows(head, class_names, choice)
     if named.class_names is None:
@@ -56,17 +56,17 @@ _IMAGENET_ROWS = 1000
 
 
 def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
-    """Give the rows of `head` their class names; return the head and the source of the names.
+    """Return `head` with class names for its rows, and the source of the names.
 
     Args:
         head: The pretrained classifier, with the names stored in its weights file, if any.
         class_names: The classes of the data set that is extracted.
         choice: A file with one name per line; `dataset` for the classes of the data set, in their
-            order; None for the names stored with the weights or, for a classifier of 1,000
-            rows, the names of ImageNet-1K.
+            order; None for the names stored with the weights. If the weights contain no names and
+            the classifier has 1,000 rows, None means the names of ImageNet-1K.
 
     Raises:
-        HeadError: If the number of names is not the number of rows.
+        HeadError: If the numbers of names and rows differ.
         CacheError: If the file cannot be read or names a class twice.
     """
     names, source = (

@@ -2,8 +2,8 @@
 
 A crop has 8 to 100 % of the image's area and an aspect ratio, logarithmically uniform, of 3/4 to
 4/3; half of the views are mirrored. These are the defaults of torchvision's `RandomResizedCrop` and
-timm's training. A view follows from (seed, view, row) alone, so the order of
-work, a resumed run or another batch size change nothing.
+timm's training. A crop depends only on (seed, view, row), so the order of work, a resumed run or
+another batch size change nothing.
 
 Source: C. Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6.
 """
@@ -51,7 +51,7 @@ class View:
     seed: int
     """In [0, 2^32)."""
     number: int
-    """0, 1, ...: views of one seed differ by it."""
+    """0, 1, ...: number of the view among the views of one seed."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
@@ -61,11 +61,11 @@ class View:
 
     @classmethod
     def of(cls, transform: Transform, *, seed: int, number: int) -> View:
-        """Return a view of the size and interpolation of the plain images."""
+        """Return a view with the size and interpolation that `transform` gives plain images."""
         return cls(transform.crop, transform.interpolation, seed, number)
 
     def describe(self) -> str:
-        """Return what all views of this kind have in common, as it stands in a fingerprint."""
+        """Return the augmentation for a fingerprint: the text that all views of a cache share."""
         size = "x".join(map(str, self.size))
         return (
             f"random resized crop {size} {self.interpolation} antialias, area {AREA[0]:g} to"
@@ -75,7 +75,7 @@ class View:
     def to_input(
         self, image: UInt8[Tensor, "3 _h _w"], row: int
     ) -> UInt8[Tensor, "3 height width"]:
-        """Crop, resize and perhaps mirror the image of a row; still uint8."""
+        """Crop, resize and, at random, mirror the uint8 image of a row; return uint8."""
         draw = np.random.default_rng([self.seed, self.number, row]).random
         box = crop_box(image.shape[1], image.shape[2], draw)
         part = image[:, box.top : box.top + box.height, box.left : box.left + box.width]
@@ -84,10 +84,10 @@ class View:
 
 
 def crop_box(height: int, width: int, draw: Callable[[], float]) -> Box:
-    """Draw a part of an image.
+    """Draw a random part of an image.
 
-    Ten attempts are made to find a box within the image. Failing that, as in an image
-    many times longer than wide, it is the largest centred one of an allowed aspect.
+    If ten random boxes do not fit into the image (it may be many times longer than wide), the
+    result is the largest centred box of an allowed aspect ratio.
 
     Args:
         height: Height of the image in pixels.

@@ -20,7 +20,7 @@ from clinit.headtrain.probe.settings import AlignConfig
 from clinit.words import number_of
 
 
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: the file is written completely or not at all.")
 @takes("config", AlignConfig)
 def align(
     cache: Annotated[Path, typer.Argument(help="Feature cache of the base classes.")],
@@ -41,13 +41,13 @@ def align(
     overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
-    """Align the head of the base classes with a loss, for runs that train with it.
+    """Fine-tune (align) the head of the base classes with the loss of later runs.
 
-    Squared error aims at logits that a head trained with cross entropy does not
-    have. Use the result with `clinit train-head --loss mse --head FILE`.
+    The logits of a head trained with cross entropy are far from the targets of
+    squared error. Use the result with `clinit train-head --loss mse --head FILE`.
     """
     if out.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+        raise typer.BadParameter(f"--out must be a file that ends in .safetensors, got {out}")
     check_caches(cache, head=head)
     with claimed_head(out, overwrite=overwrite), progress() as shown:
         from clinit.extract.cache.head import write_head

@@ -1,4 +1,4 @@
-"""`clinit cache`: look at feature caches, verify them, and record groups of images."""
+"""`clinit cache`: show and verify feature caches, and record groups of images."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
     from clinit.extract.cache.summary import HeadFacts
 
 
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: the file is written completely or not at all.")
 def group(
     cache: CacheArgument,
     table: Annotated[
         Path,
         typer.Argument(
             help="CSV or Parquet file with a row per image: `path`, as in the manifest, and the"
-            " column of the groups. Without `path`: a row per imported feature, in their order."
+            " column of the groups. For imported features, `path` may be absent if the rows have"
+            " the order of the imported file."
         ),
     ],
     column: Annotated[
-        str, described("Column whose equal values belong together: video, patient, burst.")
+        str, described("Column with equal values for images of one group: video, patient, burst.")
     ],
 ) -> None:
-    """Record which training images of a class belong together.
+    """Record groups of training images that repeat each other, such as frames of a video.
 
-    Images of one group count as one where new head rows start, and are left out
-    together. Recorded groups take the place of groups that are found in
-    the features: copies, crops and frames far from all other images.
+    When new head rows are computed, a group counts as one image and is left out
+    as a whole. Without recorded groups, clinit looks for groups in the features:
+    copies, crops and frames that are far from all other images.
 
     clinit cache group caches/scenes frames.csv --column video
     """
@@ -87,7 +88,7 @@ def show(cache: CacheArgument) -> None:
         table.add_row("imported from", *(visible(Path(f.path).name) if f else "" for f in files))
     out.print(table)
     for name, value in splits[0].fingerprint.without_rows.fields.items():
-        if name != IMPORTED:  # only a mark of imported features
+        if name != IMPORTED:  # this field only marks features as imported
             say(f"{name:>12}  {value}")
     if opened.head is None:
         say(f"{'head':>12}  none")
@@ -113,7 +114,7 @@ def _top1(head: HeadFacts) -> str:
 def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    For damaged parts it prints the recorded commands that write them again.
+    For damaged parts, the recorded commands that write them again are printed.
     """
     from clinit.errors import CacheError
     from clinit.extract.cache.verify import recorded_commands
@@ -130,12 +131,12 @@ def verify(cache: CacheArgument) -> None:
                 remedies.append(problem.remedy)
                 damaged.append(part.folder)
     if damaged:
-        remedies += (f"It was: {each}" for each in recorded_commands(cache, damaged))
+        remedies += (f"The command was: {each}" for each in recorded_commands(cache, damaged))
         raise CacheError(
             f"{number_of(len(damaged), 'problem')} in {cache}",
             remedy="\n".join(dict.fromkeys(remedies)),
         )
-    say("Nothing has changed since it was written.")
+    say("Nothing has changed since the cache was written.")
 
 
 app.command("import")(import_)

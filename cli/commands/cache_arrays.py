@@ -1,4 +1,4 @@
-"""`clinit cache import` and `export`: features from elsewhere become a cache, and files again."""
+"""`clinit cache import` and `export`: make a cache of features in files, and write files again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clinit.words import number_of
 
 def _name_of_an_extractor(name: str) -> str:
     if name in ("", "imported"):
-        raise typer.BadParameter("name the extractor of the features, such as clip-vit-b-32")
+        raise typer.BadParameter("give the name of the extractor, such as clip-vit-b-32")
     return name
 
 
@@ -32,8 +32,8 @@ def import_(
     labels: Annotated[
         Path | None,
         typer.Argument(
-            help="Labels, integers from 0 or text, in a file of their own.",
-            show_default="in the file of the features",
+            help="File of the labels: integers from 0, or texts.",
+            show_default="the file of the features",
         ),
     ] = None,
     *,
@@ -41,8 +41,8 @@ def import_(
     backbone: Annotated[
         str,
         described(
-            "Name of the extractor, such as clip-vit-b-32. Caches of the same"
-            " name can be used together, so name the weights too.",
+            "Name of the extractor and its weights, such as clip-vit-b-32. Only caches with the"
+            " same name can be used together.",
             default=False,
             callback=_name_of_an_extractor,
         ),
@@ -53,20 +53,20 @@ def import_(
     classes: Annotated[
         Path | None,
         described(
-            "Class names, one per line.", "FILE", "those in the file, or the labels themselves"
+            "Class names, one per line.", "FILE", "names in the file, or the labels themselves"
         ),
     ] = None,
     features_name: Annotated[
         str | None,
-        described("Which array, tensor or column holds the features.", default="features"),
+        described("Array, tensor or column of the features.", default="features"),
     ] = None,
     labels_name: Annotated[
-        str | None, described("Which one holds the labels.", default="labels, label")
+        str | None, described("Array, tensor or column of the labels.", default="labels, label")
     ] = None,
     head: Annotated[
         Path | None,
         described(
-            "Head file to store as the pretrained one: `weight`, `bias` and `class_names` in a"
+            "Head file to store as the pretrained head: `weight`, `bias` and `class_names` in a"
             " .safetensors or .npz file.",
             "FILE",
             "none",
@@ -74,12 +74,12 @@ def import_(
     ] = None,
     dataset: Annotated[str, described("Name of the data set.")] = "imported",
 ) -> None:
-    """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
+    """Make a cache of features that another program computed: CLIP, DINO, audio, text.
 
-    Run it once per split, with the same --backbone and --classes; rerun it to
-    resume a killed import. Base classes need a head: --head FILE, or afterwards
-    `clinit head fit`. Then `clinit train-head` and `clinit diagnose` work as
-    with features of `clinit extract`.
+    Run the command once per split, with the same --backbone and --classes; run
+    it again to resume a killed import. Base classes need a head: give --head
+    FILE, or run `clinit head fit` afterwards. Then `clinit train-head` and
+    `clinit diagnose` work as with features of `clinit extract`.
     """
     from clinit.extract.arrays.import_features import ImportConfig, import_features
 
@@ -103,8 +103,8 @@ def import_(
     )
     if written.num_valid < written.num_rows:
         warn(
-            f"{written.num_rows - written.num_valid:,} rows are not finite, or beyond"
-            " the range of float32: marked invalid"
+            f"{written.num_rows - written.num_valid:,} rows were marked invalid, because they are"
+            " not finite or beyond the range of float32"
         )
     top1 = written.summary.head.top1.percent
     if top1 is not None:
@@ -119,19 +119,19 @@ def export(
     out: Annotated[
         Path,
         typer.Argument(
-            help="A file of one split (.safetensors), or a folder for all splits.",
+            help="A .safetensors file for one split, or a folder for all splits.",
         ),
     ],
     format: Annotated[
         Literal["npy", "safetensors"] | None,
-        described("Format of the files.", default="by the suffix; npy for a folder"),
+        described("Format of the files.", default="the suffix; npy for a folder"),
     ] = None,
     split: Annotated[Split | None, described("Export only this split.", default="all")] = None,
 ) -> None:
     """Write features, labels and class names as NumPy or safetensors files.
 
-    One shard is in memory at a time, whatever the size of the cache.
-    `clinit cache import` reads each of the formats, and gets the same bits.
+    Only one shard is in memory at a time. `clinit cache import` reads both
+    formats back, bit for bit.
 
     clinit cache export caches/scenes scenes.safetensors --split train
     """
@@ -150,5 +150,5 @@ def export(
             if written.num_left_out:
                 note(
                     f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
-                    " left out: `rows` lists the exported ones"
+                    " left out; the array `rows` lists the exported rows"
                 )

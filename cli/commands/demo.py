@@ -1,4 +1,4 @@
-"""`clinit demo`: the whole pipeline on handwritten digits, with a small network that knows four."""
+"""`clinit demo`: run the whole pipeline on handwritten digits, with a small network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def demo(
 ) -> None:
     """Run the whole pipeline on handwritten digits, offline, in about a minute.
 
-    A small ConvNeXtV2 learns the digits 0 to 3 on the spot. It is then frozen,
+    First, a small ConvNeXtV2 is trained on the digits 0 to 3. It is then frozen,
     and the digits 4 to 9 arrive in three tasks of two, with three ways to make
     the rows of the new classes. Every command is printed as you would type it.
     """
@@ -49,7 +49,7 @@ def demo(
 
 
 def _prepare(folder: Path) -> None:
-    """Make an empty folder; one that an earlier demo wrote is cleared, any other is refused."""
+    """Make an empty folder: clear the folder of an earlier demo, refuse any other content."""
     check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARKER).exists():
@@ -69,13 +69,13 @@ _EPOCHS = 12
 
 
 def make_digits(folder: Path, run: Run) -> None:
-    """Write images and weights below `folder`, and the caches `caches/base` and `caches/new`.
+    """Write images and weights into `folder`, and the caches `caches/base` and `caches/new`.
 
     Args:
         folder: An empty folder.
         run: Runs a command of clinit.
     """
-    announce("Handwritten digits (scikit-learn) as PNG files, and a backbone that knows 0 to 3")
+    announce("Handwritten digits (scikit-learn) as PNG files, and a backbone trained on 0 to 3")
     weights = _make_inputs(folder)
     for name in ("base", "new"):
         announce(f"Penultimate features of the {name} classes")

@@ -22,31 +22,31 @@ from clinit.cli.frame.run_data import check_caches
 from clinit.words import number_of
 
 STORED = "pretrained"
-"""The word for the head in the cache."""
+"""Value of --head for the head in the cache."""
 
 
 def diagnose(
     cache: CacheOrFile,
-    split: Annotated[Split | None, described("Which rows.", default="train, or else val")] = None,
+    split: Annotated[Split | None, described("Split to use.", default="train, or else val")] = None,
     head: Annotated[
-        str, described("A head file, or the pretrained head stored with the cache.")
+        str, described("A head file; `pretrained` is the head stored in the cache.")
     ] = STORED,
     lam: Annotated[
-        float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
+        float, typer.Option("--lambda", min=0, help="Ridge of the least-squares head W_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
 
-    NC1 to NC4 and D_LS, over the classes that both the cache and the head know,
-    with equal weights of the classes. Each number comes with its meaning and the
-    least value it can have.
+    Measures are NC1 to NC4 and D_LS, over the classes of both the cache and the
+    head, with equal weights. Each is printed with its meaning and its least
+    possible value.
     """
     if not math.isfinite(lam):
-        raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
+        raise typer.BadParameter(f"--lambda must be a finite number, got {lam}")
     if cache.is_file() and split:
-        raise typer.BadParameter(f"{cache} holds statistics: it has no --split")
+        raise typer.BadParameter(f"{cache} contains statistics, which have no --split")
     check_caches(head=None if head == STORED else Path(head), or_files=[cache])
     from clinit.analysis.metrics.diagnosis import diagnose_split, diagnose_summed
     from clinit.errors import HeadError
@@ -67,7 +67,7 @@ def diagnose(
     chosen = stored if head == STORED else read_head(Path(head), on_note=note)
     if chosen is None:
         raise HeadError(
-            f"{cache} holds no pretrained head", remedy="Give a head file with `--head FILE`."
+            f"{cache} contains no pretrained head", remedy="Give a head file with `--head FILE`."
         )
     with doing(f"Reading {cache} …"):
         if isinstance(rows, CacheSplit):
@@ -92,4 +92,4 @@ def diagnose(
             " without features"
         )
     if lost := min(collapse.dim, collapse.classes - 1) - collapse.rank:
-        note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")
+        note(f"the class means do not vary along {lost} of the directions; NC1 leaves them out")

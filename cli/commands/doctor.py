@@ -1,4 +1,4 @@
-"""`clinit doctor`: faults of this machine that keep clinit from working, or from working well."""
+"""`clinit doctor`: print faults of this machine that stop clinit or slow it down."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def doctor(
 ) -> None:
     """Check what clinit needs: packages, GPU, CuPy, storage, limits.
 
-    A warning costs speed or comfort; a fault makes something fail, and the
-    exit code 1. Each comes with its remedy.
+    A warning costs speed or functions; a fault makes commands fail. Both are
+    printed with a remedy. The exit code is 1 if there is a fault.
 
     clinit doctor --out /data/caches
     """

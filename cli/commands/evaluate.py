@@ -1,4 +1,4 @@
-"""`clinit evaluate`: how well a model names images of known classes, alone or against another."""
+"""`clinit evaluate`: measure a model on labelled images, alone or against another model."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
     from clinit.analysis.metrics.evaluation import Evaluation
 
 RATE = 0.05
-"""Share of the held-out images of the model whose energy is below the threshold."""
+"""Share of the model's held-out images that the threshold for rejection by energy rejects."""
 MOST_LINES = 10
-"""Lines of a table in the terminal."""
 
 
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: a file is written completely or not at all.")
 def evaluate(
     model: ModelArgument,
     images: Annotated[
         Path,
         typer.Argument(
-            help="Folder of images: class folders, or train/<class> and val/<class>, of which val"
-            " is taken. Folders have the names of classes."
+            help="Folder of images: class folders named as the classes, or val/<class>; images in"
+            " train/<class> are not used if val exists."
         ),
     ],
     against: Annotated[
         Path | None,
-        described("Another model, such as the one before, to list gains and losses.", "MODEL"),
+        described("Another model to compare with, such as the previous one.", "MODEL"),
     ] = None,
     csv: Annotated[Path | None, described("Write a line per image into this .csv file.")] = None,
     html: Annotated[
@@ -51,9 +50,10 @@ def evaluate(
 ) -> None:
     """Measure a model on a folder of images: accuracy, confusions, calibration, rejection.
 
-    Images in folders that are no class of the model count for rejection alone.
-    With --against OTHER both models answer the same images; images of classes that
-    both have are gained, lost or neither, with McNemar's test.
+    Folders that are not named as a class of the model are only used to measure
+    rejection. With --against MODEL, both models classify the same images, and the
+    result lists images of common classes that only one of the models classifies
+    correctly, with McNemar's test.
 
     clinit evaluate scenes2/ photographs/ --against scenes/ --html scenes2.html
     """
@@ -82,7 +82,7 @@ def evaluate(
 
 
 def _listed(images: Path) -> Mapping[str, str]:
-    """Return the name of the class of each image in a folder."""
+    """Return the path of each image in a folder, with the name of its class."""
     from clinit.extract.dataset.known import FOLDER
     from clinit.extract.dataset.scan import available_splits, scan
 
@@ -120,19 +120,19 @@ def _answered(path: Path, root: Path, classes: Mapping[str, str], device: str) -
 
 
 def _check_known(found: Evaluation, model: Path) -> None:
-    """Name the folders that are no class of the model; refuse a folder of nothing else."""
+    """Note the folders that are not classes of the model; refuse if there is no other folder."""
     strangers = found.strangers["class"]
     names = strangers.unique(maintain_order=True).to_list()
     told = examples(list(map(in_words, names)))
     if names and not len(found.known):
         raise ModelError(
-            f"the model has no class of these {len(names):,} names ({told})",
-            remedy=f"Name the folders as its classes: `clinit model show {model}` lists them.",
+            f"none of the {len(names):,} folders ({told}) is named as a class of the model",
+            remedy=f"Rename the folders: `clinit model show {model}` lists the class names.",
         )
     if names:
         note(
-            f"{number_of(len(names), 'folder')} of no class of the model ({told}):"
-            f" {number_of(len(strangers), 'image')} that measure rejection alone"
+            f"{number_of(len(names), 'folder')} not named as a class of the model ({told}):"
+            f" {number_of(len(strangers), 'image')}, which only measure rejection"
         )
 
 

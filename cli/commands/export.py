@@ -30,13 +30,13 @@ def export(
     out: Annotated[
         Path,
         described(
-            "Model to write: a folder, or one file that ends in .safetensors. A file that"
-            " ends in .npz is the head alone."
+            "Model to write: a folder, or a file that ends in .safetensors. A file that ends in"
+            " .npz contains only the head."
         ),
     ],
     weights: Annotated[
         Path | None,
-        described("Weights of the backbone.", "FILE", "their place at extraction"),
+        described("Weights of the backbone.", "FILE", "their path at extraction"),
     ] = None,
     base: RecordedBase = None,
     new: RecordedNew = None,
@@ -47,8 +47,8 @@ def export(
         bool,
         typer.Option(
             "--memory/--no-memory",
-            help="Store class statistics and held-out features of the run's caches in the folder,"
-            " for `clinit add` and `predict --reject`.",
+            help="Store class statistics and held-out features of the run's caches in the folder;"
+            " `clinit add` and `predict --reject` use them.",
         ),
     ] = True,
     temperature: Annotated[
@@ -64,17 +64,17 @@ def export(
         typer.Option(
             "--head-only",
             help="Write the head without the backbone, into a .safetensors or .npz file, for"
-            " features from elsewhere.",
+            " imported features.",
         ),
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
-    The model contains class names and preprocessing too: `clinit predict` needs
-    nothing else. A folder has the layout of models on the Hugging Face Hub. The
-    network is compared with the trained one before anything is written.
-    Imported features have no network: --head-only writes their head.
+    The model contains class names and preprocessing, so `clinit predict` needs no
+    other file. A folder has the layout of models on the Hugging Face Hub. Before
+    anything is written, the network is compared with the trained one. For
+    imported features there is no network: use --head-only to write the head.
     """
     check_run(run)
     check_writable(out)
@@ -105,19 +105,18 @@ def export(
 
 
 def _check_options(context: Context, out: Path, *, head_only: bool, reads_features: bool) -> None:
-    """Refuse options that mean nothing for this kind of output."""
     forms = (".npz", ".safetensors")
     if (head_only or out.suffix.lower() in FILE_SUFFIXES) and out.suffix not in forms:
         kind = "a file that ends in .npz or" if head_only else "a folder, or a file that ends in"
-        raise typer.BadParameter(f"--out is {kind} .safetensors, got {out}")
+        raise typer.BadParameter(f"--out must be {kind} .safetensors, got {out}")
     alone = ["weights", "onnx", "memory"] if head_only else []
-    idle = dict.fromkeys(alone, "if the head alone is written")
+    idle = dict.fromkeys(alone, "if only the head is written")
     if not reads_features:
         read = ["base", "new"] if head_only else ["new"]
-        idle |= dict.fromkeys(read, "if no feature is read")
+        idle |= dict.fromkeys(read, "if no features are read")
     for name, why in idle.items():
         if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect {why}")
     if given(context, "onnx") is not None:
         check_onnx_out(out)
 
@@ -125,7 +124,7 @@ def _check_options(context: Context, out: Path, *, head_only: bool, reads_featur
 def _show_head(exported: Export) -> None:
     arrived = sum(task > 0 for task in exported.run.tasks)
     backbone = exported.run.record.info["new"]["fingerprint"].get("backbone")
-    later = f", {arrived:,} of which arrived later," if arrived < exported.head.num_classes else ""
+    later = f", {arrived:,} of which are new," if arrived < exported.head.num_classes else ""
     say(
         f"A head of {exported.head.num_classes:,} classes{later}"
         f" on {exported.head.dim:,} features of {backbone or 'an unknown backbone'}"
@@ -134,7 +133,7 @@ def _show_head(exported: Export) -> None:
         say(f"The run ended with top-1 {ended.percent:.2f} %")
     if exported.temperature is not None:
         say(f"Probabilities: {exported.temperature.describe()}")
-    say(f"Head file at {exported.path}; name rows of features with it:")
+    say(f"Head file at {exported.path}; classify features with it:")
     say(f"clinit predict {shlex.quote(str(exported.path))} FEATURES.npy")
 
 
@@ -147,12 +146,12 @@ def _show_network(exported: Export) -> None:
     of_base = f"{old:,} of the base, " if old else ""
     came = f"{of_base}{arrived:,} that arrived in {number_of(tasks, 'task')}"
     say(f"{facts.backbone} with {facts.num_classes:,} classes: {came}")
-    changed = "the backbone as it was extracted with"
+    changed = "the backbone unchanged"
     if num_changed := sum(value.size for value in exported.run.changed.values()):
         changed = f"{num_changed:,} of the backbone changed in training"
     say(f"{network.num_parameters:,} parameters, {changed}")
     if ended["all"].percent is None:
-        say("The run ended with no test image: its accuracy is unknown")
+        say("The run has no test images, so its accuracy is unknown")
     else:
         parts = [
             f"{part.percent:.2f} % of {part.total:,} of {name} classes"
@@ -174,7 +173,5 @@ def _show_network(exported: Export) -> None:
     say(f"clinit predict {path} IMAGE…")
     if is_folder:
         say()
-        say(
-            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
-        )
+        say("Its model card is README.md: add the licence there. To upload it (clinit does not):")
         say(f"hf upload USER/NAME {path} . --private --exclude memory.safetensors")

@@ -1,4 +1,4 @@
-"""`clinit extract`: images to a feature cache, with a bar and the result of each split and view."""
+"""`clinit extract`: make a feature cache from images; print the result of each split and view."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _OPTIONS: Mapping[str, Any] = {
     "out": option(Path, "Folder of the feature cache.", "Output", metavar="FOLDER"),
     "dataset": option(
         str | None,
-        "imagenet1k, places365, digits; or `folder` for any tree of class folders, `webdataset` for"
-        " tar shards, `huggingface` for Parquet files.",
+        "imagenet1k, places365 or digits; or `folder` for any tree of class folders, `webdataset`"
+        " for tar shards, `huggingface` for Parquet files.",
         "Data",
     ),
     "manifest": option(
@@ -62,33 +62,33 @@ _OPTIONS: Mapping[str, Any] = {
     **COMPUTATION,
     "decoder": option(
         Literal["cpu", "cuda"],
-        "Decoder of JPEG files; a CUDA device takes the load off the CPUs, and gives slightly"
-        " other pixels, so that its features are not mixed with others.",
+        "Decoder of JPEG files. A CUDA device relieves the CPUs; its pixels differ slightly, so its"
+        " features cannot be used together with others.",
         "Computation",
     ),
-    "dtype": option(Dtype, "How features are stored.", "Output"),
+    "dtype": option(Dtype, "Type of stored features.", "Output"),
     "autocast": option(Autocast, "Lower precision of the forward pass.", "Network"),
     "output": option(
         Literal["pooled", "projected"],
-        "Of a CLIP tower: the pooled features before its projection, or the projected ones that it"
-        " shares with text.",
+        "For a CLIP tower: pooled features before its projection, or projected features, which are"
+        " comparable with text features.",
         "Network",
         "--features",
     ),
     "limit_per_class": option(
         int | None,
-        "Most images per class; the first ones are taken.",
+        "Most images per class; the first ones in the manifest are used.",
         "Data",
         min=1,
         show_default="all",
     ),
     "shard_rows": option(
-        int, "Rows per shard: a killed run loses at most one shard.", "Output", min=1, max=10**9
+        int, "Rows per shard. A killed run loses at most one shard.", "Output", min=1, max=10**9
     ),
     "views": option(
         int,
-        "Random crops of every training image, mirrored half of the time, stored next to the plain"
-        " features for `clinit align`; existing ones are kept.",
+        "Number of random crops of every training image, half of them mirrored, whose features are"
+        " also stored, for `clinit align`; existing ones are kept.",
         "Views",
         min=0,
         max=1000,
@@ -96,20 +96,20 @@ _OPTIONS: Mapping[str, Any] = {
     "view_seed": option(int, "Seed of the views.", "Views", min=0, max=2**32 - 1),
     "retry_invalid": option(
         bool,
-        "Read the images of invalid rows again, once they can be read; their shards are computed"
+        "Read the images of invalid rows again, such as after a repair, and compute their shards"
         " anew.",
         "Data",
         "--retry-invalid",
     ),
     "strict": option(
         bool,
-        "Stop at an unreadable image and at counts that differ from the description.",
+        "Stop at an unreadable image, or if the folder differs from the data set's description.",
         "Data",
         "--strict",
     ),
     "part": option(
         str | None,
-        "Compute one of n parts of the shards. Give each process its own; whichever is last"
+        "Compute only part i of n of the shards. Give each process another part; the last one"
         " completes the cache.",
         "Computation",
         metavar="I/N",
@@ -117,7 +117,7 @@ _OPTIONS: Mapping[str, Any] = {
     "ray": option(
         str | None,
         "Compute on the Ray cluster at this address: one part per GPU, else one per node"
-        " (--workers: processors of each). Images and cache are on shared storage.",
+        " (--workers: processors per part). Images and cache must be on shared storage.",
         "Computation",
         metavar="ADDRESS",
     ),
@@ -129,12 +129,12 @@ _OPTIONS: Mapping[str, Any] = {
 def extract(context: Context, options: ExtractOptions, config_file: ConfigOption = None) -> None:
     """Run a frozen backbone once over a data set and store its pooled features.
 
-    A pretrained classifier becomes the head of the cache; `clinit head fit` fits
-    one to features of a network without. An interrupted run resumes when the same
-    command is given again. Processes on any hosts that share the folder divide the
-    work by --part 1/4 to 4/4. An unreadable image keeps its row, marked invalid,
-    and is listed at the end. If the machine fails (memory, rights, storage) the
-    run stops, and no row is marked for it.
+    The pretrained classifier becomes the head of the cache; if the network has
+    none, `clinit head fit` fits a head to the features. To resume an interrupted
+    run, run the same command again. Several processes, on any hosts that share the
+    folder, divide the work with --part 1/4 to 4/4. The row of an unreadable image
+    is marked invalid, and the image is listed at the end. If the machine fails
+    (memory, permissions, storage), the run stops and marks no row.
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
@@ -145,7 +145,7 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
     if (options.dataset is None) == (options.manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
     if options.part is not None:
-        Part.parse(options.part)  # refused before images are listed
+        Part.parse(options.part)  # refuse a wrong part before images are listed
         if options.ray is not None:
             raise typer.BadParameter("--part and --ray exclude each other: give one")
     check_writable(options.out)
@@ -158,18 +158,18 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
 
 
 def tell_headless(cache: Path) -> None:
-    """Name the command that fits a head to a cache without one."""
+    """Print the command that fits a head to a cache without one."""
     fit = f"clinit head fit {shlex.quote(str(cache))} --out head.safetensors"
-    note(f"as base classes they need a head: {fit}")
+    note(f"to use these as base classes, fit a head: {fit}")
 
 
 _BAD_IMAGES_SHOWN = 20
 
 
 def _print_results(results: Iterable[SplitResult]) -> None:
-    """Print each result as it comes, and the work left for other parts of a cache."""
+    """Print each result when it is available, and what other parts still have to compute."""
     listed: set[int] = set()
-    """Rows without features in the train split, which its views need not list again."""
+    """Rows without features in the train split, which are not listed again for its views."""
     is_complete = True
     for result in results:
         if not result.is_complete:
@@ -182,13 +182,12 @@ def _print_results(results: Iterable[SplitResult]) -> None:
             listed = {entry.row for entry in result.split.summary.invalid}
     if not is_complete:
         note(
-            "the cache is complete when all parts are; the same command without --part"
-            " computes missing shards, once no part is running"
+            "the cache is complete when all parts are; when none is running, the same command"
+            " without --part computes missing shards"
         )
 
 
 def _print_part(result: SplitResult) -> None:
-    """Print the finished share of a split, and the share of this part."""
     say(
         f"{result.plan.title}, part {result.part}: {result.shards_there:,} of"
         f" {result.plan.num_shards:,} shards are finished, at {result.path}"
@@ -197,11 +196,10 @@ def _print_part(result: SplitResult) -> None:
     say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
     _print_again(result)
     if result.problem:
-        warn(f"{result.problem}: its part, or the command without --part, computes it again")
+        warn(f"{result.problem}: run its part, or the command without --part, again")
 
 
 def _print_split(result: SplitResult, listed: Collection[int]) -> None:
-    """Print what a split or view holds, how fast it was computed, and the head's accuracy."""
     split, run = result.split, result.run
     say(
         f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
@@ -227,12 +225,11 @@ def _print_split(result: SplitResult, listed: Collection[int]) -> None:
 
 
 def size_megabytes(folder: Path) -> float:
-    """Return the size of the shards in a folder."""
+    """Return the size of the shards in a folder, in megabytes."""
     return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
 
 
 def _print_again(result: SplitResult) -> None:
-    """Print the shards computed again, and the number of invalid rows read again."""
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
     if result.retried_rows is not None and result.is_complete:
@@ -265,8 +262,8 @@ def _print_top1(result: SplitResult) -> None:
         )
     elif names == "unknown":
         note(
-            "the stored head's rows have no names, so its accuracy is unknown and `clinit"
-            " train-head` cannot use it: name them with --head-classes"
+            "the rows of the stored head have no class names, so its accuracy is unknown and"
+            " `clinit train-head` cannot use it: name the rows with --head-classes"
         )
     else:
-        say(f"  stored head: knows none of these classes (its classes: {names})")
+        say(f"  stored head: has none of these classes (its classes: {names})")

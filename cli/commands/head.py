@@ -1,4 +1,4 @@
-"""`clinit head fit`: a head for the classes of a cache, whatever its features are of."""
+"""`clinit head fit`: fit a head to the classes of a cache, of any backbone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from clinit.extract.cache.head import Head
 
 HeadFit = Literal["logistic", "ridge", "lda"]
-"""How a head is fitted."""
 
 app = typer.Typer(no_args_is_help=True, help="Fit a head to the classes of a cache.")
 
@@ -29,28 +28,28 @@ def head() -> None:
 
 
 @app.command()
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: the file is written completely or not at all.")
 def fit(
     cache: CacheArgument,
     out: Annotated[Path, described("Head file to write, .safetensors or .npz.", "FILE")],
     method: Annotated[
         HeadFit,
         described(
-            "Logistic regression with a penalty chosen on held-out rows; or in one pass least"
-            " squares or linear discriminants."
+            "Logistic regression, with a penalty chosen on held-out rows; or least squares (ridge)"
+            " or linear discriminants (lda), in one pass."
         ),
     ] = "logistic",
     overwrite: Overwrite = False,
 ) -> None:
     """Fit a head to the training rows of a cache: a row for each of its classes.
 
-    For features of a network without a classifier (DINO, SigLIP, CLIP), or for
-    other classes than the head in the cache has.
+    Use it for a network without a classifier (DINO, SigLIP, CLIP), or if the head
+    in the cache is for other classes.
 
     clinit head fit caches/base --out base-head.safetensors
     """
     if out.suffix not in (".safetensors", ".npz"):
-        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+        raise typer.BadParameter(f"--out must be a .safetensors or .npz file, got {out}")
     check_caches(cache)
     with claimed_head(out, overwrite=overwrite):
         from clinit.extract.cache.head import write_head
@@ -60,7 +59,6 @@ def fit(
 
 
 def _fitted(cache: Path, by: HeadFit) -> Head:
-    """Fit a head to the training rows of a cache and print how good it is."""
     from clinit.extract.cache.head import head_rows, top1
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
@@ -70,7 +68,7 @@ def _fitted(cache: Path, by: HeadFit) -> Head:
     for text in source.notes:
         note(text)
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
-    with counting("searches") as count:  # nothing is shown if there are none
+    with counting("searches") as count:  # shows nothing for methods without a search
         found, notes = fit_head(
             source, by, progress=lambda stage, done, total: count(titles[stage], done, total)
         )

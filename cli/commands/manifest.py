@@ -1,4 +1,4 @@
-"""`clinit manifest`: list the images of a data set in the order that caches keep."""
+"""`clinit manifest`: list the images of a data set, in the row order of caches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ROWS_SHOWN = 5
 
 def _column(of: str) -> Any:
     help = f"Column of the {of} in Parquet files."
-    return typer.Option(help=help, show_default="as the files describe it")
+    return typer.Option(help=help, show_default="from the files' metadata or usual names")
 
 
 @app.command()
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: the file is written completely or not at all.")
 def build(
     dataset: Annotated[
         str,
@@ -38,16 +38,16 @@ def build(
             " Parquet files.",
         ),
     ],
-    root: Annotated[Path, described("Folder that holds the data set.", "FOLDER")],
+    root: Annotated[Path, described("Folder of the data set.", "FOLDER")],
     split: Annotated[ReadSplit, described("Split to list." + READ_AS_VAL)],
     out: Annotated[Path, described("Parquet file to write.", "FILE", dir_okay=False)],
     strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
+        bool, typer.Option("--strict", help="Stop instead of printing a warning.")
     ] = False,
     image_column: Annotated[str | None, _column("images")] = None,
     label_column: Annotated[str | None, _column("labels")] = None,
 ) -> None:
-    """List the images of a split with their labels, and check their number."""
+    """Write a manifest: the images of a split with their labels; check their number."""
     from clinit.extract.dataset.known import HUGGINGFACE, Columns
     from clinit.extract.dataset.manifest import write_manifest
     from clinit.extract.dataset.scan import scan
@@ -56,7 +56,7 @@ def build(
     columns = Columns(image_column, label_column)
     if columns != Columns() and dataset != HUGGINGFACE:
         raise typer.BadParameter(
-            f"--image-column and --label-column are of Parquet files ({HUGGINGFACE})"
+            f"--image-column and --label-column are for Parquet files ({HUGGINGFACE})"
         )
     with claim_file(out), doing(f"Scanning {root} …"):
         scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
@@ -74,10 +74,10 @@ def show(
         typer.Argument(help="Manifest file, or name of a known data set."),
     ],
     classes: Annotated[
-        bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")
+        bool, typer.Option("--classes", help="Print only the class names, one per line.")
     ] = False,
 ) -> None:
-    """Show the contents of a manifest, or the known facts about a data set."""
+    """Show the contents of a manifest, or the description of a known data set."""
     from clinit.extract.dataset.known import Dataset, check_known, known_datasets, read_dataset
     from clinit.extract.dataset.manifest import read_manifest
 
@@ -136,7 +136,7 @@ def _print_manifest(manifest: Manifest) -> None:
         "classes": f"{len(counts):,}",
         "classes without images": f"{len(counts) - len(present):,}",
     }
-    # Ties go to the class that comes first; sorting by label as well makes it so everywhere.
+    # Also sorted by label, so that on every machine the first class wins a tie.
     for title, descending in (("smallest class", False), ("largest class", True)):
         ordered = present.sort("images", "label", descending=[descending, False])
         for _, name, images in ordered.head(1).iter_rows():
@@ -170,7 +170,7 @@ def _print_dataset(dataset: Dataset) -> None:
     if dataset.total is not None:
         say(f"together: {number_of(dataset.total, 'image')}")
     say()
-    say("Layouts, in the order tried; folders under --root:")
+    say("Layouts that are tried, in order, with folders under --root:")
     for layout in dataset.layouts:
         say(f"  {layout.kind}")
         for split, folders in layout.folders.items():

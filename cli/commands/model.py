@@ -1,4 +1,4 @@
-"""`clinit model`, `add`, `remember`, `remove` and `rename`: a model in use, and its classes."""
+"""`clinit model`, `add`, `remember`, `remove` and `rename`: change the classes of a model."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
 
 FEW = 30
-"""Held-out images below which an accuracy is given in counts: 30 determine it to 9 points."""
+"""With fewer test images, accuracies are printed as counts: 30 determine them to 9 points."""
 SHOWN = 12
-"""Class names in one line."""
+"""Most class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
-WHOLE = "No partial model is left: it is written completely or not at all."
+WHOLE = "No partial model is left: the model is written completely or not at all."
 
 app = typer.Typer(no_args_is_help=True, help="Show a model, or merge two.")
 
@@ -63,21 +63,21 @@ def add(
     network: NetworkOptions,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace classes that the model has, in their own rows."),
+        typer.Option("--replace", help="Replace the rows of classes that the model already has."),
     ] = False,
     more: Annotated[
         bool,
         typer.Option(
             "--more",
-            help="Give more images of classes that the model has: the rows of these, and of all"
-            " that were added with them, are solved anew from all images.",
+            help="Give more images of classes that the model has: the rows of these classes, and of"
+            " all that were added with them, are computed anew from all images.",
         ),
     ] = False,
     old: Annotated[
         Path | None,
         typer.Option(
-            help="Feature cache of old classes, named as the model names them; or its statistics,"
-            " a file of `clinit statistics`.",
+            help="Feature cache of old classes, with the model's class names; or a file of `clinit"
+            " statistics` about it.",
             metavar="PATH",
             show_default="the model's memory",
         ),
@@ -85,12 +85,12 @@ def add(
     onnx: Annotated[
         bool,
         typer.Option(
-            "--onnx", help="Write the network as ONNX into the folder too, compared on IMAGES."
+            "--onnx", help="Write the network as ONNX into the folder too; check it on IMAGES."
         ),
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Add nothing if the audit warns or an image is unreadable."),
+        typer.Option("--strict", help="Add nothing if there are warnings or unreadable images."),
     ] = False,
     as_json: AsJson = False,
     overwrite: Overwrite = False,
@@ -98,15 +98,15 @@ def add(
 ) -> None:
     """Add classes to a model, from a folder with a folder of images for each.
 
-    Their rows are computed from the features of the images; no old image is
-    needed, and the rows of the other classes stay as they are unless
+    The rows of the new classes are computed from the features of their images;
+    old images are not needed. The rows of other classes do not change unless
     --iterations trains the head. MODEL is not changed. With --backbone and a
-    network without a classifier (DINO, SigLIP, CLIP), the model knows these
-    classes alone, by a head that is fitted to their images.
+    network without a classifier (DINO, SigLIP, CLIP), the new model has only
+    these classes, with a head that is fitted to their images.
 
-    Warnings list oddities of the images: classes that are known already or
-    look alike, repeated images, images that do not fit, old images that turn
-    wrong. --json prints all of them.
+    An audit warns about classes that the model already has, classes that look
+    alike, repeated images, images that do not fit their class, and old images that
+    become wrong. --json prints all findings.
 
     clinit add scenes/ photographs/ --out scenes2/
     """
@@ -128,15 +128,14 @@ def add(
 
 
 def _tell(added: Addition, out: Path, where: str = "") -> None:
-    """Print what classes were added, and how well the new model knows old and new ones."""
     facts, change = added.model.facts, added.model.facts.history[-1]
     is_first = len(change.classes) == facts.num_classes
-    again = "solved anew" if change.action in ("more", "merge") else "replaced"
+    again = "computed anew" if change.action in ("more", "merge") else "replaced"
     arrived = {again: added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
     if more := change.data.get("more"):
         done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
-    say(f"{', '.join(done)}: {facts.backbone} knows {number_of(facts.num_classes, 'class')} now")
+    say(f"{', '.join(done)}: {facts.backbone} now has {number_of(facts.num_classes, 'class')}")
     aside = 0 if added.left_out else added.new.total
     say(f"Images: {sum(change.images.values()):,} to learn from, {aside:,} kept aside{where}")
     say(f"In place of old images: {change.data['old_rows']}")
@@ -149,7 +148,7 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     table.add_row(f"added classes, {how}", f"{added.new.total:,}", "-", now)
     terminal.print(table)
     if len(added.balance) > 1 and added.new.total:
-        old_heading = "old classes" if added.old.total else "rows that stand for old classes"
+        old_heading = "old classes" if added.old.total else "stand-ins for old classes"
         table = _table("weight of added classes", old_heading, "added classes")
         for each in added.balance:
             both = map(accuracy_in_words, (each.old, each.new))
@@ -157,13 +156,13 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
         terminal.print(table)
     if added.new.total < FEW:
         note(
-            f"{number_of(added.new.total, 'image')} of added classes tested: too few to measure"
-            " how well they are recognised; a folder val with more does"
+            f"{number_of(added.new.total, 'image')} of added classes tested: too few for an"
+            " accuracy; give more in a folder val"
         )
     if not added.old.total and not is_first:
         note(
-            "no held-out image of an old class is known: give some with --old CACHE, or let the"
-            " model remember them with `clinit remember`"
+            "the model has no held-out features of old classes: give --old CACHE, or run `clinit"
+            " remember` to store some"
         )
     is_folder = out.suffix != ".safetensors"
     if facts.temperature is not None:
@@ -177,7 +176,7 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
 
 
 def accuracy_in_words(part: Top1 | None) -> str:
-    """Return the accuracy in percent; of few images in counts, which promise no precision."""
+    """Return the accuracy in percent; for few images, as counts, which suggest no precision."""
     if part is None or part.percent is None:
         return "-"
     if part.total < FEW:
@@ -198,15 +197,15 @@ def remember(
 ) -> None:
     """Let a model remember its classes: no image, but their statistics.
 
-    IMAGES is a folder with a folder of images for each class, named as the model
-    names it. `clinit add` then needs none of these images: it draws features from
-    the statistics, and measures old accuracy on the features kept aside. With
-    --backbone a network of timm becomes a model that remembers.
+    IMAGES is a folder with a folder of images for each class, with the model's
+    class names. `clinit add` then needs none of these images: it draws features
+    from the statistics, and measures old accuracy on held-out features. With
+    --backbone, a timm network becomes a model that remembers its classes.
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
     if out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
+        raise typer.BadParameter(f"--out must be a folder: a file has no memory, got {out}")
     with opened(paths, network, out, overwrite=overwrite) as (model, job):
         from clinit.headtrain.model.images import remember_images
 
@@ -219,7 +218,7 @@ def remember(
         f" {number_of(sum(change.images.values()), 'image')}; their features are at {job.folder}"
     )
     if others := int(memory.known.sum()) - len(change.classes):
-        say(f"{others:,} others remembered as before")
+        say(f"{others:,} other classes remembered as before")
     if top1 := change.accuracy.get("old"):
         say(f"Top-1 {top1.percent:.2f} % on {number_of(top1.total, 'image')} kept aside")
     say(memory.describe())
@@ -235,7 +234,7 @@ def remove(
 ) -> None:
     """Remove classes from a model: their rows, and its memory of them.
 
-    The rows of all other classes stay as they are, in their order. MODEL is not
+    The rows of all other classes and their order do not change. MODEL is not
     changed.
 
     clinit remove scenes/ campsite iceberg --out fewer-scenes/
@@ -245,8 +244,8 @@ def remove(
     )
     facts = left.facts
     say(
-        f"{len(set(classes)):,} removed: {facts.backbone} knows"
-        f" {number_of(facts.num_classes, 'class')} now"
+        f"{len(set(classes)):,} removed: {facts.backbone} now has"
+        f" {number_of(facts.num_classes, 'class')}"
     )
     if left.memory is not None and not left.memory.exact:
         note(
@@ -262,7 +261,7 @@ def rename(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Pairs of names, the one that the model has first.",
+            help="Pairs of the present name and the new name.",
             metavar="OLD=NEW...",
         ),
     ],
@@ -271,7 +270,7 @@ def rename(
 ) -> None:
     """Give classes of a model other names.
 
-    Rows and memory stay as they are. MODEL is not changed.
+    Rows and memory do not change. MODEL is not changed.
 
     clinit rename scenes/ n02979186="cassette player" --out named-scenes/
     """
@@ -288,7 +287,7 @@ def rename(
 def _changed(
     path: Path, out: Path, change: Callable[[Model, Mapping[str, Any]], Model], *, overwrite: bool
 ) -> Model:
-    """Write the model at `path` to `out` after a change of its classes; return it."""
+    """Open the model at `path`, apply `change` and write the result to `out`; return it."""
     check_model(path)
     check_out(out, overwrite=overwrite)
     from clinit.headtrain.model.images import check_apart
@@ -319,11 +318,12 @@ def merge(
     as_json: AsJson = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make one model of two that classes were added to.
+    """Merge two models, to which different classes were added, into one.
 
-    Both are of one network, and have the same rows of the classes that they
-    share. All others are added to these at once, from the features that the two
-    models remember: no image is needed. Neither is changed.
+    Both must have the same network, and equal rows for the classes that they
+    share. All other classes are added to the shared ones at once, from the
+    features that the models remember: no image is needed. Neither MODEL nor OTHER
+    is changed.
 
     clinit model merge scenes-north/ scenes-south/ --out scenes/
     """
@@ -362,7 +362,7 @@ def show(model: ModelArgument, as_json: AsJson = False) -> None:
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
-    say("It remembers nothing of their images" if memory is None else memory.describe())
+    say("The model has no memory of its classes" if memory is None else memory.describe())
     table = _table("when", "change", "classes", "images", "top-1 then: old, new")
     for change in facts.history:
         table.add_row(
@@ -396,7 +396,6 @@ def _table(*heads: str) -> Table:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(in_words, names[:SHOWN])) + more
 

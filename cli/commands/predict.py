@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 
 RejectRule = Literal["energy", "max-logit", "probability"]
-"""Score that decides whether an image is of none of the classes."""
+"""Score that decides whether an image belongs to none of the classes."""
 
 
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: the file is written completely or not at all.")
 def predict(
     context: Context,
     model: Annotated[
         Path,
         typer.Argument(
             help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
-            " alone, .npz or .safetensors, names rows of features."
+            " without a network, .npz or .safetensors, classifies rows of features."
         ),
     ],
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Images, or folders to search for some; for a head, files of features: .npy, .npz,"
+            help="Images, or folders with images; for a head, files of features: .npy, .npz,"
             " .safetensors, .parquet.",
             metavar="IMAGE...",
         ),
@@ -62,7 +62,7 @@ def predict(
         Path | None,
         typer.Option(
             "--csv",
-            help="Write a line per image and class into this .csv file, and print no table.",
+            help="Write a line per image and class into this .csv file; print no table.",
             metavar="FILE",
             dir_okay=False,
         ),
@@ -72,24 +72,24 @@ def predict(
         RejectRule | None,
         described(
             "Call an image unknown if this score of its logits is too low.",
-            default="no image is unknown",
+            default="no rejection",
         ),
     ] = None,
     reject_rate: Annotated[
         float,
         described(
-            "Share of images of known classes that may be rejected, measured on images"
-            " that the model has held out.",
+            "Share of images of known classes that may be rejected, measured on the model's"
+            " held-out images.",
             min=0,
             max=0.99,
         ),
     ] = 0.05,
     threshold: Annotated[
-        float | None, described("Lowest score of a known image, instead of a share.")
+        float | None, described("Lowest score of a known image, instead of --reject-rate.")
     ] = None,
     features_name: Annotated[
         str | None,
-        described("Which array, tensor or column holds features, for a head.", default="features"),
+        described("For a head: array, tensor or column of the features.", default="features"),
     ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, described("Images per forward pass.", min=1)] = 64,
@@ -98,12 +98,11 @@ def predict(
 ) -> None:
     """Classify images with an exported model: the likeliest classes of each.
 
-    Images are prepared as they were when the features were extracted. Classes
-    that the network has learnt after its base classes are marked with their
-    task. With --reject, images of none of the classes are called unknown. A file
-    that is not an image is reported with the reason at the end and does not
-    affect the others; the exit code is then 1. A head without a network names the
-    rows of files of features.
+    Images are transformed as in the extraction of the features. Classes that were
+    learnt after the base classes are marked with their task. With --reject, images
+    that seem to belong to none of the classes are called unknown. Files that
+    cannot be read are listed at the end with the reason, and the exit code is
+    then 1. A head without a network classifies rows of feature files.
     """
     check_model(model, images)
     if csv_file is not None:
@@ -165,10 +164,9 @@ def predict(
 
 
 def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
-    """Refuse options that mean nothing for this kind of model, or next to others."""
     idle = dict.fromkeys(
         ("device", "batch_size", "compile", "max_pixels") if is_head else ("features_name",),
-        f"here: {model} is a {'head of features' if is_head else 'model of images'}",
+        f"here: {model} is a {'head for features' if is_head else 'model for images'}",
     )
     if given(context, "reject") is None:
         idle |= dict.fromkeys(("reject_rate", "threshold"), "without --reject")
@@ -176,7 +174,7 @@ def _check_options(context: Context, model: Path, *, is_head: bool) -> None:
         idle["reject_rate"] = "next to --threshold"
     for name, why in idle.items():
         if given(context, name) is not None:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing {why}")
+            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect {why}")
 
 
 def _open(
@@ -187,7 +185,7 @@ def _open(
     threshold: float | None,
     device: str,
 ) -> tuple[Predictor | Head, Rejection | None]:
-    """Open a model or a head, and the rule for inputs of none of its classes."""
+    """Open a model or a head, and the rule that rejects inputs of unknown classes."""
     from clinit.extract.cache.head import read_head
     from clinit.headtrain.model.classifier import Classifier, load_model
     from clinit.headtrain.model.onnx import load_onnx
@@ -216,15 +214,14 @@ def _note_left_out(files: Sequence[str]) -> None:
 
 
 COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
-"""Of a table: an image that cannot be read has one row, with its error."""
+"""Columns of a CSV file. An image that cannot be read has a single row, with its error."""
 OF_FEATURES = ("features", "row")
-"""In place of `image`, for rows of features."""
+"""Columns that replace `image` for rows of features."""
 OF_REJECTION = ("score", "threshold", "unknown")
-"""Further columns if images may be unknown."""
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
-"""Significant digits, in a table."""
+"""Significant digits of columns of a CSV file."""
 MOST_ROWS = 20
-"""Rows of features in a table on the terminal."""
+"""Most rows of features in a table on the terminal."""
 
 
 def _json(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
@@ -236,7 +233,7 @@ def _json(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]
 def _about(
     prediction: Prediction, rejection: Rejection | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return which image or row a prediction is of, and whether it is unknown."""
+    """Return the image or row of a prediction, and its score and verdict if there is a rule."""
     path, score = printable(prediction.path), {}
     of_image = prediction.row is None
     place = {"image": path} if of_image else {"features": path, "row": prediction.row}
@@ -255,13 +252,13 @@ def _class(guess: Guess) -> dict[str, Any]:
 def _write_table(
     predictions: Sequence[Prediction], path: Path, rejection: Rejection | None, *, of_features: bool
 ) -> None:
-    """Write predictions as a CSV file, atomically; unknown values are empty.
+    """Write predictions as a CSV file, atomically; missing values are empty.
 
     Args:
         predictions: One per image, or per row of features; possibly none.
         path: The file.
-        rejection: The rule by which some are unknown.
-        of_features: Whether they are of features.
+        rejection: The rule that makes images unknown, if any.
+        of_features: Whether the predictions are for rows of features.
     """
     from clinit.files.commit import commit_file
     from clinit.files.lock import claim_file
@@ -289,7 +286,7 @@ def _rows(
 
 
 def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> None:
-    """Print a table with a line per class; the first line of several images names its image."""
+    """Print a table with a line per class; the first line of each image names the image."""
     from rich import box
     from rich.table import Table
 
@@ -312,7 +309,7 @@ def _show(predictions: Sequence[Prediction], what: str, warning: str | None) -> 
             table.add_row(*([Text(image)] if several else []), *line)
     out.print(table)
     if more := len(predictions) - len(shown):
-        note(f"{more:,} more rows: --csv FILE or --json have all of them")
+        note(f"{more:,} more rows: --csv FILE writes and --json prints all of them")
     if warning is not None:
         note(warning)
 
@@ -325,7 +322,7 @@ def _cells(guess: Guess) -> tuple[Text, ...]:
 
 
 def _shown(prediction: Prediction, folder: str | None) -> str:
-    """Return an image as a path from the folder, or a row of features by its number."""
+    """Return the path of an image, relative to `folder`, or the number of a row of features."""
     if prediction.row is None:
         return printable(os.path.relpath(prediction.path, folder) if folder else prediction.path)
     row = f"row {prediction.row}"
@@ -333,11 +330,11 @@ def _shown(prediction: Prediction, folder: str | None) -> str:
 
 
 def _common_place(predictions: Sequence[Prediction]) -> str | None:
-    """Return the folder that all paths are in, as they were given, or the file of all rows."""
+    """Return the folder that contains all images, or the file that contains all rows, if any."""
     paths = [each.path for each in predictions]
     if predictions[0].row is not None:
         return str(paths[0]) if len(set(paths)) == 1 else None
     try:
         return os.path.commonpath([path.parent for path in paths]) or None
-    except ValueError:  # absolute and relative ones
+    except ValueError:  # absolute and relative paths are mixed
         return None

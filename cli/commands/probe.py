@@ -1,4 +1,4 @@
-"""`clinit probe`: the linear probe of a backbone, from cached features."""
+"""`clinit probe`: train and measure a linear probe of a backbone, from cached features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clinit.headtrain.probe.settings import ProbeConfig
 _STAGES = {"grid": "Trying settings", "refit": "Training on all rows"}
 
 
-@keeps("No partial file is left: it is written completely or not at all.")
+@keeps("No partial file is left: the file is written completely or not at all.")
 @takes("config", ProbeConfig)
 def probe(
     cache: CacheArgument,
@@ -30,9 +30,9 @@ def probe(
         Path | None,
         typer.Option(
             "--out",
-            help="Head file to write, .safetensors, for every command that has --head.",
+            help="Head file to write, .safetensors, for commands with --head.",
             metavar="FILE",
-            show_default="none is written",
+            show_default="no file",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -40,14 +40,14 @@ def probe(
 ) -> None:
     """Measure how well a linear head separates the classes of a cache: the linear probe.
 
-    Tries a grid of settings on a held-out part of the training rows, trains the
-    best one on all of them and measures it once on the validation rows. The
-    protocol is printed with the number.
+    Tries a grid of settings on a held-out part of the training rows, trains a head
+    with the best setting on all training rows, and measures it once on the
+    validation rows. The protocol is printed with the accuracy.
     """
     if head is not None and head.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {head}")
+        raise typer.BadParameter(f"--out must be a file that ends in .safetensors, got {head}")
     if overwrite and head is None:
-        raise typer.BadParameter("--overwrite means nothing without --out")
+        raise typer.BadParameter("--overwrite has no effect without --out")
     check_caches(cache)
     from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
     from clinit.extract.cache.head import write_head

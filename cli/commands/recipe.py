@@ -1,4 +1,4 @@
-"""`clinit recipe`: settings of the paper's tables, and of our own evidence, as files of options."""
+"""`clinit recipe`: files of options for the paper's tables and for our comparison of starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show(
         typer.Argument(help="Name of the recipe."),
     ],
 ) -> None:
-    """Print a recipe: the commands in order, open points of the paper, the settings.
+    """Print a recipe: the commands in order, ambiguities of the paper, and the settings.
 
     clinit recipe show table2-last-layer > mine.toml
     """

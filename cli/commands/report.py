@@ -1,4 +1,4 @@
-"""`clinit report`: the results of runs, computed from their records alone."""
+"""`clinit report`: print the results of runs, from their records only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clinit.analysis.report.report import Report
 
 WIDEST_PLOT = 120
-"""Most columns of a plot: a wider one shows nothing more."""
+"""Most columns of a plot, because a wider one shows no more detail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +37,17 @@ class Asked(View):
 _OPTIONS = {
     "format": option(
         Format,
-        "Table; plain JSON or CSV for programs; means over seeds as a table in Markdown.",
+        "Table for the terminal; JSON or CSV for programs; Markdown table of means over seeds.",
         None,
         *("--format", "-f"),
     ),
     "as_json": AsJson,
     "per_task": option(
-        bool, "Show each task too (CSV: one line per run and task).", None, "--per-task"
+        bool, "Also show each task (CSV: one line per run and task).", None, "--per-task"
     ),
     "by_seed": option(
         bool,
-        "Show each run if there are several seeds, not only their mean and deviation.",
+        "If there are several seeds, show each run, not only mean and deviation.",
         *(None, "--by-seed"),
     ),
     "means": option(
@@ -56,38 +56,38 @@ _OPTIONS = {
     "metrics": option(
         bool,
         "Show a second table: backward transfer, accuracy within tasks, loss spike, cost of the"
-        " start. Markdown has it instead of the first; JSON and CSV hold both.",
+        " start. Markdown contains only this table; JSON and CSV contain both.",
         *(None, "--metrics"),
     ),
     "figure": option(
         list[FigureName] | None,
-        "Draw this figure into --plot; repeatable. Of several, one that the records have no"
-        " data for is skipped with a note.",
+        "Draw this figure into --plot; repeatable. If the records lack the data of one of several"
+        " figures, it is skipped with a note.",
         show_default="curves",
     ),
     "plot": option(
         Path | None,
-        "Draw the figure into this .png, .pdf or .svg file. Several figures: each gets -NAME before"
-        " the ending.",
+        "Draw the figure into this .png, .pdf or .svg file. With several figures, -NAME is inserted"
+        " before the suffix.",
         metavar="FILE",
         dir_okay=False,
     ),
     "html": option(
         Path | None,
-        "Write the whole report into this .html file: tables, curves to zoom into, settings,"
-        " commands. It loads nothing.",
+        "Write the whole report into this .html file: tables, zoomable curves, settings, commands."
+        " The page loads no other files.",
         metavar="FILE",
         dir_okay=False,
     ),
     "curves": option(bool, "Draw the curves in the terminal."),
     "gain": option(
         GainReading,
-        "Efficiency gain: iterations of random over the run's, both to 95 % of random's best"
-        " new-task accuracy (equal-level), or random's to its best (random-best). JSON and CSV hold"
-        " both.",
+        "Efficiency gain: iterations of random rows over iterations of the run, both to 95 % of"
+        " random's best new-task accuracy (equal-level), or random's to its best (random-best)."
+        " JSON and CSV contain both.",
     ),
     "skip_start": option(
-        bool, "Leave the point before the first step out of averages.", None, "--skip-start"
+        bool, "Leave the evaluation before the first step out of averages.", None, "--skip-start"
     ),
 }
 
@@ -97,28 +97,29 @@ _OPTIONS = {
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run records, or folders that hold some.", metavar="RUN..."),
+        typer.Argument(help="Run records, or folders of run records.", metavar="RUN..."),
     ],
     asked: Asked,
 ) -> None:
-    """Print accuracies, loss and efficiency gain of runs, from their records alone.
+    """Print accuracies, loss and efficiency gain of runs, from their records only.
 
-    Runs on other data, or measured on other images, have a table of their own.
+    Runs on different data or test images are shown in separate tables.
 
-    Columns, in % of test images: A_all, all classes seen, mean over evaluations;
-    A_last, the same after the last task; A_inc, its mean over the ends of tasks;
-    forg., forgetting of earlier tasks; A_0, the classes of a task before its first
-    step; A_new, A_old, A_pre, means for the current task, for all before it, and
-    for the base classes. L_new: loss on training images of the current task.
-    gain: how many times sooner than random rows a run learns a task; ≥: at least.
-    FWT: forward transfer. #: place in the ranking; run: number of the record.
+    Columns, in % of test images: A_all, accuracy on all classes so far, mean over
+    evaluations; A_last, A_all after the last task; A_inc, mean of A_all over the
+    ends of tasks; forg., forgetting of earlier tasks; A_0, accuracy on a task's
+    classes before its first step; A_new, A_old, A_pre, mean accuracy on the current
+    task, on all earlier classes, and on the base classes. L_new: loss on training
+    images of the current task. gain: how many times sooner than with random rows a
+    task is learnt; ≥: at least. FWT: forward transfer. #: rank; run: number of the
+    record.
 
     With --per-task: end, A_new after the last step; factor and shift of new rows.
 
-    With --metrics: BWT, backward transfer; A_task, A_all with the task of each
-    image given; spike, loss above its last level × iterations; init, seconds of
-    all starts; share, their part of the run; A_base, A_pre among base classes
-    alone.
+    With --metrics: BWT, backward transfer; A_task, A_all if the task of each image
+    is known; spike, loss above its last level, summed over iterations; init,
+    seconds of all starts; share, their part of the run's time; A_base, A_pre if
+    only base classes compete.
 
     docs/metrics.md has the formulas.
     """
@@ -139,12 +140,11 @@ def report(
 
 
 def _checked(asked: Asked) -> View:
-    """Return the parts to show; refuse options that exclude each other."""
     if asked.as_json and asked.format not in ("table", "json"):
         raise typer.BadParameter(f"--json does not go with --format {asked.format}")
     form: Format = "json" if asked.as_json else asked.format
     if asked.per_task and form != "table" and (asked.means or form == "markdown"):
-        raise typer.BadParameter("there are no means over seeds by task: leave out --per-task")
+        raise typer.BadParameter("means over seeds do not exist by task: leave out --per-task")
     figures = {*(asked.figure or ())}
     drawn = asked.curves and form == "table" and (not figures or FigureName.CURVES in figures)
     if asked.plot is None and not figures <= ({FigureName.CURVES} if drawn else set()):
@@ -162,7 +162,7 @@ def show(report: Report, view: View) -> None:
 
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
-    """Print the table of records; notes of those just trained were printed before."""
+    """Print the table of records, without the notes of runs that were trained just now."""
     from clinit.analysis.report.report import load_report
 
     report = load_report([*places])
@@ -175,9 +175,9 @@ def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
 
 
 def show_ranking(records: Sequence[Path]) -> None:
-    """Print the runs at `records`, the best first, with mean and deviation over seeds.
+    """Print mean and deviation over seeds of the runs at `records`, the best settings first.
 
-    Notes of the records are left out: there may be some of every run.
+    Notes are left out, because every run may have some.
     """
     from clinit.analysis.report.report import load_report
 

@@ -1,4 +1,4 @@
-"""`clinit reproduce`: tables of the paper, made by one command and shown next to its numbers."""
+"""`clinit reproduce`: make tables of the paper, and show them next to the paper's numbers."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def reproduce(
         Path | None, described("Folder of the images of Places365-Standard.", "FOLDER")
     ] = None,
     base: Annotated[
-        Path | None, described("Any feature cache of base classes instead, with a head.", "FOLDER")
+        Path | None, described("Cache of base classes with a head, instead of images.", "FOLDER")
     ] = None,
     new: Annotated[
-        Path | None, described("Any feature cache of new classes, of the same backbone.", "FOLDER")
+        Path | None, described("Cache of new classes, of the same backbone.", "FOLDER")
     ] = None,
     weights: Annotated[
         Path | None,
@@ -68,8 +68,8 @@ def reproduce(
     views: Annotated[
         int,
         described(
-            "Random crops of each training image for the alignment with squared error; each"
-            " is a pass of the backbone over ImageNet-1K. The paper draws one an epoch.",
+            "Random crops of each training image, for the alignment with squared error. Each"
+            " costs a pass of the backbone over ImageNet-1K. The paper draws one per epoch.",
             min=0,
         ),
     ] = 50,
@@ -77,9 +77,9 @@ def reproduce(
         bool,
         typer.Option(
             "--scale-down",
-            help="A reduced setting: a fiftieth of the iterations, a hundredth of the buffers,"
-            " batches of 64, 2 tasks, one plastic block, at most 2 seeds; on the given caches, or"
-            " on handwritten digits (all: less than a minute on two CPU cores).",
+            help="Reduce the experiments: a fiftieth of the iterations, a hundredth of the buffers,"
+            " batches of 64, 2 tasks, one plastic block, at most 2 seeds. Without --base and --new,"
+            " use handwritten digits (all tables: less than a minute on two CPU cores).",
         ),
     ] = False,
     seeds: Annotated[
@@ -90,25 +90,25 @@ def reproduce(
         typer.Option(
             "--set",
             metavar="FIELD=VALUES",
-            help="Change fields of all runs, as words of `clinit sweep`; repeatable:"
+            help="Change fields of all runs, in the syntax of `clinit sweep`; repeatable. Example:"
             " --set buffer,iterations='600,600;2400,1200'.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands; run nothing.")
+        bool, typer.Option("--dry-run", help="Print the commands, without running them.")
     ] = False,
 ) -> None:
     """Make tables of the paper and show them next to its numbers, with the differences.
 
-    Features are extracted, the head for squared error is aligned and heads are
-    trained, unless it is done already; every command is printed as you would
-    type it. Each table is also written below OUT/tables as JSON, CSV and
-    Markdown, figures below OUT/figures.
+    Runs the commands that extract features, align the head for squared error and
+    train heads, except those that have finished before; every command is printed
+    as you would type it. Tables are also written into OUT/tables as JSON, CSV and
+    Markdown, figures into OUT/figures.
 
     clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
     """
     if (base is None) != (new is None):
-        raise typer.BadParameter("--base and --new go together: give both caches or none")
+        raise typer.BadParameter("--base needs --new and vice versa: give both or neither")
     if unknown := [name for name in names if name not in (*NAMES, "all")]:
         raise typer.BadParameter(
             f"there is no table {unknown[0]!r}; known are {', '.join(NAMES)} and all"
@@ -117,7 +117,7 @@ def reproduce(
     from clinit.analysis.paper.commands import Places, check_images
 
     chosen = [table for table in TABLES if {table.name, "all"} & {*names}]
-    for place in (folder, folder / "tables", folder / "figures"):  # written at the very end
+    for place in (folder, folder / "tables", folder / "figures"):  # else refused after hours
         check_writable(place / "any")
     run = runner(context)
     if scale_down and base is None:
@@ -149,18 +149,17 @@ class Plan:
     """The user's settings for all tables."""
 
     settings: tuple[str, ...]
-    """Words, `field=values`."""
     seeds: int | None
-    """Number of seeds; None: the recipe's."""
+    """Number of seeds; None takes the recipe's."""
     scale_down: bool
     found: dict[str, list[Study]] = field(default_factory=dict)
-    """The runs of a table, once they are known: a grid takes a while to be laid out."""
+    """Cached runs of each table, because expanding a grid takes a while."""
 
     def studies(self, table: Table) -> list[Study]:
         """Return the distinct runs of a table.
 
         Raises:
-            ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
+            ExperimentError: If a word is wrong, or the runs do not fit into the cells of the table.
         """
         from clinit.analysis.paper.commands import check_places
         from clinit.cli.frame.config import grids_of
@@ -174,7 +173,7 @@ class Plan:
         return self.found.get(table.name, [])
 
     def words(self, table: Table) -> list[str]:
-        """Return the words that overlay the grids of a table's recipe."""
+        """Return the words that override the grids of a table's recipe."""
         from clinit.analysis.paper.commands import overlay
 
         return overlay(table, self.settings, self.seeds, scale_down=self.scale_down)
@@ -187,13 +186,13 @@ class Plan:
 
 
 def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
-    """Return the caches of the digits below `folder`, made if they are not there."""
+    """Return the caches of the digits in `folder`; make them if they do not exist."""
     from clinit.cli.commands.demo import make_digits
 
     place = folder / "digits"
     made = place / ".made"
     if dry_run:
-        say(f"The digits are made in {place}: seconds.")
+        say(f"The images of digits will be made in {place}, in seconds.")
     elif not made.exists():
         shutil.rmtree(place, ignore_errors=True)  # left by a killed call
         place.mkdir(parents=True)
@@ -203,7 +202,6 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
 
 
 def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
-    """Print the commands of tables, each once."""
     from rich.text import Text
 
     shown: set[tuple[str, str]] = set()
@@ -221,7 +219,7 @@ def _show_commands(chosen: Sequence[Table], where: Places, plan: Plan) -> None:
 
 
 def _show(table: Table, where: Places, plan: Plan) -> None:
-    """Print a table and write its files; of figures, write them."""
+    """Print a table and write its files; for `figures`, only write the files."""
     from clinit.analysis.paper.files import write_figures, write_table
     from clinit.analysis.paper.reproduction import measured, recorded_runs
     from clinit.analysis.paper.text import terminal

@@ -1,4 +1,4 @@
-"""`clinit rerun`: repeat a recorded run and check that its numbers are the same bits."""
+"""`clinit rerun`: repeat a recorded run, and check that its results have the same bits."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.study.study import Study
 
-_REMEDY = "Give what the run read: --base, --new and --head."
+_REMEDY = "Give the caches and the head that the run read: --base, --new and --head."
 
 
-@keeps("The recorded run is unchanged; the new one is lost.")
+@keeps("The recorded run is unchanged; the new run is lost.")
 def rerun(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it.")
+        Path, typer.Argument(help="Run record, written by train-head, train-top or sweep.")
     ],
     out: Annotated[
         Path | None, described("Folder to record the new run in.", "FOLDER", "not recorded")
@@ -62,10 +62,10 @@ def rerun(
 ) -> None:
     """Repeat a recorded run from its settings, and compare it with its record.
 
-    Reads the settings, the places of the caches and the head from the record, and
-    trains the heads of its bank with it. Every table, the final head and the
-    changed parameters are compared: on the same device they are the
-    same bits. The exit code is 1 if they are not.
+    The settings and the paths of the caches and the head are read from the record.
+    Heads that were trained together with the run (its bank) are trained again too.
+    All tables, the final head and the changed parameters are compared. On the same
+    device, they have the same bits; if they differ, the exit code is 1.
     """
     check_run(run)
     if out is not None:
@@ -88,7 +88,7 @@ def rerun(
     with ExitStack() as stack:
         if out is not None:
             if overwrite and out.resolve() == run.resolve():
-                raise typer.BadParameter("--out is the run that is repeated: give another folder")
+                raise typer.BadParameter("--out is the recorded run itself: give another folder")
             check_free([out], overwrite=overwrite)
             stack.enter_context(claimed_folder(out.absolute().parent))
         if study.top is None:
@@ -129,12 +129,12 @@ def rerun(
 def _places(
     info: RunInfo, base: Path | None, new: Path | None, head: Path | None
 ) -> tuple[list[Path], list[Path], Path | None]:
-    """Return the caches of both sides and the head file; the recorded ones if none are given.
+    """Return the caches of both sides and the head file; the record replaces None.
 
-    There is no cache of the base if the run started from nothing.
+    The list of base caches is empty if the run started without base classes.
 
     Raises:
-        RecordError: If one of them is not there.
+        RecordError: If one of the paths does not exist.
     """
     from clinit.errors import RecordError
 
@@ -151,7 +151,7 @@ def _places(
         if not path.exists():
             raise RecordError(
                 f"the run read {path}, which no longer exists",
-                remedy=f"Give its new place with {option}.",
+                remedy=f"Give its new path with {option}.",
             )
     return old, arriving, head
 
@@ -160,7 +160,7 @@ def _train(record: RunRecord, study: Study, data: RunData) -> RunRecord:
     from clinit.headtrain.runs import check_data, train_bank
 
     check_data(record.path, record.info, data, remedy=_REMEDY)
-    # Last bits of a loss may depend on the heads that were trained next to this one.
+    # The last bits of a loss may depend on the heads that were trained in the same bank.
     bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
     bank = bank if study in bank else [study]
     with training_progress() as observer:
@@ -186,8 +186,8 @@ def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
 def _activation_budget(info: RunInfo, folder: Path) -> int:
     """Return the bytes of activations that the run had stored; 0 if `folder` has no room for them.
 
-    Stored activations were computed in batches of their own. The last bits of some networks depend
-    on the size of a batch and on the number of threads. The folder is removed after the run.
+    The rerun must store the same activations, because stored ones are computed in other batches,
+    and the last bits of some networks depend on batch size and threads. `folder` is temporary.
     """
     import shutil
 
@@ -196,7 +196,7 @@ def _activation_budget(info: RunInfo, folder: Path) -> int:
         return stored
     note(
         f"{folder.parent} has no room for the {size_text(stored)} of activations that the run"
-        " stored: they are computed again and again, and last bits may differ (TMPDIR names"
-        " another folder)"
+        " stored: they are computed again and again, so last bits may differ (set TMPDIR to"
+        " use another folder)"
     )
     return 0

@@ -1,4 +1,4 @@
-"""`clinit statistics`: caches summed to one file, which stands for their rows."""
+"""`clinit statistics`: sum caches into one file, which linear heads can use instead of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clinit.headtrain.study.parts import Weighting
 from clinit.words import number_of
 
 
-@keeps("Parts that are summed are kept; the same command sums what is missing.")
+@keeps("Finished parts are kept: run the same command again to sum the rest.")
 def statistics(
     caches: Annotated[
         list[Path],
@@ -29,38 +29,39 @@ def statistics(
     weighting: Annotated[
         Weighting,
         described(
-            "Averages over classes, of the average of each, as all but slda read them; or over all"
-            " rows."
+            "Average with equal weights of all classes, which all methods but slda need, or of all"
+            " rows (sample)."
         ),
     ] = "class",
-    split: Annotated[Split | None, described("Which rows.", default="train, or else val")] = None,
+    split: Annotated[Split | None, described("Split to sum.", default="train, or else val")] = None,
     part: Annotated[
         str | None,
         described(
-            "Sum one of n parts of the shards. Give each process its own; whichever is last writes"
-            " FILE.",
+            "Sum only part i of n of the shards. Give each process another part; the last one"
+            " writes FILE.",
             "I/N",
         ),
     ] = None,
     ray: Annotated[
         str | None,
         described(
-            "Sum on the Ray cluster at this address, a part for each processor. Caches and FILE are"
-            " on shared storage.",
+            "Sum on the Ray cluster at this address, a part for each processor. Caches and FILE"
+            " must be on shared storage.",
             "ADDRESS",
         ),
     ] = None,
 ) -> None:
     """Sum caches to counts, means and one second moment: all that linear heads need of rows.
 
-    C d + d^2 numbers for C classes and d features, whatever the number of images,
-    in one pass with a shard in memory at a time. FILE stands for the rows in
-    `clinit train-head --base`, `clinit diagnose` and `clinit add --old`.
+    For C classes and d features, FILE contains C d + d^2 numbers, whatever the
+    number of images. They are summed in one pass, with one shard in memory at a
+    time. FILE replaces the rows in `clinit train-head --base`, `clinit diagnose`
+    and `clinit add --old`.
 
     clinit statistics caches/base --out base-statistics.safetensors
     """
     if out.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the file to write, .safetensors, got {out}")
+        raise typer.BadParameter(f"--out must be a file that ends in .safetensors, got {out}")
     if part is not None and ray is not None:
         raise typer.BadParameter("--part and --ray exclude each other: give one")
     chosen = WHOLE if part is None else Part.parse(part)

@@ -1,4 +1,4 @@
-"""`clinit sweep`: many runs from one grid, in banks, each recorded as soon as it is trained."""
+"""`clinit sweep`: train the runs of a grid in banks, and record each bank when it is trained."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.sweep.grid import Choice
 
 
-@keeps("Recorded runs are kept: the same command trains those that are left.")
+@keeps("Recorded runs are kept: run the same command again to train the rest.")
 @takes_images
 def sweep(
     context: Context,
@@ -54,8 +54,8 @@ def sweep(
         typer.Argument(
             metavar="GRID...",
             help="Values of each field that varies: init=random,least-square seed=0:5"
-            " lr=1e-4..1e-2:log5 (lin for even steps); buffer,iterations=24000,600;192000,1200 for"
-            " fields that vary together. Fields are the options of train-head.",
+            " lr=1e-4..1e-2:log5 (or lin5 for even steps); for fields that vary together,"
+            " buffer,iterations=24000,600;192000,1200. Fields are the options of train-head.",
         ),
     ] = None,
     config_file: ConfigOption = None,
@@ -72,8 +72,8 @@ def sweep(
     ray: Annotated[
         str | None,
         described(
-            "Train the banks as tasks of the Ray cluster at this address, one GPU each if"
-            " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
+            "Train the banks as tasks of the Ray cluster at this address, with one GPU each if it"
+            " has GPUs; smaller banks (--bank-size) use more nodes.",
             "ADDRESS",
             rich_help_panel="Computation",
         ),
@@ -81,8 +81,8 @@ def sweep(
     held_out: Annotated[
         float | None,
         described(
-            "Judge the runs on this share of the training rows of each class, never on the test"
-            " rows: to choose settings.",
+            "Measure the runs on this share of the training rows of each class instead of the test"
+            " rows, to choose settings.",
             "SHARE",
             min=0.001,
             max=0.9,
@@ -99,8 +99,8 @@ def sweep(
         bool,
         typer.Option(
             "--top",
-            help="Runs of train-top, one after another, instead of banks of heads; a killed run"
-            " resumes from its checkpoint. Fields are the options of train-top.",
+            help="Train runs of train-top, one after another, instead of banks of heads. A killed"
+            " run resumes from its checkpoint. Fields are the options of train-top.",
         ),
     ] = False,
     memory: Memory = None,
@@ -109,15 +109,16 @@ def sweep(
 ) -> None:
     """Train every combination of a grid in banks of heads; resume an interrupted sweep.
 
-    Runs of one stream and seed share their batches. A run that is recorded in the
-    folder is not trained again, so a grid may grow, and the same command resumes
-    a killed sweep. A file (--config) may hold several grids, as an array of
-    tables `sweep.grid`: their union is trained.
+    A bank is a set of runs with the same stream and seed, which are trained
+    together on the same batches. Recorded runs are not trained again, so a grid
+    may grow; to resume a killed sweep, run the same command again. A file
+    (--config) may contain several grids, each below a line [[sweep.grid]]; their
+    union is trained.
     """
     _refuse(context, top=top)
     grids = grids_of(config_file, grid or [], top=top)
     if top and (not base or len(base) + len(new) > 2):
-        raise typer.BadParameter("--top takes one cache at --base and one at --new")
+        raise typer.BadParameter("--top takes only one cache each for --base and --new")
     runs = _runs(grids, top=top)
     check_base(base, head, runs)
     check_caches(*new, *((base or ()) if top else ()), or_files=base or ())
@@ -131,7 +132,7 @@ def sweep(
             if held_out is not None:
                 data = data.held_out(held_out, seed=held_out_seed)
                 rows = len(data.base.val.labels) + len(data.new.val.labels)
-                say(f"Judged on {rows:,} held-out training rows ({held_out:g}), not on test rows")
+                say(f"Measured on {rows:,} held-out training rows ({held_out:g}), not on test rows")
             records = _sweep(runs, data, out, bank_size, ray=ray, dry_run=dry_run)
     if not dry_run:
         show_ranking(records)
@@ -140,7 +141,6 @@ def sweep(
 
 
 def _refuse(context: Context, *, top: bool) -> None:
-    """Refuse options that this kind of sweep does not read."""
     of_images = [each.replace("-", "_") for each in OF_IMAGES]
     of_banks = ["ray", "bank_size", "memory", "held_out", "held_out_seed"]
     unread = {name: "is for runs of top blocks: add --top" for name in of_images if not top}
@@ -152,16 +152,16 @@ def _refuse(context: Context, *, top: bool) -> None:
 
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
-    """Return the distinct runs of grids."""
+    """Return the distinct runs of grids; note how many combinations are equal runs."""
     from clinit.headtrain.sweep.grid import distinct, runs_of
 
     combinations = [run for grid in grids for run in runs_of(grid, top=top)]
     runs = distinct(combinations)
     if len(runs) < len(combinations):
         note(
-            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations differ only"
-            " in settings without an effect on them (random rows have no scale, lambda is of least"
-            f" squares): {number_of(len(runs), 'run')}"
+            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations are equal to"
+            " others: they differ only in settings without effect (random rows have no scale):"
+            f" {number_of(len(runs), 'run')}"
         )
     return runs
 
@@ -175,7 +175,6 @@ def _sweep(
     ray: str | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    """Train the runs that are left; return their records."""
     from clinit.headtrain.sweep.folder import open_folder
     from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
 
@@ -190,7 +189,7 @@ def _sweep(
         for number, bank in enumerate(plan.banks, start=1):
             say(f"Bank {number}, seed {bank[0].stream.seed}:")
             for run in bank:
-                say(f"  {plan.names.get(run.identity, 'one that is recorded, with the others')}")
+                say(f"  {plan.names.get(run.identity, 'a recorded run, needed for the same bits')}")
         return []
     with ExitStack() as stack:
         observer = stack.enter_context(sweep_progress(len(runs), len(runs) - len(plan.names)))
@@ -214,13 +213,13 @@ def _sweep_top(
     *,
     dry_run: bool,
 ) -> list[Path]:
-    """Train the runs with top blocks that the folder lacks; return the records of all."""
+    """Train the runs of train-top that are not recorded; return the records of all runs."""
     from clinit.headtrain.record.format import check_free
     from clinit.headtrain.runs import train_top
     from clinit.headtrain.sweep.folder import open_folder, run_digest
     from clinit.headtrain.sweep.plan import run_names
 
-    # The name of a checkpoint does not change when the grid grows.
+    # Checkpoints are named by digests, which do not change when the grid grows.
     checkpoints = {run: out / f"{run_digest(run)}.checkpoint" for run in runs}
     data = read_images(images, heads_by_loss(heads))
     folder = open_folder(out, data, {run.training.loss for run in runs})
@@ -228,7 +227,7 @@ def _sweep_top(
     places = {run: folder.record_of(run) or out / name for run, name in named}
     left = {run: place for run, place in places.items() if folder.record_of(run) is None}
     check_free(left.values())
-    for run in places.keys() - left:  # one that was killed after its record was written
+    for run in places.keys() - left:  # left by a process killed after it wrote the record
         checkpoints[run].unlink(missing_ok=True)
     say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} already recorded")
     if dry_run:

@@ -1,4 +1,4 @@
-"""`clinit train-head`: heads over a stream of new classes, from cached features."""
+"""`clinit train-head`: train heads on a stream of new classes, from cached features."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 _DIAGNOSIS_LAMBDA = 0.05
-"""Ridge of the W_LS that heads are compared with, as in the paper."""
+"""Ridge of the least-squares head that --diagnose compares heads with, as in the paper."""
 
 
 _KEPT = (
-    "Heads in training are lost: the heads of a seed are recorded together, when all are trained."
-    " Existing records stay."
+    "Heads in training are lost, because the heads of a seed are recorded together when all are"
+    " trained. Existing records are kept."
 )
 
 
@@ -54,7 +54,7 @@ def train_head(
         bool,
         typer.Option(
             "--diagnose",
-            help="Measure NC1 to NC4 and D_LS of each head at the end of each task.",
+            help="Measure neural collapse (NC1 to NC4) and D_LS of each head after each task.",
             rich_help_panel="Evaluation",
         ),
     ] = False,
@@ -64,12 +64,12 @@ def train_head(
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
-    With --base, they join the classes of a pretrained head. Without, the stream
-    starts from nothing: N classes in T tasks, the first of which makes the head.
+    With --base, the new classes join the classes of a pretrained head. Without
+    --base, the stream starts without classes, and its first task makes the head.
     Heads of one seed share class order and batches, so that their initialisations
-    are compared on the same samples. Writes a record per head and prints the
-    table of their results; records of an earlier call with the same command
-    stay as they are, unless --overwrite is given.
+    are compared on the same samples. Writes a record per head and prints a table
+    of the results. Existing records of the same settings are kept, unless
+    --overwrite is given.
     """
     check_base(base, head, studies)
     check_caches(*new, head=head, or_files=base or ())
@@ -100,6 +100,6 @@ def train_head(
 def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
     from clinit.analysis.metrics.diagnosis import diagnose
 
-    if len(statistics.totals) < 2:  # a first task of one class: nothing can collapse
+    if len(statistics.totals) < 2:  # the measures are undefined for a single class
         return {}
     return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()

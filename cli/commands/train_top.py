@@ -1,4 +1,4 @@
-"""`clinit train-top`: the top blocks of a backbone over a stream of new classes, from images."""
+"""`clinit train-top`: train top blocks of a backbone on a stream of new classes, from images."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def train_top(
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
-    Reads the caches of `clinit extract` for rows, backbone and images, so that a
-    run sees the same stream as `clinit train-head`. Everything below the top
-    blocks is frozen: its output is computed once and stored. Give the same
-    command again to resume a killed run.
+    The caches of `clinit extract` determine rows, backbone and images, so a run
+    sees the same stream as `clinit train-head`. All layers below the top blocks are
+    frozen; their output is computed once and stored. To resume a killed run, run
+    the same command again.
     """
     check_caches(base, new, head=head)
     check_writable(out)
@@ -53,7 +53,7 @@ def train_top(
     with claimed_folder(out):
         places = runs.places_of(studies, out, overwrite=overwrite)
         data = read_images(images, {"": head})
-        # Before activations are computed: a place that is taken is refused at once.
+        # Refuse existing records before the slow computation of activations.
         left = runs.left_of(places, data, overwrite=overwrite)
         tell_left(places.values(), left.values())
         runs.train_top(

@@ -1,6 +1,6 @@
-"""Claims of the command line: one process at a time writes to the path of --out.
+"""Claim the path of --out, so that only one process at a time writes to it.
 
-The second one is refused before it reads a cache.
+A second process is refused before it reads a cache.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from clinit.files.paths import check_free, check_writable
 
 
 def claimed_folder(out: Path) -> AbstractContextManager[None]:
-    """Claim the folder `out` as the only process that writes into it; see `claim_folder`."""
+    """Make this the only process that writes into the folder `out`; see `claim_folder`."""
     check_writable(out)
     return claim_folder(out)
 
 
 def claimed_file(out: Path) -> AbstractContextManager[None]:
-    """Claim the file `out` as the only process that writes it; see `claim_file`."""
+    """Make this the only process that writes the file `out`; see `claim_file`."""
     check_writable(out)
     return claim_file(out)
 
 
 @contextmanager
 def claimed_head(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Claim the head file `out`, which may be written: only a head of clinit is replaced.
+    """Claim the head file `out`, and check that it is new or, with `overwrite`, a head of clinit.
 
     Raises:
-        HeadError: If there is something that may not be replaced.
+        HeadError: If `out` exists and may not be replaced.
     """
     with claimed_file(out):
         from clinit.extract.cache.head import foreign_to_head

@@ -1,17 +1,17 @@
-"""Options from a TOML file, as the defaults of a command; and the grids of a sweep in it.
+"""Read a TOML file of options, which become defaults of a command, and the grids of a sweep.
 
-    tasks = 5               # every command that has the option
+    tasks = 5               # for every command with this option
 
-    [train-top]             # one command
+    [train-top]             # for one command
     rank = 48
 
-    [train-top.ewc]         # one command with one method
+    [train-top.ewc]         # for one command with one method
     lr = 8e-4
 
-    [[sweep.grid]]          # what a sweep varies
+    [[sweep.grid]]          # the values that a sweep combines
     seed = "0:5"
 
-The narrower section wins, and the command line over all.
+A narrower section overrides a wider one, and the command line overrides the file.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from clinit.headtrain.sweep.grid import Choice, Grid
 
 Commands = Mapping[str, Mapping[str, Any]]
-"""Command -> key -> parameter, of the commands that take a file."""
+"""Command -> key -> parameter, for the commands with the option --config."""
 GRID = "grid"
-"""The tables in the section of a sweep."""
+"""Key of the grids in the section of a sweep."""
 RUNS, TOP_RUNS = "train-head", "train-top"
-"""The commands whose sections hold the defaults of a sweep's runs."""
+"""The commands whose sections are the defaults of a sweep's runs."""
 APART = ("add", "remember")
-"""Commands of a model in use: they read their own section alone, since `iterations` outside of
-all sections belongs to a training."""
+"""Commands that change a model. They read only their own section, because options outside of all
+sections, such as `iterations`, are for experiments."""
 OF_IMAGES = (
     *("weights", "base-root", "new-root", "trunk-cache", "trunk-budget"),
     *("workers", "max-pixels", "checkpoint-every"),
 )
-"""Options that a sweep of train-top takes from its section, in addition to the data."""
+"""Options that a sweep reads from the section train-top, in addition to the data."""
 _PLACES = ("base", "new", "head")
 _METHODS = {RUNS: HEAD_METHODS, TOP_RUNS: TOP_METHODS}
 _RIVALS = {
@@ -56,19 +56,18 @@ _RIVALS = {
     "dataset": "manifest",
     "manifest": "dataset",
 }
-"""Options that exclude each other: the one of the narrower section leaves the other unset."""
+"""Options that exclude each other: one in a narrower section unsets the other in a wider one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file as it was read."""
+    """A file of options."""
 
     name: str
-    """The name that messages give it."""
     content: Mapping[str, Any]
 
     def section(self, command: str) -> Mapping[str, Any]:
-        """Return the section of a command, its sub-sections included."""
+        """Return the section of a command, including its sub-sections."""
         section = self.content.get(command, {})
         if not isinstance(section, dict):
             raise ConfigFileError(
@@ -78,11 +77,11 @@ class ConfigFile:
         return section
 
     def method(self, command: str) -> str:
-        """Return the method of a command, unless the command line names another."""
+        """Return the method that the file sets for a command, or the default."""
         return str(self.options(command, "").get("method", "rehearsal"))
 
     def options(self, command: str, method: str) -> dict[str, Any]:
-        """Return the options of a command with a method, the narrower section over the wider."""
+        """Return the options of a command with a method; narrower sections override wider ones."""
         own = self.section(command)
         found: dict[str, Any] = {}
         for section in ({} if command in APART else self.content, own, own.get(method, {})):
@@ -96,22 +95,22 @@ class ConfigFile:
         tables = given if isinstance(given, list) else [given]
         if not all(isinstance(each, dict) and each for each in tables):
             raise ConfigFileError(
-                f"{self.name} has a grid that is empty or no table",
+                f"{self.name} contains a grid that is empty or not a table",
                 remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5".',
             )
         return tables
 
 
 def open_config(path: Path) -> ConfigFile:
-    """Read a file, or the recipe of that name if there is no such file.
+    """Read a file of options; if it does not exist, the recipe of that name.
 
     Raises:
-        ConfigFileError: If there is neither, or it is not TOML.
+        ConfigFileError: If neither exists, or the text is not TOML.
     """
     name, text = open_text(path)
     try:
         return ConfigFile(name, tomllib.loads(text))
-    except (ValueError, RecursionError) as error:  # ValueError: also for thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: TOML, or a number that is too long
         raise ConfigFileError(
             f"{name} is not TOML: {error}",
             remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
@@ -119,10 +118,10 @@ def open_config(path: Path) -> ConfigFile:
 
 
 def check(file: ConfigFile, command: str, commands: Commands) -> None:
-    """Refuse unknown sections and keys, and keys that `command` does not take in its section.
+    """Check that all sections and keys are known, and that `command` has the keys of its section.
 
     Raises:
-        ConfigFileError: If there is one; the message proposes the nearest name.
+        ConfigFileError: If a name is unknown.
     """
     options, methods = commands[command], _METHODS.get(command, ())
     every = [*options, *(key for each in commands.values() for key in each)]
@@ -150,7 +149,7 @@ def _check_known(file: ConfigFile, key: str, known: list[str], what: str) -> Non
 
 
 def commands_with_files(root: Any) -> Commands:
-    """Return the options of every command of `root` that takes a file, by command and by key."""
+    """Return the options of every command of `root` that has --config, by command and key."""
     return {
         name: {
             parameter.opts[0].removeprefix("--"): parameter
@@ -165,10 +164,9 @@ def commands_with_files(root: Any) -> Commands:
 
 
 class Defaults(Mapping[str, Any]):
-    """Defaults by parameter name, looked up one by one while a command line is read.
+    """Defaults by parameter name, looked up after the options on the command line are parsed.
 
-    The options on the command line are read first, then defaults are looked up for all
-    others. So the method is known at every look-up.
+    So the method is known at every look-up.
     """
 
     def __init__(self, context: Context, file: ConfigFile, options: Mapping[str, Any]) -> None:
@@ -177,7 +175,7 @@ class Defaults(Mapping[str, Any]):
 
     @property
     def file(self) -> str:
-        """The file that the defaults come from."""
+        """Name of the file with the defaults."""
         return self._file.name
 
     def __getitem__(self, name: str) -> str | list[str]:
@@ -211,11 +209,11 @@ class Defaults(Mapping[str, Any]):
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
-    """Take what the file gives to the command as the defaults of its options.
+    """Make the options of a file the defaults of the command.
 
-    For an eager option: the values exist before the other options are read.
+    --config is eager, so this runs before the other options are parsed.
     """
-    if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
+    if path is not None and not context.resilient_parsing:  # not while a shell completes a word
         file, command = open_config(path), str(context.command.name)
         commands = commands_with_files(context.find_root().command)
         for each in (command, RUNS, TOP_RUNS) if command == "sweep" else (command,):
@@ -231,21 +229,21 @@ ConfigOption = Annotated[
         metavar="FILE|RECIPE",
         is_eager=True,
         callback=read_config,
-        help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
+        help="TOML file of options, or a recipe of `clinit recipe list`. The command line wins.",
     ),
 ]
 
 
 def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[dict[str, Choice]]:
-    """Return the grids whose union is trained.
+    """Return the grids of a sweep, which trains their union.
 
-    The file's settings of train-head (or of train-top) are the defaults of each of its tables;
-    `words` override both.
+    Each grid of the file has the file's settings of train-head (of train-top with `top`) as
+    defaults; `words`, the fields on the command line, override both.
 
     Raises:
         ConfigFileError: If neither the file nor `words` contain a grid, or a grid of the file has
             a wrong value.
-        ExperimentError: If `words` have a wrong value or a field that no run reads, a grid is
+        ExperimentError: If `words` contain a wrong value or a field that no run reads, a grid is
             empty, or there are too many combinations.
     """
     from clinit.headtrain.sweep.grid import (
@@ -261,9 +259,9 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
     file = ConfigFile("the command line", {}) if path is None else open_config(path)
     if not (tables := file.grids()) and not typed:
         raise ConfigFileError(
-            f"{file.name} holds no grid",
-            remedy="Name what to vary, init=random,class-mean seed=0:5, or write [[sweep.grid]] in"
-            ' the file of options and below it lines such as lr = "1e-4..1e-2:log5".',
+            f"{file.name} contains no grid",
+            remedy="Give fields to vary, such as init=random,class-mean seed=0:5, or write"
+            ' [[sweep.grid]] in the file of options and below it lines such as seed = "0:5".',
         )
     grids: list[dict[str, Choice]] = []
     try:
@@ -271,7 +269,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             own = grid_of(table, top=top)
             over = merge(own, typed)
             laid = _over_settings(file, over, top=top)
-            # A section may set options that the method of a grid does not read.
+            # Do not refuse options of a section that the method of this grid does not read.
             asked = names_in(own if "method" in names_in(over) else laid[0])
             refuse_idle(laid, {*asked} - {*names_in(typed)}, top=top)
             grids += laid
@@ -283,7 +281,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
 
 
 def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
-    """Lay a grid over the settings of the file; one grid per method if these differ."""
+    """Complete a grid with the settings of the file; make a grid per method if these differ."""
     from clinit.headtrain.sweep.grid import grid_of, merge, names_in, only, values_in
 
     command = TOP_RUNS if top else RUNS

@@ -1,9 +1,9 @@
-"""The two consoles of the command line, through which everything is printed.
+"""The two consoles of the command line, which print everything: `out` results, `err` the rest.
 
-They print control characters of the data as escapes (`clinit.words`), and text instead of markup: a
-path may contain [brackets]. Long paths are not wrapped. Characters that the encoding of an output
-lacks are printed as `?`: a result with a question mark in it is better than none.
-Warnings and log records of libraries are printed here too, because they name files and classes.
+They escape control characters in data (`clinit.words`), print text and not markup, because a path
+may contain [brackets], and do not wrap long paths. Characters that the encoding of an output lacks
+are printed as `?`, because a result with a question mark is better than no result. Warnings and log
+records of libraries may contain names of files and classes, so they are printed here too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Foot:
-    """Lines at the foot of the terminal of a console, erased in the end.
+    """Lines below all other output of the terminal, such as progress bars; erased at the end.
 
-    Standard output and standard error usually share a terminal, but a console of rich knows only
-    its own output. Before anything else is printed, the foot is erased: see `aside`.
+    Standard output and standard error usually share a terminal, but a rich console only tracks its
+    own output. So the foot is erased before the other console prints (`aside`).
     """
 
     def __init__(self, console: RichConsole) -> None:
@@ -43,7 +43,7 @@ class Foot:
 
     @contextmanager
     def showing(self, part: RenderableType) -> Iterator[None]:
-        """Draw `part` again and again, below earlier output, until the context ends."""
+        """Draw `part` repeatedly, below earlier output, until the context ends."""
         self._erase()
         self._parts.append(part)
         self._draw()
@@ -56,7 +56,7 @@ class Foot:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Erase the foot until the context ends, so that others can print."""
+        """Erase the foot until the context ends, so that the other console can print."""
         if self._live is None:
             yield
             return
@@ -72,7 +72,7 @@ class Foot:
         from rich.console import Group
         from rich.live import Live
 
-        # A new one each time: a restarted one would first erase as many lines as it had before.
+        # Always a new `Live`: a restarted one first erases as many lines as it had drawn.
         self._live = Live(
             Group(*self._parts), console=self._console, transient=True, refresh_per_second=10
         )
@@ -88,19 +88,19 @@ _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
 
 
-for _size in ("COLUMNS", "LINES"):  # rich prints nothing at 0, and fails if a size is no number
+for _size in ("COLUMNS", "LINES"):  # rich prints nothing at 0, and fails for other texts
     if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(_size, "80")):
         del os.environ[_size]
 
 
 class Console(RichConsole):
-    """A console of rich that prints no control characters but its own, line breaks and tabs."""
+    """A rich console that escapes control characters except its own, line breaks and tabs."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as rich does; every part of every output comes through here."""
-        if isinstance(renderable, Text):  # before it is wrapped and cut
+        """Render as rich does, with escapes; rich calls this for every part of an output."""
+        if isinstance(renderable, Text):  # escape before rich wraps or cuts the text
             shown = visible(renderable.plain, lines=True)
             if shown != renderable.plain:
                 renderable = renderable.blank_copy(shown)
@@ -114,7 +114,7 @@ foot = Foot(err)
 
 
 class Results(Console):
-    """The console of results: they are printed above the foot of the terminal."""
+    """The console for results, which are printed above the foot of the terminal."""
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """Print as rich does."""
@@ -130,36 +130,36 @@ def hush(*, wanted: bool) -> None:
     """Print no progress and no notes from now on, or print them again."""
     global _quiet
     _quiet = wanted
-    if wanted:  # the library of the Hub draws progress bars of its own
+    if wanted:  # the Hugging Face Hub library draws its own progress bars
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 
 def is_quiet() -> bool:
-    """Return whether progress and notes are left out."""
+    """Return whether --quiet leaves out progress and notes."""
     return _quiet
 
 
 def note(message: str) -> None:
-    """Print one line that the user may want to know; nothing with --quiet."""
+    """Print a line of information; nothing with --quiet."""
     if not _quiet:
         err.print(Text.assemble(("Note: ", "bold cyan"), visible(message)), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Print one line on something that the user probably did not want."""
+    """Print a line about something that the user probably did not intend."""
     err.print(Text.assemble(("Warning: ", "bold yellow"), visible(message)), soft_wrap=True)
 
 
 def say(message: str = "") -> None:
-    """Print a line as it is."""
+    """Print a line of a result."""
     out.print(Text(visible(message)), soft_wrap=True)
 
 
 def print_json(text: str) -> None:
-    r"""Print JSON for programs, with \u escapes in place of control characters.
+    r"""Print JSON for programs, with \u escapes instead of control characters.
 
-    Control characters occur only in strings, in which an escape means the same. If the output is
-    not UTF-8, every character outside ASCII is escaped.
+    Control characters occur only in strings, where an escape means the same. If the encoding of
+    the output is not UTF-8, every character outside ASCII is escaped.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_unicode = encoding.lower().startswith("utf")
@@ -168,7 +168,7 @@ def print_json(text: str) -> None:
 
 
 def print_csv(text: str) -> None:
-    """Print CSV or Markdown: as it is into a file or pipe, escaped on a terminal."""
+    """Print CSV or Markdown; only on a terminal, escape control characters."""
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     _write(visible(text, lines=True) if on_terminal else text)
 
@@ -181,27 +181,27 @@ def _json_escape(found: re.Match[str]) -> str:
 def _write(text: str) -> None:
     if sys.stdout is None:  # closed by the parent process
         return
-    with foot.aside():  # it puts another stream in the place of this one
+    with foot.aside():  # must come first, because rich replaces sys.stdout while it draws
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
 def replace_what_cannot_be_printed() -> None:
-    """Make the standard outputs print `?` for the characters that they lack."""
+    """Make standard output and error print `?` for characters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not what a test or a notebook puts there
+        if isinstance(stream, io.TextIOWrapper):  # tests and notebooks use other streams
             stream.reconfigure(errors="replace")
 
 
 class _ConsoleHandler(logging.Handler):
-    """Prints log records for which a library has no handler."""
+    """Prints log records of libraries without a handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         err.print(Text(visible(self.format(record))), soft_wrap=True)
 
 
 def show_messages_of_libraries() -> None:
-    """Print them like our own: in one line, without the line of code that caused a warning."""
+    """Print warnings and log records of libraries in one line, like warnings of clinit."""
     warnings.showwarning = _show
     logging.lastResort = _ConsoleHandler(logging.WARNING)
 

@@ -1,4 +1,4 @@
-"""The context that Typer gives to a command, and commands that run other commands."""
+"""The context that Typer passes to a command, and helpers to run commands from other commands."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 else:
     import typer
 
-    # typer.Context is for annotations: commands receive an object of its base class.
+    # typer.Context is only for annotations: commands receive an object of its base class.
     Context = typer.Context.__base__
 
 Run = Callable[..., None]
-"""Takes the words of a command, without `clinit`."""
+"""Runs a command; the arguments are its words without `clinit`."""
 
 
 def given(context: Context, name: str) -> str | None:
-    """Return the source of a parameter: `commandline`, `default_map` (a file), or None."""
+    """Return the source of a parameter: `commandline`, `default_map` (a file), else None."""
     source = context.get_parameter_source(name)
     where = source.name.lower() if source else "default"
     return None if where == "default" else where
 
 
 def overridden(context: Context, name: str, by: str) -> bool:
-    """Return whether a file gives `name` and the command line gives `by`, which wins."""
+    """Return whether a file sets `name` and the command line sets `by`, which overrides it."""
     return given(context, name) == "default_map" and given(context, by) == "commandline"
 
 
 def command_line() -> str:
-    """Return the command line of this process, as it can be pasted into a shell anywhere."""
+    """Return a shell command that repeats the command line of this process from any folder."""
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(['clinit', *sys.argv[1:]])}"
 
 
@@ -54,7 +54,7 @@ def runner(context: Context) -> Run:
     def run(*arguments: object) -> None:
         words = [str(argument) for argument in arguments]
         print_command(words)
-        typed, sys.argv = sys.argv, ["clinit", *words]  # the records keep it as their command
+        typed, sys.argv = sys.argv, ["clinit", *words]  # records store sys.argv as their command
         try:
             clinit.main([*(["--quiet"] if is_quiet() else []), *words], standalone_mode=False)
         finally:

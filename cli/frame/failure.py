@@ -1,4 +1,4 @@
-"""The message, without a traceback, and the exit code of a command that fails."""
+"""Print the error of a failing command in words, without a traceback, and choose its exit code."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from clinit.machine import error_number, out_of_memory
 from clinit.words import visible
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
-"""Raised for words that are not a command; typer does not export this class."""
+"""Base class of errors in a command line; typer does not export it."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LESS = (
     "Free some, or give smaller --batch-size, --bank-size or --workers, if the command has them."
 )
-"""Settings that need less memory."""
 
 
 def fail(error: BaseException) -> int:
-    """Print what has happened in a command; return the exit code."""
-    raise_no_more()  # a signal that arrives while the message is printed
+    """Print the error that has ended a command; return the exit code."""
+    raise_no_more()  # no signal must interrupt the message
     if (stopped := arrived()) is not None:
         err.print(Text(visible(str(stopped))), soft_wrap=True)
         return stopped.exit_code
@@ -52,8 +51,7 @@ def fail(error: BaseException) -> int:
 
 
 def _refuse_usage(error: Any) -> int:
-    """Print the fault in the command line, and the usage of the command."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the whole help
         out.print(Text(error.format_message()), soft_wrap=True)
         return int(error.exit_code)
     if error.ctx is not None:
@@ -66,11 +64,10 @@ def _refuse_usage(error: Any) -> int:
 
 
 def _usage_message(error: Any) -> str:
-    """Return the fault, with the value that was given."""
     message = (
         str(error.format_message()).removeprefix("Invalid value: ").replace("Value error, ", "")
     )
-    # Of the library that converts values.
+    # Errors of the library that converts values.
     problems: Any = getattr(error.__cause__, "errors", list)()
     if problems and repr(value := problems[0]["input"]) not in message:
         message += f", got {value!r}"
@@ -87,7 +84,7 @@ def _usage_message(error: Any) -> str:
 
 
 def _origin(error: Any) -> str:
-    """Return which file of options a refused value is from; empty for the command line."""
+    """Return a line with the file of options of a refused value; empty for the command line."""
     context, parameter = error.ctx, getattr(error, "param", None)
     if context is None or parameter is None or not isinstance(context.default_map, Defaults):
         return ""
@@ -97,8 +94,8 @@ def _origin(error: Any) -> str:
 
 
 def _told(error: BaseException) -> tuple[str, str] | None:
-    """Return message and remedy of an error that is the user's or the machine's; else None."""
-    if isinstance(error, ClinitError):  # knows best, whatever caused it
+    """Return message and remedy of an error of the user or the machine; None for a bug."""
+    if isinstance(error, ClinitError):  # its message is better than the ones for its causes
         return str(error), error.remedy
     if short := _shortage(error):
         return short
@@ -108,16 +105,16 @@ def _told(error: BaseException) -> tuple[str, str] | None:
 
 
 def _shortage(error: BaseException) -> tuple[str, str] | None:
-    """Return message and remedy if memory or room on the disk was short; else None.
+    """Return message and remedy if memory or disk space was short; else None.
 
-    A library may have wrapped the error that shows it.
+    The causes of the error are searched too, because a library may have wrapped the original one.
     """
     causes = _causes(error)
     if short := [cause for cause in causes if out_of_memory(cause)]:
         told = str(short[0]).strip().splitlines()
         text = f"out of memory: {told[0]}" if told else "out of memory"
         for cause in causes:
-            cause.__traceback__ = None  # lets go of what the frames hold
+            cause.__traceback__ = None  # free the memory that its frames refer to
         return text, _LESS
     for cause in causes:
         if (number := error_number(cause)) in _NO_SPACE:

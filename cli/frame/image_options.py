@@ -1,4 +1,4 @@
-"""Options of commands that read images of a cache again, and store their activations."""
+"""Options of commands that read the images of caches again and store activations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Weights = Annotated[
     _option(
         "Weights of the backbone; they must be the ones that computed the features.",
         metavar="FILE",
-        show_default="their place at extraction",
+        show_default="their path at extraction",
     ),
 ]
 BaseRoot = Annotated[
@@ -45,7 +45,7 @@ TrunkCacheFolder = Annotated[
 TrunkBudget = Annotated[
     str,
     _option(
-        "Most bytes that are stored; the rest is computed from the images each time. 0: all.",
+        "Most bytes to store; other activations are computed from images each time. 0 stores none.",
         metavar="SIZE",
     ),
 ]
@@ -59,9 +59,9 @@ CheckpointEvery = Annotated[
 
 
 def takes_images(command: Command) -> Command:
-    """Let a command take the options of images, and receive their value in `images`.
+    """Replace the parameter `images` of a command with options, as `expand` does.
 
-    The command takes `context`, `base`, `new` and `out` itself.
+    The command itself must have the parameters `context`, `base`, `new` and `out`.
     """
     options: dict[str, tuple[Any, Any]] = {
         "weights": (Weights, None),
@@ -80,7 +80,7 @@ def takes_images(command: Command) -> Command:
             max_pixels=values["max_pixels"],
             **({} if values["workers"] is None else {"workers": values["workers"]}),
         )
-        # A sweep may have several caches a side, or no base, and then has no use for images.
+        # A sweep may have several caches a side, or no base; then it never reads images.
         first = {side: _first(values[side] or values["new"]) for side in ("base", "new")}
         more = {name: values[name] for name in ("base_root", "new_root", "weights")}
         return Images(storage=storage, **first, **more)

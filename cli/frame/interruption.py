@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the command ends as at an error, and reports the work that is kept.
+"""Ctrl-C, SIGTERM and SIGHUP: end the command as at an error, and report the work that is kept.
 
-The signal becomes an exception, so that context managers remove drafts and give locks back.
-Whoever ends a command may signal twice: `timeout` the process and its group, a terminal that
-closes its shell and its jobs. So further signals are ignored for a second; later ones end the
-process at once.
+The signal becomes an exception, so that context managers remove drafts and release locks. One stop
+may send two signals: `timeout` signals the process and its group, and a closing terminal signals
+its shell and its jobs. So further signals are ignored for a second; later ones end the process at
+once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _WORDS = {
     **({signal.SIGHUP: "Hung up"} if hasattr(signal, "SIGHUP") else {}),
 }
 _GRACE_S = 1.0
-"""Seconds after the first signal in which further ones belong to it."""
+"""Seconds after the first signal in which further signals are ignored."""
 
 
 class Interruption(BaseException):
-    """A signal ends the command. Not KeyboardInterrupt, which typer turns into a silent exit."""
+    """A signal that ends the command. typer would turn KeyboardInterrupt into a silent exit."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
         self.kept = ""
-        """The command's sentence about the work that is kept."""
+        """The command's sentence about the work that is kept, see `keeps`."""
 
     def __str__(self) -> str:
         return f"{_WORDS[signal.Signals(self.number)]}. {self.kept}".rstrip()
@@ -43,9 +43,9 @@ class Interruption(BaseException):
 
 @contextmanager
 def keeps(what: str) -> Iterator[None]:
-    """Let an interruption within report `what` is kept; also a decorator of commands.
+    """Let an interruption within the context report that `what` is kept; also a decorator.
 
-    Of nested ones the outer one counts: it knows about the whole.
+    Of nested contexts, the outermost is reported, because it describes the whole command.
     """
     try:
         yield
@@ -56,16 +56,16 @@ def keeps(what: str) -> Iterator[None]:
 
 _arrived: Interruption | None = None
 _ending_since: float | None = None
-"""Time of the monotonic clock; None while a signal still raises."""
+"""Monotonic time of `raise_no_more`; None while a signal still raises an exception."""
 
 
 def arrived() -> Interruption | None:
-    """Return the interruption that has begun, whatever error the clean-up has raised since."""
+    """Return the interruption, even if the clean-up has raised another error since."""
     return _arrived
 
 
 def heed_signals() -> None:
-    """Turn signals into `Interruption`; one that the parent ignores or handles stays so."""
+    """Turn signals into `Interruption`, except those that already have a handler or are ignored."""
     global _arrived, _ending_since
     _arrived = _ending_since = None
     for number in _WORDS:
@@ -74,7 +74,7 @@ def heed_signals() -> None:
 
 
 def raise_no_more() -> None:
-    """Begin to end: from now on signals are ignored for a second and end the process then."""
+    """Stop raising exceptions: ignore signals for a second; after it, they end the process."""
     global _ending_since
     if _ending_since is None:
         _ending_since = time.monotonic()

@@ -1,8 +1,8 @@
-"""Commands that are imported and built when they are asked for, and what all of them share.
+"""Import and build a command only when it is called, and add --quiet to every command.
 
-Typer builds every command from its signature before it reads the command line: with the options of
-all studies that is a third of what `clinit --help` takes. Here a command is a line of a table until
-somebody calls it; the help of the group shows these lines.
+Typer builds all commands from their signatures before it reads the command line. With the options
+of all studies, that would take a third of the time of `clinit --help`. Here a command is only a
+line in a table until it is called; the help of the group shows these lines.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ QUIET = "Print no progress and no notes; warnings, errors and results remain."
 
 
 _FILES = dict.fromkeys(("add", "remember", "remove", "rename"), "model")
-"""Files of `clinit.cli.commands` whose commands have other names."""
+"""Command -> file of `clinit.cli.commands`, if their names differ."""
 
 
 class LazyGroup(TyperGroup):
-    """A group that builds the commands of `table` when they are asked for."""
+    """A group that builds each command of `table` at its first use."""
 
     table: ClassVar[Mapping[str, str]] = {}
     """Name of each command, and its line in the help of the group."""
@@ -35,7 +35,7 @@ class LazyGroup(TyperGroup):
         self.commands = _Commands({**self.table, **self.commands})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, without building them."""
+        """Write the lines of the table into the help, without building commands."""
         with formatter.section("Commands"):
             formatter.write_dl([*self.table.items()])
 
@@ -53,13 +53,13 @@ class _Commands(dict[str, Any]):
 
 
 def _built(name: str) -> Any:
-    """Return a command: the application of the file of its name, or else a function of its name."""
+    """Return a command: the Typer app in the file of its name, or else the function of its name."""
     plain = name.replace("-", "_")
     file = _FILES.get(name, plain)
     module = import_module(f"clinit.cli.commands.{file}")
     target = module.app if file == plain and hasattr(module, "app") else getattr(module, plain)
     app = typer.Typer(add_completion=False)
-    app.callback()(lambda: None)  # with it, one command is a group of one
+    app.callback()(lambda: None)  # without a callback, Typer makes no group for a single command
     if isinstance(target, typer.Typer):
         app.add_typer(target, name=name)
     else:
@@ -70,8 +70,8 @@ def _built(name: str) -> Any:
 
 
 def _complete(command: Any) -> None:
-    """Let a command, and all below it, have what every command of clinit has."""
-    command.rich_markup_mode = None  # boxes leave no room for names of options at 80 columns
+    """Add --quiet and the common style of help to a command and all of its sub-commands."""
+    command.rich_markup_mode = None  # rich's boxes leave too little room at 80 columns
     command.short_help = (command.help or "").partition("\n\n")[0].replace("\n", " ")
     if (below := getattr(command, "commands", None)) is not None:
         for each in below.values():
@@ -82,7 +82,7 @@ def _complete(command: Any) -> None:
 
 
 def _format_options(command: Any, context: Any, formatter: Any) -> None:
-    """Write the options below the titles that they are declared with."""
+    """Write the options in sections, by the panels that they are declared with."""
     panels: dict[str, list[tuple[str, str]]] = {}
     for each in command.get_params(context):
         if record := each.get_help_record(context):
@@ -111,7 +111,6 @@ def _any_command(
 
 
 def _quiet_option() -> Any:
-    """Return `-q`, `--quiet` behind the name of a command."""
     app = typer.Typer(add_completion=False)
     app.command()(_any_command)
     return typer.main.get_command(app).params[0]

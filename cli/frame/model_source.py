@@ -1,9 +1,9 @@
-"""The model that a command starts from, the place of the new one, and the images' way through it.
+"""Arguments of commands that change a model: the model, the images, and the path of the new model.
 
     @takes_network
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
 
-Typer sees the options of a network of timm and of an extraction instead of `network`.
+Typer sees the options of a timm network and of an extraction instead of `network`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FILE_SUFFIXES = {
     *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
     *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
 }
-"""Of files: who gives one does not mean a folder."""
+"""Suffixes of files: an --out with such a suffix is probably not meant to be a folder."""
 
 ModelAndImages = Annotated[
     list[Path],
     typer.Argument(
         help="Folder or file of a model, and a folder of images: class folders, or train/<class>"
-        " and val/<class>. With --backbone, the images alone.",
+        " and val/<class>. With --backbone, only the images.",
         metavar="[MODEL] IMAGES",
     ),
 ]
@@ -51,17 +51,17 @@ ModelArgument = Annotated[Path, typer.Argument(help="Folder or file of a model."
 ModelOut = Annotated[
     Path,
     described(
-        "Model to write: a folder, or one file that ends in .safetensors, which remembers nothing."
+        "Model to write: a folder, or a file that ends in .safetensors and stores no memory."
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions(options.NetworkOptions):
-    """Options about a network of timm, and about the features of the images."""
+    """Options of a timm network, and of the features of the images."""
 
     features: Path | None = None
-    """Folder of the cache; None: next to the model that is written."""
+    """Folder of the cache; None means a folder next to the new model."""
 
 
 _OPTIONS = {
@@ -79,19 +79,19 @@ _OPTIONS = {
                 show_default="stored with the weights; ImageNet-1K for 1,000 rows",
             ),
         },
-        "A network of timm instead of MODEL",
+        "A timm network instead of MODEL",
     ),
     **in_panel(
         {
             "features": option(
                 Path | None,
-                "Folder of their cache; existing features are not computed again.",
+                "Folder of their feature cache; existing features are not computed again.",
                 metavar="FOLDER",
                 show_default="OUT-features",
             ),
             **COMPUTATION,
             "retry_invalid": option(
-                bool, "Read images again that could not be read.", None, "--retry-invalid"
+                bool, "Try again to read images that were unreadable.", None, "--retry-invalid"
             ),
         },
         "Features of the images",
@@ -101,7 +101,7 @@ takes_network = fills("network", NetworkOptions, _OPTIONS)
 
 
 def command_data() -> dict[str, Any]:
-    """Return what the history of a model contains of the command that changed it."""
+    """Return the facts about this command that the history of a model contains."""
     return {"command": ["clinit", *sys.argv[1:]]}
 
 
@@ -109,7 +109,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     """Check that a model can be written to `out`, and that a file has the right suffix."""
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
-            f"--out is a folder, or a file that ends in .safetensors, got {out}"
+            f"--out must be a folder, or a file that ends in .safetensors, got {out}"
         )
     check_writable(out)
     if out.exists() or out.is_symlink():
@@ -119,50 +119,50 @@ def check_out(out: Path, *, overwrite: bool) -> None:
 
 
 def check_onnx_out(out: Path) -> None:
-    """Check that `out` is a folder, which an ONNX form can be written into."""
+    """Check that `out` is not a file, because ONNX files are written into a folder."""
     if out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
+        raise typer.BadParameter(f"--onnx writes into a folder: --out must be one, got {out}")
 
 
 def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
     if len(paths) != (2 if network.backbone is None else 1):
-        raise typer.BadParameter("give MODEL and IMAGES; or --backbone and IMAGES alone")
+        raise typer.BadParameter("give MODEL and IMAGES; or give --backbone and only IMAGES")
     if network.backbone is None:
         defaults = NetworkOptions()
         for name in NETWORK:
             if (getattr(network, name) or None) != getattr(defaults, name):
                 option = name.replace("_", "-")
-                raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
+                raise typer.BadParameter(f"--{option} needs --backbone; MODEL has its own network")
         check_model(paths[0], paths[1:])
     check_images(paths[-1])
 
 
 def check_file(path: Path, kind: str) -> None:
-    """Check that a table or a page can be written to a file of this kind, such as `csv`."""
+    """Check that a file of this kind, such as `csv`, can be written to `path`."""
     if path.suffix != f".{kind}":
-        raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {path}")
+        raise typer.BadParameter(f"--{kind} needs a file that ends in .{kind}, got {path}")
     check_writable(path, f"--{kind}")
 
 
 def check_images(path: Path) -> None:
-    """Check that there is a folder, which may hold images."""
+    """Check that a path is a folder, which may contain images."""
     if not path.is_dir():
         raise ManifestError(
             f"no folder of images at {path}",
-            remedy="Give a folder that holds a folder of images for each class.",
+            remedy="Give a folder that contains a folder of images for each class.",
         )
 
 
 def check_model(path: Path, images: Sequence[Path] = ()) -> None:
-    """Check that there is something that may be a model, and that it is not among the images.
+    """Check that the argument for the model exists, and is not swapped with the images.
 
     Args:
         path: The argument in the place of the model.
-        images: The arguments behind it.
+        images: The following arguments.
 
     Raises:
-        ModelError: If there is nothing at `path`, or it is no model and one of the images is.
+        ModelError: If `path` does not exist, or is not a model although one of `images` is.
     """
     if not path.exists():
         raise ModelError(
@@ -171,7 +171,7 @@ def check_model(path: Path, images: Sequence[Path] = ()) -> None:
     model = next(filter(_looks_like_model, images), None)
     if model is not None and not _looks_like_model(path):
         raise ModelError(
-            f"{path} is not a model, but {model} is one: are they swapped?",
+            f"{path} is not a model, but {model} is: are they swapped?",
             remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
         )
 
@@ -191,19 +191,19 @@ def opened(
     overwrite: bool,
     onnx: bool = False,
 ) -> Iterator[tuple[Model, ImageJob]]:
-    """Claim `out`, and open the model that the arguments of a command name.
+    """Claim `out`, and open the model in the arguments of a command.
 
-    Wrong arguments are found before PyTorch is loaded.
+    Wrong arguments are refused before PyTorch is loaded, which takes seconds.
 
     Args:
-        paths: The model and the images; with a network of timm, the images alone.
-        network: Instead of the model, and the computation of the features of the images.
-        out: Place of the new model.
-        overwrite: Whether a model at `out` is replaced.
-        onnx: Whether `out` will hold the network as ONNX too.
+        paths: The model and the images; with a timm network, only the images.
+        network: The timm network, if any, and how to compute features of the images.
+        out: Path of the new model.
+        overwrite: Whether to replace a model at `out`.
+        onnx: Whether the network will also be written as ONNX.
 
     Yields:
-        The model, and the work on the images.
+        The model, and the job that reads the images and writes `out`.
     """
     check_source(paths, network)
     check_out(out, overwrite=overwrite)
@@ -235,7 +235,7 @@ def opened(
 
 
 def listener() -> Listener:
-    """Return what shows the work on a model in the terminal."""
+    """Return callbacks that show the work on a model in the terminal."""
     from clinit.headtrain.model.images import Listener
 
     return Listener(
@@ -245,7 +245,7 @@ def listener() -> Listener:
 
 @contextmanager
 def _training() -> Iterator[Observer]:
-    """Show the progress, but not the notes of an experiment, which speak of its options."""
+    """Show progress, but no notes: they refer to options of experiments."""
     from clinit.headtrain.events import Noted
 
     def seen(event: Event) -> None:

@@ -1,9 +1,9 @@
-"""Options that several commands share, including options of a network of timm and its images.
+"""Options that several commands share, such as options of a timm network and its images.
 
     @fills("network", NetworkOptions, OPTIONS)
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
 
-Typer sees the options instead of `network`, and the command receives them in one value.
+Typer sees the options instead of `network`; the command receives one value that contains them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clinit.words import byte_count
 
 
 def size_of(option: str, text: str) -> int:
-    """Return the bytes that an option names, such as 8GB."""
+    """Return the number of bytes for the text of an option, such as 8GB."""
     try:
         return byte_count(text)
     except ValueError as error:
@@ -34,24 +34,24 @@ def size_of(option: str, text: str) -> int:
 
 
 def memory_size(text: str) -> int:
-    """Return the bytes that --memory names."""
+    """Return the number of bytes for the text of --memory."""
     if not (size := size_of("--memory", text)):
-        raise typer.BadParameter("--memory takes a size above 0, such as 8GB")
+        raise typer.BadParameter("--memory must be a size above 0, such as 8GB")
     return size
 
 
 def described(
     help: str, metavar: str | None = None, default: bool | str = True, **more: Any
 ) -> Any:
-    """Return the description of an option for Typer, without names of its own."""
+    """Return the description of an option whose name is the name of its parameter."""
     return typer.Option(help=help, metavar=metavar, show_default=default, **more)
 
 
 Memory = Annotated[
     int | None,
     described(
-        "Most memory for features, such as 8GB; rows of larger features are read from disk when"
-        " they are needed, with the same results.",
+        "Most memory for features, such as 8GB. Larger features are read from disk when they are"
+        " needed, with the same results.",
         "SIZE",
         "free memory",
         parser=memory_size,
@@ -72,7 +72,7 @@ def _place(
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **more)
 
 
-_SEVERAL = " Repeatable: caches of one backbone."
+_SEVERAL = " Repeatable, for caches of one backbone."
 _BASE, _NEW = "Feature cache of the base classes.", "Feature cache of the new classes."
 _RECORDED = "the recorded one"
 BaseCache = Annotated[Path, _place(_BASE)]
@@ -80,8 +80,8 @@ NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
     _place(
-        f"{_BASE[:-1]}, or a file of `clinit statistics` in place of its training rows; without"
-        f" one, the stream starts from nothing.{_SEVERAL}",
+        f"{_BASE[:-1]}, or a file of `clinit statistics` instead of its training rows. Without"
+        f" --base, the stream starts without classes.{_SEVERAL}",
         *("PATH", "Data", "--base"),
     ),
 ]
@@ -98,7 +98,7 @@ RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
 RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
 RecordedHead = Annotated[
     Path | None,
-    _place("Head of the base classes that it starts from.", "FILE", show_default="the same"),
+    _place("Head of the base classes to start from.", "FILE", show_default="the recorded one"),
 ]
 HeadsByLoss = Annotated[
     list[str] | None,
@@ -115,14 +115,14 @@ Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Replace an earlier result of clinit at --out; nothing else is ever replaced.",
+        help="Replace an earlier result of clinit at --out. Other files are never replaced.",
         rich_help_panel="Output",
     ),
 ]
 MaxPixels = Annotated[
     int,
     described(
-        "Largest image that is decoded, width x height; a larger one is a bad image.",
+        "Most pixels of an image, width x height; larger images count as unreadable.",
         min=1,
         rich_help_panel="Data",
     ),
@@ -140,7 +140,7 @@ class Split(StrEnum):
 
 
 class ReadSplit(StrEnum):
-    """Parts of a data set to read; test images become the split that results are reported on."""
+    """Images of a data set to read; test images become the split val."""
 
     train = "train"
     val = "val"
@@ -148,24 +148,21 @@ class ReadSplit(StrEnum):
 
     @property
     def stored(self) -> str:
-        """The split that they become."""
+        """The split of the manifest that the images become."""
         return "train" if self is ReadSplit.train else "val"
 
 
-READ_AS_VAL = " test: the test images become the split val, on which results are reported."
+READ_AS_VAL = " test: the test images become the split val, on which results are measured."
 
 
 TransformKind = Literal["timm", "paper"]
-"""Preprocessing without augmentation."""
 Dtype = Literal["float16", "float32"]
-"""How features are stored."""
 Autocast = Literal["off", "bfloat16", "float16"]
-"""Arithmetic of the forward pass."""
 CompileOption = Annotated[
     Literal["auto", "on", "off"],
     described(
-        "Compute the network as one program: two to four times the speed of a convolutional"
-        " network, after some seconds; auto: if it pays, or as the cache was begun.",
+        "Compile the network, which takes some seconds and makes convolutional networks two to"
+        " four times as fast; auto: as the existing cache, else if it saves time.",
         rich_help_panel="Computation",
     ),
 ]
@@ -178,7 +175,7 @@ Workers = Annotated[
 
 
 def option(kind: Any, help: str, panel: str | None = None, *names: str, **more: Any) -> Any:
-    """Return the annotation of an option; `names` if it has no opposite."""
+    """Return the annotation of an option; with `names`, Typer adds no `--no-…` option."""
     return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]
 
 
@@ -187,8 +184,8 @@ NETWORK: Mapping[str, Any] = {
     "backbone": option(str | None, "timm's name of the network, with its tag.", _NETWORK),
     "weights": option(
         Path | None,
-        "Checkpoint (.safetensors, or .pth that holds tensors only), or a folder with one and"
-        " the config.json of timm.",
+        "Checkpoint (.safetensors, or .pth that contains only tensors), or a folder with"
+        " model.safetensors and config.json of timm.",
         _NETWORK,
         metavar="PATH",
         show_default="timm's download",
@@ -200,8 +197,8 @@ NETWORK: Mapping[str, Any] = {
     ),
     "head_classes": option(
         str | None,
-        "Names of the classifier's rows: a file with one name per line, or"
-        " `dataset` for the classes of this data set in order.",
+        "Class names of the classifier's rows: a file with one name per line, or `dataset` for the"
+        " classes of this data set in order.",
         _NETWORK,
         show_default="stored with the weights; ImageNet-1K for 1,000 rows",
     ),
@@ -210,7 +207,7 @@ NETWORK: Mapping[str, Any] = {
     ),
     "input_size": option(
         int | None,
-        "Side of the network's input in pixels.",
+        "Height and width of the network's input in pixels.",
         _NETWORK,
         min=1,
         max=4096,
@@ -230,7 +227,7 @@ COMPUTATION: Mapping[str, Any] = {
         "Computation",
         min=1,
         max=10**9,
-        show_default="as begun; else 32 on a CPU, 64 on a GPU",
+        show_default="as in the existing cache; else 32 on a CPU, 64 on a GPU",
     ),
     "compile": CompileOption,
     "workers": Workers,
@@ -240,7 +237,7 @@ COMPUTATION: Mapping[str, Any] = {
 
 
 def in_panel(options: Mapping[str, Any], panel: str) -> dict[str, Any]:
-    """Return options that stand in one panel of the help."""
+    """Return copies of options that the help shows in the panel `panel`."""
     placed = {}
     for name, kind in options.items():
         (found,) = kind.__metadata__
@@ -251,9 +248,9 @@ def in_panel(options: Mapping[str, Any], panel: str) -> dict[str, Any]:
 
 
 def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Let a command take options, and receive them in `name` as the dataclass `owner`.
+    """Replace the parameter `name` of a command with options, as `expand` does.
 
-    The options have the defaults of the fields.
+    The command receives them as the dataclass `owner`, whose fields give the defaults.
     """
     defaults = {
         each.name: inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default
@@ -273,7 +270,7 @@ def fills(name: str, owner: type, options: Mapping[str, Any]) -> Callable[[Comma
 
 
 def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    """Return one number or three, one per channel, from a text such as `0.5,0.5,0.5`."""
+    """Parse a mean or deviation: one number, or one per channel as in `0.5,0.5,0.5`."""
     if text is None:
         return None
     try:
@@ -283,7 +280,7 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     if len(found) not in (1, 3) or not all(math.isfinite(number) for number in found):
         raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
     if max(found) > 1:
-        raise typer.BadParameter(f"{option} is of pixels between 0 and 1 (127/255), got {text!r}")
+        raise typer.BadParameter(f"{option} is for pixels between 0 and 1 (127/255), got {text!r}")
     if min(found) < 0 or (option == "--std" and min(found) == 0):
         raise typer.BadParameter(f"{option} must not be negative or a deviation of 0, got {text!r}")
     return found

@@ -1,7 +1,7 @@
-"""How far a command is: bars at the foot of a terminal, lines of a log elsewhere.
+"""Show the progress of a command: bars at the foot of a terminal, or lines in a log.
 
-A bar goes when the work is done, and the result takes its place. A log gets a line now and then.
-With --quiet there is neither.
+A bar disappears when the work is done. A log gets a line from time to time. With --quiet, neither
+is printed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PAUSES_S = (10.0, 20.0, 30.0)
-"""Seconds before the first line of a log and between the next ones."""
+"""Seconds before the first line of a log, and before each of the next two."""
 LATER_S = 60.0
 """Seconds between all further lines."""
 _LEAST_S = 1.0
-"""Seconds after which an estimate is possible for work that has just begun."""
+"""Least seconds before a line, so that a rate can be estimated."""
 
 
 class Line:
@@ -35,19 +35,17 @@ class Line:
     def __init__(self, title: str, *, unit: str = "", tells_rate: bool = False) -> None:
         self.title = title
         self.unit = unit
-        """The counted things, in the plural; empty to show the share alone."""
+        """Name of the counted things, in the plural; if empty, only the share is shown."""
         self.tells_rate = tells_rate
-        """Whether things per second are shown: over the same time as the seconds left."""
         self.more = ""
-        """Anything else, such as a loss."""
         self.done: int | float = 0
         self.total: int | float | None = None
-        """None while it is unknown."""
+        """Expected final count; None if unknown."""
         self._began: tuple[float, int | float] | None = None
-        """Time of the monotonic clock, and the count at that time."""
+        """Monotonic time and count when counting began."""
 
     def count(self, done: int | float, total: int | float | None) -> None:
-        """Say that `done` of `total` is done; less than before is another count."""
+        """Set the count to `done` of `total`; a smaller count than before begins a new one."""
         if self._began is None or done < self.done:
             self._began = (time.monotonic(), done)
         self.done, self.total = done, total
@@ -57,17 +55,17 @@ class Line:
         self.title = title
 
     def in_words(self) -> str:
-        """Return the line of a log."""
+        """Return the text for a log."""
         told = ", ".join(filter(None, (*self._facts(" of "), self.more)))
         return ": ".join(filter(None, (self.title, told)))
 
     def cells(self) -> tuple[RenderableType, ...]:
-        """Return the title, the bar, and the texts behind it."""
+        """Return the cells for a terminal: the title, the bar, and the texts behind the bar."""
         from rich.progress_bar import ProgressBar
 
         bar = ProgressBar(total=self.total or None, completed=self.done, pulse=not self.total)
         counted, share, left, rate = self._facts("/")
-        # Of what does not fit into the terminal, the last cell alone is cut.
+        # If the line does not fit into the terminal, only the last cell is cut.
         more = _text(" ".join(filter(None, (rate, self.more))))
         more.no_wrap = True
         return _text(self.title), bar, _text(counted or share), _text(left), more
@@ -80,7 +78,7 @@ class Line:
             per_s = gained / spent if gained > 0 and spent > 0 else 0.0
         counted = f"{int(self.done):,}{of}{int(total):,} {self.unit}" if total and self.unit else ""
         share = f"{100 * self.done / total:.0f} %" if total else ""
-        # As if the rest took as long as the part done.
+        # Assumes that the rest has the same rate.
         left = (
             f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
         )
@@ -89,15 +87,15 @@ class Line:
 
 
 class Progress:
-    """The current counts, the latest last."""
+    """The lines of the current counts, the latest one last."""
 
     def __init__(self, begin: Callable[[], object]) -> None:
-        """Count nothing yet; `begin` is called before the first line."""
+        """Start without a line; `begin` is called when the first line is added."""
         self._begin = begin
         self._lines: list[Line] | None = None
 
     def line(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
-        """Begin to count something."""
+        """Add and return a line for a new count."""
         line = Line(title, unit=unit, tells_rate=tells_rate)
         if self._lines is None:
             self._lines = [line]
@@ -107,7 +105,7 @@ class Progress:
         return line
 
     def only(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
-        """Return the line of that title; lines of other titles are removed."""
+        """Return the line with this title, added if necessary; remove all other lines."""
         if self._lines and self._lines[-1].title == title:
             return self._lines[-1]
         if self._lines:
@@ -115,12 +113,12 @@ class Progress:
         return self.line(title, unit=unit, tells_rate=tells_rate)
 
     def reached(self, what: str) -> None:
-        """Print a finished step at once, in a log alone: a bar shows it."""
+        """Print a finished step into a log at once; a terminal shows it by its bar."""
         if not is_quiet() and not _is_drawn():
             _print_line(what)
 
     def in_words(self) -> str:
-        """Return the line of a log: the latest count."""
+        """Return the text for a log: the latest count."""
         return self._lines[-1].in_words() if self._lines else ""
 
     def __rich__(self) -> RenderableType:
@@ -138,18 +136,18 @@ class Progress:
 
 
 class ProgressLog:
-    """When the next line is due, whatever the process does then: many short works are one long."""
+    """Prints lines of a log at its own times, which do not restart with each piece of work."""
 
     def __init__(self) -> None:
         self._pauses = chain(PAUSES_S, repeat(LATER_S))
         self._due: float | None = None
-        """Time of the monotonic clock; None while nothing has begun."""
+        """Monotonic time of the next line; None before the first piece of work."""
 
     @contextmanager
     def telling(self, told: Callable[[], str]) -> Iterator[None]:
         """Print the result of `told` whenever a line is due, unless it is empty.
 
-        From a thread: the same line twice shows that the work is stuck.
+        A thread prints, so lines appear even if the work is stuck, and then are equal.
         """
         if self._due is None:
             self._due = time.monotonic() + next(self._pauses)
@@ -160,7 +158,7 @@ class ProgressLog:
             yield
         finally:
             ended.set()
-            thread.join(timeout=1)  # no longer: the reader of the log may have stopped
+            thread.join(timeout=1)  # the thread hangs if the reader of the log has stopped
 
     def _tell(self, told: Callable[[], str], ended: Event) -> None:
         while not ended.wait(max(_LEAST_S, (self._due or 0) - time.monotonic())):
@@ -174,7 +172,7 @@ _log = ProgressLog()
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Show how far something is, from its first line on."""
+    """Show progress as soon as the first line is added."""
     with ExitStack() as stack:
         shown = Progress(lambda: stack.enter_context(_shown(shown, shown.in_words)))
         yield shown
@@ -182,14 +180,14 @@ def progress() -> Iterator[Progress]:
 
 @contextmanager
 def counting(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """Show the latest of several counts; the callback takes a title, a count, and its total."""
+    """Show a count; yield a callback that takes its title, the count, and the total."""
     with progress() as shown:
         yield lambda title, done, total: shown.only(title, unit=unit).count(done, total)
 
 
 @contextmanager
 def doing(what: str) -> Iterator[Line]:
-    """Show that work is running, in a few words that end with an ellipsis."""
+    """Show `what`, a few words with an ellipsis, and the time, while the context runs."""
     began, shown = time.monotonic(), Progress(lambda: None)
     line = shown.line(what)
     with _shown(shown, lambda: f"{line.title} {duration(time.monotonic() - began)}"):
@@ -206,7 +204,7 @@ def _shown(part: RenderableType, told: Callable[[], str]) -> Iterator[None]:
 
 
 def _is_drawn() -> bool:
-    """Return whether standard error is a terminal that can draw; FORCE_COLOR makes none."""
+    """Return whether standard error is a terminal that can draw, whatever FORCE_COLOR is."""
     return err.is_interactive and err.file.isatty()
 
 
@@ -215,5 +213,5 @@ def _print_line(line: str) -> None:
 
 
 def _text(text: str) -> Text:
-    """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
+    """Return a text with escapes, so that rich measures its real width and can erase the line."""
     return Text(visible(text))

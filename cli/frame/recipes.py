@@ -1,4 +1,4 @@
-"""The recipes: files of options that come with clinit."""
+"""Recipes: files of options that are part of clinit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOLDER = files("clinit.cli") / "recipes"
 
 
 def names() -> list[str]:
-    """Return the names of the recipes in alphabetical order: tables by their numbers."""
+    """Return the names of the recipes in alphabetical order."""
     return sorted(path.name.removesuffix(".toml") for path in _FOLDER.iterdir())
 
 
@@ -21,7 +21,7 @@ def recipe(name: str) -> str:
     """Return the text of a recipe.
 
     Raises:
-        ConfigFileError: If there is none of that name.
+        ConfigFileError: If there is no recipe of that name.
     """
     if name not in names():
         raise ConfigFileError(f"there is no recipe {name!r}", remedy=_proposal(name))
@@ -29,10 +29,10 @@ def recipe(name: str) -> str:
 
 
 def open_text(path: Path) -> tuple[str, str]:
-    """Return a file's name in messages and its text; or a recipe's if there is no such file.
+    """Return name (for messages) and text of a file or, if it does not exist, of a recipe.
 
     Raises:
-        ConfigFileError: If there is neither.
+        ConfigFileError: If neither exists.
     """
     if not path.is_file() and str(path) in names():
         return f"the recipe {path}", recipe(str(path))

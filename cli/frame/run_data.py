@@ -1,6 +1,6 @@
-"""Data that commands read before they train runs, and their lines before and after it.
+"""Open the caches and heads of commands that train runs.
 
-Whether it exists is checked before PyTorch is loaded, which takes seconds.
+Commands first check that these exist, before they load PyTorch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def check_caches(
     *paths: Path | None, head: Path | None = None, or_files: Collection[Path] = ()
 ) -> None:
-    """Check that there are caches, and a head file if one is given.
+    """Check that caches and a head file exist.
 
     Args:
-        paths: The caches.
-        head: The head file.
+        paths: The caches; None is skipped.
+        head: The head file, if any.
         or_files: Caches or files of statistics.
 
     Raises:
-        CacheError: If there is no cache at one of the paths.
-        HeadError: If there is no file of a head.
+        CacheError: If a path is not a cache.
+        HeadError: If the head file does not exist.
     """
     for path in (*paths, *(each for each in or_files if not each.is_file())):
         if path is not None:
@@ -48,21 +48,21 @@ def check_caches(
 
 
 def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Study] = ()) -> None:
-    """Check that no option needs base classes if there are none, and print a note then."""
+    """If there are no base classes, check that no option needs them, and print a note."""
     if base:
         return
     widths = {study.start.head_width for study in studies}
     for option, found in (("--head", head), ("--head-width full", "full" in widths)):
         if found:
-            raise typer.BadParameter(f"{option} goes with --base: it needs a pretrained head")
-    note("no --base: the stream starts from nothing, its first task makes the head")
+            raise typer.BadParameter(f"{option} needs --base, which has the pretrained head")
+    note("no --base: the stream starts without classes, and its first task makes the head")
 
 
 def check_run(path: Path) -> None:
-    """Check that there is something that may be a run record.
+    """Check that `path`, which should be a run record, exists.
 
     Raises:
-        RecordError: If there is nothing at `path`.
+        RecordError: If it does not exist.
     """
     if not path.exists():
         raise RecordError(
@@ -77,12 +77,13 @@ def read_data(
     heads: Mapping[str, Path | None],
     memory: int | None = None,
 ) -> RunData:
-    """Open the caches of both sides, in memory if they fit, and the heads by loss.
+    """Open the base and new caches, in memory if they fit, and the heads of each loss.
 
-    Without a base, streams start from nothing.
+    Without `base`, streams start without classes.
 
     Raises:
-        ExperimentError: If the base has no pretrained head, or one is given without a base.
+        ExperimentError: If the base has no pretrained head, or the user gives a head without a
+            base.
     """
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.stream.source import read_sources
@@ -95,7 +96,7 @@ def read_data(
 
 
 def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:
-    """Open two caches with their images, and the heads by loss."""
+    """Open two caches with their images, and the heads of each loss."""
     from clinit.headtrain.runs import RunData
 
     with doing("Reading the caches …"):
@@ -103,10 +104,10 @@ def read_images(images: Images, heads: Mapping[str, Path | None]) -> RunData:
 
 
 def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
-    """Return the files of `--head [LOSS=]FILE` by loss; "" for all others.
+    """Return the files of `--head [LOSS=]FILE` by loss; "" is the key of a file without a loss.
 
     Raises:
-        ExperimentError: If there are two for the same runs.
+        ExperimentError: If two files are for the same runs.
     """
     from clinit.headtrain.train.losses import LOSSES
 
@@ -125,7 +126,7 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
 
 
 def tell_left(places: Collection[Path], left: Collection[Path]) -> None:
-    """Print which records stay because they belong to the runs."""
+    """Print which records in `places` exist already, because they are not in `left`."""
     for place in places:
         if place not in left:
             say(f"{place} is already recorded")

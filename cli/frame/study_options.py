@@ -1,10 +1,10 @@
-"""Options of the command line, made from the settings of a study.
+"""Make command-line options from the settings of a study.
 
     @takes_studies(top=False)
     def train_head(context: Context, base: Path, studies: list[Study], ...) -> None:
 
-Typer sees an option for each setting instead of the parameter `studies`; the function receives
-the studies that they describe, resolved.
+Typer sees an option for each setting instead of the parameter `studies`; the function receives the
+resolved studies that the options describe.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SEVERAL: Mapping[str, tuple[str, ...]] = {
     "init": PAPER_INITS,
     "scale": ("calibrated",),
 }
-"""Settings of which one command takes several values, one run for each; and their defaults."""
+"""Settings that may have several values in one command, with their default values."""
 
 
 def takes_studies(*, top: bool) -> Callable[[Command], Command]:
-    """Let a command take the settings of a study, and receive the studies in `studies`.
+    """Replace the parameter `studies` of a command with an option for each setting of a study.
 
     Args:
-        top: Whether blocks of the backbone learn as well.
+        top: Whether the command also trains blocks of the backbone.
     """
     every = settings_of(top=top)
 
@@ -59,9 +59,9 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
 
 
 def takes(name: str, owner: type, *, but: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Let a command take the settings of a dataclass, and receive its value in `name`.
+    """Replace the parameter `name` of a command with an option for each setting of `owner`.
 
-    Those called in `but` keep their defaults.
+    Settings in `but` get no option and keep their defaults.
     """
     every = {key: each for key, each in fields_of(owner).items() if key not in but}
 
@@ -87,8 +87,8 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
 
     Args:
         each: The setting.
-        words: Those that the command takes.
-        several: Defaults of an option that takes several values, one run for each.
+        words: The words that the command allows as values.
+        several: Default values of an option that takes several values, one run for each.
     """
     metavar, listed, is_open = None, "", Imported in each.types
     kinds: list[Any] = [kind for kind in each.types if kind is not type(None)]
@@ -101,12 +101,12 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
     elif is_open and not several:
         kind, metavar = str, "|".join((*words, "MODULE:FUNCTION"))
     elif several:
-        # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
+        # Typer supports no lists of literals. `_listed` reads numbers, including ranges.
         closed = words and not is_open
         kind = list[StrEnum(each.name, {word: word for word in words}) if closed else str]  # type: ignore[misc]
         metavar = "NUMBER|RANGE" if not words else None
         metavar = "|".join((*words, "MODULE:FUNCTION")) if is_open else metavar
-        listed = " Repeatable, one run each."
+        listed = " Repeatable, for one run each."
         listed = listed if words else f" Several as 0:3 (0, 1 and 2) or 0,3,7.{listed}"
     elif each.items is float:
         kind, listed = list[float], " Repeatable."
@@ -130,12 +130,12 @@ def _option(each: Setting, words: Sequence[str], several: tuple[str, ...] = ()) 
 
 
 def _is_mixed(each: Setting) -> bool:
-    """Return whether a setting takes words and numbers; the command line reads text then."""
+    """Return whether a setting takes words and numbers, so that its option is read as text."""
     return bool(each.words) and each.is_number
 
 
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
-    """Return the distinct studies of all combinations of starts."""
+    """Return the distinct studies of all combinations of the values in `SEVERAL`."""
     every = settings_of(top=top)
     for name, rival in RIVALS.items():
         if overridden(context, name, rival):
@@ -157,14 +157,14 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
             for each in itertools.product(*several.values())
         ]
         _refuse_idle(context, asked, every)
-        # Random rows have no scale, solved heads no start: once is enough.
+        # Resolved studies may repeat: random rows have no scale, solved heads have no start.
         return list(dict.fromkeys(study.resolved() for study in asked))
     except ValueError as error:
         raise typer.BadParameter(_with_options(error, every)) from error
 
 
 def _listed(each: Setting, words: list[str]) -> list[Any]:
-    """Return the values that the words of an option list; numbers as in the grid of a sweep."""
+    """Return the values of a repeatable option; numbers are written as in the grid of a sweep."""
     if each.words:
         return words
     from clinit.headtrain.sweep.grid import values_of
@@ -180,7 +180,7 @@ def _listed(each: Setting, words: list[str]) -> list[Any]:
 
 
 def _with_options(message: object, every: Mapping[str, Setting]) -> str:
-    """Return a message in which settings are called by their options."""
+    """Return a message with options instead of names of settings."""
 
     def named(found: re.Match[str]) -> str:
         return every[found[0]].option if found[0] in every else found[0]
@@ -189,10 +189,10 @@ def _with_options(message: object, every: Mapping[str, Setting]) -> str:
 
 
 def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Setting]) -> None:
-    """Refuse settings that no study reads; settings of a file give way to the command line."""
+    """Refuse settings that no study reads; if `DECIDING` ones are typed, only note the file's."""
     typed = [name for name in every if given(context, name) == "commandline"]
     in_file = [name for name in every if given(context, name) == "default_map"]
-    leading = [every[name].option for name in DECIDING if name in typed]  # a file gives way
+    leading = [every[name].option for name in DECIDING if name in typed]
     asked = typed if leading else [name for name in every if name in (*typed, *in_file)]
     for text in refusals(asked, studies):
         raise typer.BadParameter(text)
@@ -212,7 +212,7 @@ def expand(
     defaults: Mapping[str, Any],
     build: Callable[[Mapping[str, Any]], Any],
 ) -> Callable[[Command], Command]:
-    """Replace a parameter with options; `build` makes its value from all that was given."""
+    """Replace the parameter `name` of a command with options; `build` makes its value from all."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
@@ -239,7 +239,7 @@ def expand(
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
-        del wrapper.__wrapped__  # Typer would look through it
+        del wrapper.__wrapped__  # else Typer reads the signature of `command` through it
         return wrapper  # type: ignore[return-value]
 
     return decorate

@@ -1,4 +1,4 @@
-"""The progress bars of extractions and of training, and the notes printed above them."""
+"""Progress bars of extraction, training and sweeps, with the notes printed above them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def training_progress(place: Path | None = None) -> Iterator[Observer]:
-    """Show the events of training, each note once; `place` is the run's record."""
+    """Show the events of training, each note only once; `place` is the folder of the run."""
     from clinit.headtrain import events
 
     if place is not None:
@@ -51,7 +51,7 @@ def training_progress(place: Path | None = None) -> Iterator[Observer]:
                     if event.total > 1:
                         line.unit, line.more = event.what, ""
                         line.count(event.done, event.total)
-                    else:  # a count of one thing would add nothing
+                    else:  # a count of a single thing has no information
                         line.unit, line.more = "", event.what
                         line.count(event.done, None)
                 case events.Evaluated():
@@ -64,7 +64,7 @@ def training_progress(place: Path | None = None) -> Iterator[Observer]:
 
 @contextmanager
 def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
-    """Show how many of `total` runs are recorded; within a bank the bar moves with its steps."""
+    """Show how many of `total` runs are recorded; the bar also moves with the steps of a bank."""
     from clinit.headtrain import events
     from clinit.headtrain.sweep import plan
 
@@ -95,7 +95,7 @@ def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
 
 @contextmanager
 def extraction_progress() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar for the split or view that is being computed."""
+    """Show a bar for the split or view that the extraction computes."""
     with progress() as shown:
 
         def update(now: Progress) -> None:

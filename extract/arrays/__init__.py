@@ -1,1 +1,1 @@
-"""Features in files that others have written, or read: in and out of caches."""
+"""Import features from files of other programs, and export features for them."""

@@ -1,4 +1,4 @@
-"""Files of arrays: reading and writing features, labels and class names."""
+"""Types and checks that all formats of array files share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clinit.files.commit import draft_of
 from clinit.words import examples
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
-"""Returns the features of rows, given by their numbers, in float32."""
+"""Returns the features of the rows with the given numbers, in float32."""
 Labels = np.ndarray | list[str]
 """Integers of shape (rows,), or texts."""
 
@@ -32,16 +32,17 @@ class StoredFeatures:
     """The file, and the name of the array in it."""
     shape: tuple[int, ...]
     dtype: str
-    """As NumPy calls it, or `bfloat16`."""
+    """NumPy's name of the type, or `bfloat16`."""
     open: Callable[[Path], AbstractContextManager[Take]]
-    """Opens it; a format without access to single rows is copied into a draft in this folder."""
+    """Opens the array. Formats without access to single rows are first copied into a draft in the
+    given folder."""
 
 
 def widened(features: np.ndarray) -> Float[np.ndarray, ...]:
-    """Return features in float32, in the order of bytes of this machine.
+    """Return features in float32, in the byte order of this machine.
 
-    Values become infinite, and their row invalid, if float32 cannot represent them: a single value
-    that is too large, or all values of a row if they are so small that few bits would be left.
+    Values that float32 cannot represent become infinite, and their row invalid: a value that is too
+    large, or all values of a row if all are so small that they would lose most of their bits.
     """
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.asarray(features, dtype=np.float32)
@@ -55,7 +56,7 @@ def parse_class_names(text: str, path: Path) -> tuple[str, ...]:
     """Return class names from the JSON list in the metadata of a file.
 
     Raises:
-        CacheError: If it is no list of texts, or a name occurs twice.
+        CacheError: If the text is not a list of texts, or a name occurs twice.
     """
     with suppress(msgspec.DecodeError, RecursionError):
         names = msgspec.json.decode(text, type=tuple[str, ...])
@@ -63,7 +64,7 @@ def parse_class_names(text: str, path: Path) -> tuple[str, ...]:
         if names and not wrong and len(set(names)) == len(names):
             return names
     raise CacheError(
-        f"`class_names` in the metadata of {path} are no JSON list of different texts",
+        f"`class_names` in the metadata of {path} is not a JSON list of different texts",
         remedy="Name the classes with `--classes FILE`, one per line.",
     )
 
@@ -72,13 +73,13 @@ def parse_class_names(text: str, path: Path) -> tuple[str, ...]:
 def spooled(
     blocks: Iterable[bytes | memoryview], shape: tuple[int, ...], dtype: np.dtype, folder: Path
 ) -> Iterator[Take]:
-    """Copy an array into a draft in `folder`, a block at a time, and give access to its rows.
+    """Copy an array into a draft in `folder`, a block at a time, and yield access to its rows.
 
     Args:
         blocks: The bytes of the array, in parts.
-        shape: (rows, dim) of the whole.
-        dtype: Its type.
-        folder: A claimed folder: the draft of a killed process is removed with its next claim.
+        shape: (rows, dim) of the whole array.
+        dtype: Type of the array.
+        folder: A claimed folder. The next claim removes the draft if this process is killed.
 
     Raises:
         OSError: If the disk is full.
@@ -96,20 +97,19 @@ def spooled(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportedRows:
-    """Rows that are written into a file, in the order of their manifest."""
+    """Rows of a cache to be written into a file, in the order of the manifest."""
 
     rows: Int[np.ndarray, " exported"]
-    """Their numbers in the cache and in its manifest; int64."""
+    """Row numbers in the cache and its manifest, int64."""
     labels: Int[np.ndarray, " exported"]
-    """int64."""
     class_names: tuple[str, ...]
     dim: int
     dtype: np.dtype
     """float16 or float32, little-endian."""
     metadata: dict[str, str]
-    """Contents besides the rows: class names as a JSON list, and the origin of the file."""
+    """Class names as a JSON list, and the origin of the features."""
     blocks: Callable[[], Iterator[Float[np.ndarray, "block dim"]]]
-    """Reads the features of the rows, a shard at a time."""
+    """Yields the features of the rows, a shard at a time."""
 
 
 def number_labels(
@@ -119,17 +119,18 @@ def number_labels(
 
     Args:
         labels: Integers from 0, or texts.
-        rows: How many there must be.
+        rows: Number of labels that there must be.
         names: The class names; None takes the labels themselves, texts in sorted order.
         origin: Source of the labels, for messages.
-        shared: Classes that the other split has; a small split need not have a row of each.
+        shared: Number of classes of the cache's other split; labels below it are allowed even if
+            they are not below `rows`.
 
     Raises:
         CacheError: If there are not `rows` labels, or a label has no name.
     """
     if len(labels) != rows:
         raise CacheError(
-            f"{origin} holds {'text' if isinstance(labels, list) else labels.dtype} of shape"
+            f"{origin} contains {'text' if isinstance(labels, list) else labels.dtype} of shape"
             f" ({len(labels)},), expected integers or text of shape ({rows},)",
             remedy=ONE_PER_ROW,
         )
@@ -138,15 +139,15 @@ def number_labels(
     most, least = int(labels.max()), int(labels.min())
     if names is None and most >= max(rows, shared):
         raise CacheError(
-            f"{origin} holds the label {most:,}, but only {rows:,} rows",
-            remedy="Number the classes from 0 without gaps, name them with `--classes`, or import"
-            " first the split that has rows of all classes.",
+            f"{origin} contains the label {most:,}, but only {rows:,} rows",
+            remedy="Number the classes from 0 without gaps, name them with `--classes`, or first"
+            " import the split with rows of all classes.",
         )
     if names is None:
         names = tuple(map(str, range(most + 1)))
     if least < 0 or most >= len(names):
         raise CacheError(
-            f"{origin} holds labels from {least} to {most}, expected 0 to {len(names) - 1}",
+            f"{origin} contains labels from {least} to {most}, expected 0 to {len(names) - 1}",
             remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
         )
     return labels.astype(np.int64), names
@@ -159,7 +160,7 @@ def _number_texts(
     wrong = [text for text in told if len(text) > MAX_NAME or not is_text(text)]
     if wrong:
         raise CacheError(
-            f"{origin} contains a text that is no class name: {wrong[0][:30]!r}",
+            f"{origin} contains a text that is not a class name: {wrong[0][:30]!r}",
             remedy=f"Save texts of at most {MAX_NAME:,} characters.",
         )
     names = tuple(told) if names is None else names
@@ -167,7 +168,7 @@ def _number_texts(
     unknown = [name[:60] for name in told if name not in number]
     if unknown:
         raise CacheError(
-            f"{origin} holds {len(unknown):,} labels that are not among the {len(names):,} class"
+            f"{origin} contains {len(unknown):,} labels that are not among the {len(names):,} class"
             f" names: {examples(unknown)}",
             remedy="Name all classes in the file of `--classes`, one per line.",
         )

@@ -1,7 +1,7 @@
-"""Features of a cache as files that others read: NumPy, safetensors.
+"""Export the features of a cache to files for other programs: NumPy or safetensors.
 
-An exported file can be imported again (`import_features`), bit for bit. A cache may be larger
-than the memory: one shard is read at a time.
+`import_features` reads an exported file back, bit for bit. One shard is read at a time, so a cache
+may be larger than the memory.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ _OTHER_FILES = (
     ".hdf5",
     ".arrow",
 )
-"""Suffixes of files of other formats: with one of them, a file is wanted, not a folder."""
+"""Suffixes of file formats. An output folder must not have one, because the user probably expects
+a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """A split that has been exported."""
+    """Result of exporting a split."""
 
     path: Path
     """The file, or the folder of `.npy` files."""
     split: CacheSplit
     num_rows: int
     num_left_out: int
-    """Rows without features, which are not in the file."""
+    """Number of rows without features, which are not exported."""
 
 
 def export_features(
@@ -67,14 +68,15 @@ def export_features(
     """Write splits of a cache in another format; yield one result per split.
 
     Args:
-        splits: At least one.
-        out: A file of one split (`.safetensors`), or a folder with one file or folder
-            per split. Existing ones are replaced.
-        format: One of `WRITERS`; None takes the suffix of `out`, or `npy` if it has none.
-        on_rows: Called with a split's title, the rows read so far and their number.
+        splits: At least one split.
+        out: A `.safetensors` file for one split, or a folder that gets one file or folder per
+            split. Existing files are replaced.
+        format: One of `WRITERS`; None takes the suffix of `out`, or `npy` without a suffix.
+        on_rows: Called with a split's title, the number of rows read so far and in total.
 
     Raises:
-        CacheError: If `out` does not fit, no row is left, or a shard cannot be read.
+        CacheError: If `out` does not fit the format or the number of splits, a split has no
+            features, or a shard cannot be read.
         ClinitError: If `out` cannot be written.
     """
     suffix = out.suffix.lower().removeprefix(".")
@@ -83,11 +85,11 @@ def export_features(
     _check_place(out, format, is_file=is_file, splits=splits)
     targets = [_target(out, split, format, is_file=is_file) for split in splits]
     for split, target in zip(splits, targets, strict=True):
-        # Links are resolved: the export would replace its own source.
+        # Links are resolved, so that an export never replaces its own source.
         cache = split.path.parent
         if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
             raise CacheError(
-                f"{target} lies in the cache itself, {cache}", remedy="Export into another folder."
+                f"{target} is inside the exported cache {cache}", remedy="Give another folder."
             )
     for split, target in zip(splits, targets, strict=True):
         exported = _rows_of(split, partial(on_rows, split.plan.title))
@@ -103,7 +105,7 @@ def export_features(
 
 def _rows_of(split: CacheSplit, on_rows: Callable[[int, int], None]) -> ExportedRows:
     plan, rows = split.plan, np.flatnonzero(split.valid)
-    dtype = np.dtype(split.dtype).newbyteorder("<")  # float32 as soon as one shard is
+    dtype = np.dtype(split.dtype).newbyteorder("<")  # float32 if any shard is
     return ExportedRows(
         rows=rows,
         labels=split.labels[rows],
@@ -123,7 +125,6 @@ def _rows_of(split: CacheSplit, on_rows: Callable[[int, int], None]) -> Exported
 def _blocks(
     split: CacheSplit, dtype: np.dtype, on_rows: Callable[[int, int], None]
 ) -> Iterator[Float[np.ndarray, "block dim"]]:
-    """Yield the features of each shard; one is in memory at a time."""
     for index, shard in enumerate(split.shards()):
         yield shard.features[shard.valid].astype(dtype, copy=False)
         on_rows(split.plan.rows(index).stop, split.num_rows)
@@ -135,7 +136,6 @@ def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path
 
 
 def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
-    """Refuse a file that does not fit the format or the number of splits."""
     if format not in WRITERS:
         raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
     suffix, why = out.suffix.lower(), ""
@@ -148,6 +148,6 @@ def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[Cach
     if why:
         raise CacheError(
             f"{out} {why}",
-            remedy="Give a folder, which gets a file or a folder per split; or a .safetensors file"
-            " with `--split`, without `--format`.",
+            remedy="Give a folder, which gets a file or a folder per split; or give a .safetensors"
+            " file with `--split` and without `--format`.",
         )

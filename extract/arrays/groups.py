@@ -1,7 +1,7 @@
-"""Which rows of a cache show the same: frames of a video, images of a patient, shots of a burst.
+"""Groups: images that repeat each other, such as frames of a video or images of a patient.
 
-`groups.parquet` next to the manifest of the training images has a number per row, and names the
-manifest that its rows follow. It is not part of the features: without it they are the same.
+`groups.parquet`, next to the manifest of the training images, contains the number of the group of
+each row, and the digest of the manifest that its rows follow. Features do not depend on this file.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ _FORMAT = "clinit-groups/1"
 
 
 def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) -> tuple[int, int]:
-    """Write the groups of the images of a split; return how many repeat others, and in how many.
-
-    An image whose value is missing repeats no other.
+    """Write the groups of the images of a split.
 
     Args:
-        folder: Of the split.
-        manifest: Its images.
-        source: A CSV or Parquet file with this column and `path`, a path as of the manifest;
-            without `path`, a row for each of the imported features, in their order.
-        column: The column whose equal values are a group.
+        folder: The folder of the split.
+        manifest: The manifest of the split.
+        source: A CSV or Parquet file with this column and a column `path` of manifest paths. For
+            imported features, `path` may be absent if the rows are in the imported order.
+        column: Images of a class with equal values are a group; without a value, in no group.
+
+    Returns:
+        Number of images that repeat an earlier one, and of groups with more than one image.
 
     Raises:
-        CacheError: If the file has no such column, or lacks an image.
-        StorageError: If it cannot be read.
+        CacheError: If the file lacks the column or an image.
+        StorageError: If the file cannot be read.
     """
     paths = manifest.table.select("path")
-    # Imported rows are named by their numbers, all as long as the longest.
+    # The paths of imported rows are their numbers, padded with zeros to equal length.
     table = _read(source, column, digits=max(map(len, paths["path"]), default=0))
     found = paths.join(table, on="path", how="left", maintain_order="left")
     absent = paths.join(table, on="path", how="anti")["path"]
@@ -47,7 +48,7 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
         raise CacheError(
             f"{len(absent):,} of {len(paths):,} images of {folder} are not in {source} (for example"
             f" {absent[0]!r}; the file has {table['path'].head(1).to_list()})",
-            remedy="Give a file whose column `path` has the paths that `clinit manifest show"
+            remedy="Give a file whose column `path` contains the paths that `clinit manifest show"
             f" {folder / 'manifest.parquet'}` prints.",
         )
     values = found[column]
@@ -81,15 +82,15 @@ def _read(source: Path, column: str, digits: int) -> pl.DataFrame:
     except DAMAGE as error:
         raise CacheError(
             f"{source} cannot be read as a table of images: {error}",
-            remedy="Give a CSV or Parquet file, and the column whose equal values are a group.",
+            remedy="Give a CSV or Parquet file, and a column with equal values for each group.",
         ) from error
 
 
 def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | None:
-    """Return the number of the group of each image of a split; None if it has none.
+    """Return the group number of each image of a split; None if no groups were recorded.
 
     Raises:
-        CacheError: If the file is damaged, or of other images.
+        CacheError: If the file is damaged, or belongs to other images.
     """
     path = folder / GROUPS_FILE
     if not path.is_file():
@@ -105,6 +106,6 @@ def read_groups(folder: Path, manifest: Manifest) -> Int[np.ndarray, " rows"] | 
     except (OSError, KeyError, *DAMAGE) as error:
         raise CacheError(
             f"{path} cannot be used: {error}",
-            remedy="Group it again with `clinit cache group`, or remove the file.",
+            remedy="Record the groups again with `clinit cache group`, or remove the file.",
         ) from error
     return numbers.to_numpy().astype(np.int64)

@@ -1,10 +1,10 @@
 """Make a cache from features that another program computed.
 
-Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers and a label.
-Rows are put into the order of a manifest, by label and then as they came; the path of
-a row in the manifest is its number in the file.
+Any extractor works (CLIP, DINO, audio, text): each sample is a row of numbers and a label. As in
+every manifest, rows are sorted by label; within a class, they keep their order. The path of a row
+in the manifest is its row number in the imported file.
 
-An import resumes after a kill: complete shards are not written again.
+A killed import resumes: complete shards are not written again.
 """
 
 from __future__ import annotations
@@ -42,22 +42,21 @@ _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportConfig:
-    """Facts that the files do not contain."""
+    """Names, class names and a head for imported features."""
 
     backbone: str
-    """Name of the extractor. Caches can be mixed in one experiment only if it is equal, so there
-    is no default: it would be equal for all extractors that nobody has named."""
+    """Name of the extractor. Caches can be used together only if their names are equal. There is
+    no default, because it would be the same for different extractors."""
     split: str = "train"
     dataset: str = "imported"
     classes: Path | None = None
-    """A file with one class name per line; default: the names in the file of the labels, or the
-    labels themselves."""
+    """A file with one class name per line; None takes the class names in the file of the labels, or
+    the labels themselves."""
     head: Path | None = None
-    """A head file, to be stored as the pretrained head."""
     features_name: str | None = None
-    """Name of the features in a file of several arrays; default: `features`."""
+    """Name of the features in a file of several arrays; None means `features`."""
     labels_name: str | None = None
-    """Name of the labels in a file of several arrays; default: `labels` or `label`."""
+    """Name of the labels in a file of several arrays; None means `labels` or `label`."""
     command: str | None = None
     """The command line, which `cache verify` prints if a shard is damaged."""
 
@@ -77,30 +76,29 @@ def import_features(
 ) -> CacheSplit:
     """Write one split of a cache from files of arrays, a shard at a time.
 
-    An import resumes after a kill: complete shards are kept. Unfinished parts of
-    another import are removed.
+    A killed import resumes. Shards of an unfinished import of other files are removed.
 
     Args:
-        features_path: A file of one of `arrays.open.KINDS`, with an array (rows, dim) of float16
-            or float32, kept as they are; float64 and bfloat16 become float32. Rows that are not
-            finite are marked invalid.
-        labels_path: A file with an array (rows,) of integers from 0, or of text; None takes
-            `features_path`.
+        features_path: A file of one of `arrays.open.KINDS` with an array (rows, dim). float16 and
+            float32 keep their type; float64 and bfloat16 become float32. Rows that are not finite
+            are marked invalid.
+        labels_path: A file with an array (rows,) of integers from 0, or of texts; None if the
+            labels are in `features_path`.
         out: The folder of the cache.
-        config: Names.
-        on_rows: Called with the rows written so far and their number, after every shard.
+        config: Names of the extractor, the split, the classes and the arrays.
+        on_rows: Called after every shard with the number of rows written so far and in total.
         on_note: Called with remarks on the head.
 
     Raises:
-        CacheError: If a file is not as described, or the split exists already.
+        CacheError: If a file is not as described, or the split is already complete.
         HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
     source = _Array.find(features_path, config.features_name, FEATURES, "--features-name")
     if labels_path is None and not source.name:
         raise CacheError(
-            f"{features_path} holds one array: the labels of its rows are missing",
-            remedy="Give a second file, with one label per row.",
+            f"{features_path} contains only one array: the labels of its rows are missing",
+            remedy="Give a second file with one label per row.",
         )
     target = _Array.find(labels_path or features_path, config.labels_name, LABELS, "--labels-name")
     features = source.features()
@@ -134,7 +132,7 @@ def import_features(
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """An array of a file."""
+    """An array in a file."""
 
     path: Path
     name: str
@@ -146,11 +144,11 @@ class _Array:
         return cls(path, find_name(file, path, given, usual, option), file)
 
     def features(self) -> StoredFeatures:
-        """Return the features, not read yet."""
+        """Return the features, without reading them."""
         found = self.file.features(self.name)
         if len(found.shape) != 2 or found.dtype not in _ITEM_BYTES or 0 in found.shape:
             raise CacheError(
-                f"{found.origin} holds {found.dtype} of shape {found.shape}, expected floats"
+                f"{found.origin} contains {found.dtype} of shape {found.shape}, expected floats"
                 " (rows, dim)",
                 remedy="Save one feature vector per row: `numpy.save(path, features)`.",
             )
@@ -167,10 +165,11 @@ def _other_classes(out: Path, split: str) -> tuple[Path, tuple[str, ...]] | None
 def _labels(
     array: _Array, rows: int, config: ImportConfig, other: tuple[Path, tuple[str, ...]] | None
 ) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-    """Return labels from 0 and class names: of `--classes`, of the file, or the labels.
+    """Return labels from 0, and the class names from `--classes`, the file, or the labels.
 
-    Without `--classes`, the names of the other split are used if it has all of these classes.
-    Labels that are numbers need more: its list must begin with the list of these rows.
+    Without `--classes`, the class list of the cache's other split is used if it fits. For labels
+    that are texts, it fits if it contains all classes of these rows; for numbers, it must begin
+    with their list.
     """
     names = read_class_names(config.classes) if config.classes else array.file.class_names()
     origin = f"`{array.name}` of {array.path}" if array.name else f"{array.path}"
@@ -215,15 +214,15 @@ def _head(
 ) -> tuple[Head | None, str]:
     """Return the head in a file, and the source of its class names.
 
-    One without names takes the names of the classes if it has a row for each of them.
+    A head without class names gets the names of the data set if their number fits.
     """
     if path is None:
         return None, UNKNOWN
     head = read_head(path, on_note=on_note)
     if head.dim != dim:
         raise HeadError(
-            f"{path} reads features of width {head.dim}, these have width {dim}",
-            remedy="Give the head that belongs to these features, or none.",
+            f"{path} reads features of width {head.dim}, but the imported ones have width {dim}",
+            remedy="Give the head that belongs to these features, or leave out `--head`.",
         )
     head = replace(head, fingerprint=fingerprint.backbone_identifier)
     if head.class_names is not None:
@@ -234,7 +233,6 @@ def _head(
 
 
 def _facts(config: ImportConfig, features: FileFacts, source: _Array, target: _Array) -> RunFacts:
-    """Return the origin of the features, with the digest of every file."""
     if target.path == source.path:
         labels = replace(features, name=target.name or None)
     else:
@@ -252,14 +250,12 @@ def _facts(config: ImportConfig, features: FileFacts, source: _Array, target: _A
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Writer:
-    """A split to be written, and the rest of its cache."""
+    """Writes one split into a cache, after checks that it fits the rest of the cache."""
 
     out: Path
-    """The folder of the cache."""
     plan: Plan
     manifest: Manifest
     head: Head | None
-    """The head to be stored with the split, and judged on it."""
 
     @property
     def folder(self) -> Path:
@@ -267,11 +263,11 @@ class _Writer:
         return self.out / self.plan.split
 
     def _complete(self) -> CacheSplit | None:
-        """Return an existing complete split: another one, or this one if it is not damaged."""
+        """Return the complete split that exists; None if there is none, or this one is damaged."""
         try:
             found = open_split(self.folder)
             if found.plan == self.plan:
-                found.manifest  # noqa: B018 - it is checked as it is read
+                found.manifest  # noqa: B018 - reading the manifest checks it
         except CacheError:
             return None
         if found.plan != self.plan:
@@ -284,20 +280,20 @@ class _Writer:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Be the only writer of the cache: its splits have one backbone, head and classes.
+        """Lock the cache and check that the split fits its backbone, head and classes.
 
         Raises:
-            CacheError: If the split is complete, or begun by something else, or the cache
-                holds another backbone, other classes or another head. Nothing is written then.
-            ClinitError: If it is being written, or cannot be.
+            CacheError: If the split is complete, belongs to another extraction, or the cache has
+                another backbone, other classes or another head. Nothing is written then.
+            ClinitError: If another process writes to the cache, or it cannot be written.
         """
         with claim_folder(self.out, leaves_lock=False):
             self._refuse_other_split()
             self._refuse_other_head()
             if self._complete() is not None:
                 raise CacheError(
-                    f"{self.folder} holds a complete split already",
-                    remedy="Write into another folder, or delete this one first.",
+                    f"{self.folder} already contains a complete split",
+                    remedy="Write into another folder, or delete this folder first.",
                 )
             with claim_folder(self.folder):
                 self._remove_unfinished()
@@ -321,7 +317,7 @@ class _Writer:
             on_rows(rows.stop, plan.num_rows)
 
     def _remove_unfinished(self) -> None:
-        """Remove what an import of other files left: one of them may have been corrected since."""
+        """Remove an unfinished import of other files, which the user may have corrected since."""
         folder = self.folder
         if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
             return
@@ -332,7 +328,7 @@ class _Writer:
             (folder / "plan.json").unlink()
 
     def _refuse_other_split(self) -> None:
-        """Refuse rows of another backbone or other classes than the existing split's."""
+        """Refuse rows whose backbone or classes differ from the cache's other split."""
         if (found := _other_classes(self.out, self.plan.split)) is None:
             return
         folder, names = found
@@ -347,26 +343,25 @@ class _Writer:
                 differing.append((name, *contrast(one, other)))
         for name, one, other in differing:
             raise CacheError(
-                f"{folder} holds features with {name} = {one}, this split has {name} = {other}",
+                f"{folder} has {name} = {one}, but this split has {name} = {other}",
                 remedy="Import both splits with the same `--backbone`, type and `--classes FILE`,"
                 " or use another folder.",
             )
 
     def _refuse_other_head(self) -> None:
-        """Refuse a head other than the stored one; one that has been damaged is written anew."""
+        """Refuse a head other than the stored one; a damaged stored head is written again."""
         there = _readable_head(self.out)
         if there is None or self.head is None:
             return
         stored, given = ((each.class_names, tensors_sha256(each)) for each in (there, self.head))
         if stored != given:
             raise HeadError(
-                f"{self.out / HEAD_FILE} holds another head than the one given",
+                f"{self.out / HEAD_FILE} is another head than the one given",
                 remedy="Leave out `--head` for the second split, or use another folder.",
             )
 
 
 def _readable_head(out: Path) -> Head | None:
-    """Return the head of a cache; None if it is missing or damaged."""
     try:
         return read_head(out / HEAD_FILE)
     except HeadError:

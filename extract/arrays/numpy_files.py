@@ -1,10 +1,10 @@
-"""NumPy's files, read and written: `.npy` files, a folder of them, and `.npz` archives.
+"""Read `.npy` and `.npz` files of NumPy, and write a folder of `.npy` files.
 
-An array of an archive, which may be compressed, is read into memory as a whole, as NumPy wrote it.
+An array of a `.npz` archive is read into memory as a whole, because it may be compressed.
 
-A cache is written as a folder: `features.npy` (rows, dim) float16 or float32, `labels.npy` and
-`rows.npy` (rows,) int64, the latter the rows of the cache and of its manifest, and `classes.txt`,
-one class name per line, in label order.
+An exported split is a folder with `features.npy` (rows, dim) float16 or float32, `labels.npy`
+(rows,) int64, `rows.npy` (rows,) int64 (row numbers in the cache and its manifest), and
+`classes.txt` with one class name per line, in label order.
 
 Source: "A simple file format for NumPy arrays", `numpy.lib.format`.
 """
@@ -37,7 +37,7 @@ _FROM_NUMPY = (
     *(ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError),
     *(EOFError, OverflowError, ZeroDivisionError),
 )
-"""The header is an expression of Python: that is what reading it raises."""
+"""Errors of reading a damaged header, which is a Python expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class NpyFile:
     path: Path
 
     def names(self) -> None:
-        """Return None: the array has no name."""
+        """Return None, because the array has no name."""
 
     def features(self, name: str) -> StoredFeatures:
-        """Return the array; its numbers stay on the disk until they are used."""
+        """Return the array, whose numbers stay on disk until they are used."""
         array = self._array()
         return StoredFeatures(
             str(self.path),
@@ -60,18 +60,18 @@ class NpyFile:
         )
 
     def labels(self, name: str) -> Labels:
-        """Return the array: texts as a list."""
+        """Return the labels; texts become a list."""
         array = self._array()
         _check_labels(array.shape, array.dtype, str(self.path))
         return _labels_of(np.array(array), str(self.path))
 
     def class_names(self) -> None:
-        """Return None: there is nothing but the array."""
+        """Return None, because the file contains only the array."""
 
     def _array(self) -> np.ndarray:
-        """Map the file into memory, which compares its size with the size of the array."""
+        """Map the file into memory; NumPy checks that it is large enough for the array."""
         try:
-            with np.errstate(over="ignore"):  # of a shape beyond 64 bits, which does not fit either
+            with np.errstate(over="ignore"):  # a shape beyond 64 bits is refused as too large
                 array = np.lib.format.open_memmap(self.path, mode="r")
             if not array.dtype.itemsize:
                 raise ValueError(f"it declares {array.dtype} of shape {array.shape}")
@@ -86,21 +86,20 @@ class NpyFile:
 
 
 def _check_labels(shape: tuple[int, ...], dtype: np.dtype, origin: str) -> None:
-    """Check that an array holds integers or texts, one per row, before it is read."""
+    """Check that an array contains one integer or text per row, before it is read."""
     if len(shape) != 1 or dtype.kind not in "iuU":
         raise CacheError(
-            f"{origin} holds {dtype} of shape {shape}, expected integers or text (rows,)",
+            f"{origin} contains {dtype} of shape {shape}, expected integers or text (rows,)",
             remedy=ONE_PER_ROW,
         )
 
 
 def _labels_of(array: np.ndarray, origin: str) -> Labels:
-    """Return an array of labels, texts as a list."""
     try:
         return list(map(str, array.tolist())) if array.dtype.kind == "U" else array
-    except (SystemError, ValueError) as error:  # of numbers that are no characters
+    except (SystemError, ValueError) as error:  # invalid Unicode code points
         raise CacheError(
-            f"{origin} contains a text that is no class name: {error}", remedy="Save texts."
+            f"{origin} contains a text that is not a class name: {error}", remedy="Save texts."
         ) from error
 
 
@@ -108,7 +107,7 @@ _FROM_ZIPFILE = (
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, OSError),
     *_FROM_NUMPY,
 )
-"""A damaged name is a KeyError, a place in the file that cannot be one is an OSError."""
+"""Errors of reading a damaged archive: KeyError for a name, OSError for an impossible offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class NpzFile:
             return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
     def features(self, name: str) -> StoredFeatures:
-        """Return an array, in memory."""
+        """Read an array into memory; return it."""
         array = self.array(name)
         return StoredFeatures(
             f"`{name}` of {self.path}",
@@ -133,13 +132,13 @@ class NpzFile:
         )
 
     def labels(self, name: str) -> Labels:
-        """Return an array: texts as a list."""
+        """Return an array of labels; texts become a list."""
         array, origin = self.array(name), f"`{name}` of {self.path}"
         _check_labels(array.shape, array.dtype, origin)
         return _labels_of(array, origin)
 
     def array(self, name: str) -> np.ndarray:
-        """Return an array as it is."""
+        """Read the array `name` without any check."""
         with (
             self._failures(f"`{name}`: "),
             zipfile.ZipFile(self.path) as archive,
@@ -149,7 +148,7 @@ class NpzFile:
             return array
 
     def class_names(self) -> None:
-        """Return None: arrays alone are in the archive."""
+        """Return None, because an archive contains only arrays."""
 
     @contextmanager
     def _failures(self, name: str = "") -> Iterator[None]:
@@ -166,7 +165,7 @@ _FEATURES, _CLASSES = "features.npy", "classes.txt"
 
 
 def write_npy(exported: ExportedRows, folder: Path) -> None:
-    """Write rows into a folder; `features.npy` comes last, so if it exists, all files exist.
+    """Write rows into a folder; `features.npy` is last, so if it exists, all files exist.
 
     Raises:
         CacheError: If a class name cannot be a line of text, or a shard cannot be read.
@@ -176,11 +175,11 @@ def write_npy(exported: ExportedRows, folder: Path) -> None:
         if [name] != lines_of(name):
             raise CacheError(
                 f"the class name {name!r} cannot be a line of {_CLASSES}",
-                remedy="Export with `--format safetensors`: its names are not lines.",
+                remedy="Export with `--format safetensors`, which can store any name.",
             )
     text = "".join(f"{name}\n" for name in exported.class_names).encode()
     with claim_folder(folder, leaves_lock=False):
-        (folder / _FEATURES).unlink(missing_ok=True)  # of an earlier export
+        (folder / _FEATURES).unlink(missing_ok=True)  # left by an earlier export
         commit_file(folder / _CLASSES, lambda draft: draft.write_bytes(text))
         for name, numbers in (("labels.npy", exported.labels), ("rows.npy", exported.rows)):
             _commit(folder / name, numbers.shape, np.dtype("<i8"), [numbers])
@@ -191,7 +190,7 @@ def write_npy(exported: ExportedRows, folder: Path) -> None:
 def _commit(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[np.ndarray]
 ) -> None:
-    """Write an array; not by a memory map: a full disk would end the process without a word."""
+    """Write an array, without a memory map: on a full disk, that kills the process silently."""
 
     def write(draft: Path) -> None:
         with draft.open("wb") as file:

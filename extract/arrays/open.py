@@ -1,4 +1,4 @@
-"""Open a file of arrays by its suffix, and find features and labels in it."""
+"""Open a file of arrays, whose format is its suffix, and find features and labels in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from clinit.extract.arrays.safetensors_files import SafetensorsFile
 from clinit.files.paths import check_readable
 
 ArrayFile = NpyFile | NpzFile | ParquetFile | SafetensorsFile
-"""A file of arrays: their names (None for one without a name), the features and labels of a name,
-and class names."""
+"""A file of arrays, with methods for their names (None for a single array without a name), features
+and labels by name, and class names."""
 KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".npy": NpyFile,
     ".npz": NpzFile,
@@ -21,20 +21,20 @@ KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".safetensors": SafetensorsFile,
 }
 FEATURES, LABELS = ("features",), ("labels", "label")
-"""Names to look for if the user gives none."""
+"""Array names to look for if the user gives no name."""
 
 
 def open_array_file(path: Path) -> ArrayFile:
     """Return the file of arrays at `path`.
 
     Raises:
-        CacheError: If there is none, or its suffix is not among `KINDS`.
-        StorageError: If it cannot be read.
+        CacheError: If there is no file, or its suffix is not among `KINDS`.
+        StorageError: If the file cannot be read.
     """
     if path.suffix.lower() not in KINDS:
         raise CacheError(
-            f"{path} has the suffix {path.suffix or 'of nothing'!r}, expected one of"
-            f" {', '.join(KINDS)}",
+            f"{path} has {f'the suffix {path.suffix!r}' if path.suffix else 'no suffix'}, expected"
+            f" one of {', '.join(KINDS)}",
             remedy="Save the features in one of these formats, such as with"
             " `numpy.save(path, tensor.numpy())` or `safetensors.torch.save_file`.",
         )
@@ -47,17 +47,17 @@ def open_array_file(path: Path) -> ArrayFile:
 def find_name(
     file: ArrayFile, path: Path, given: str | None, usual: Sequence[str], option: str
 ) -> str:
-    """Return the name of the array that holds the features, or the labels.
+    """Return the name of the array that contains the features, or the labels.
 
     Args:
         file: The file.
-        path: Its path.
+        path: Path of the file, for messages.
         given: The name that the user gives; None looks for the usual names.
         usual: The usual names.
-        option: The option that names it.
+        option: The option for the name, for messages.
 
     Raises:
-        CacheError: If it contains no array or none of that name; the existing ones are listed.
+        CacheError: If the file contains no such array; the message lists the existing arrays.
     """
     names = file.names()
     if names is None and given is None:
@@ -68,6 +68,6 @@ def find_name(
             return name
     listed = "one array without a name" if names is None else ", ".join(names[:20]) or "no array"
     raise CacheError(
-        f"{path} holds no {' or '.join(map(repr, wanted))}; it holds {listed}",
-        remedy=f"Choose one with `{option} NAME`, or give another file.",
+        f"{path} contains no {' or '.join(map(repr, wanted))}; it contains {listed}",
+        remedy=f"Choose an array with `{option} NAME`, or give another file.",
     )

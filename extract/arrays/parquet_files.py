@@ -1,7 +1,7 @@
-"""Parquet files of features.
+"""Read Parquet files of features.
 
-A column has features (arrays or lists of one length) and one has labels. Single rows cannot be
-read: the features are copied, some row groups at a time.
+One column contains features (arrays or lists of equal length), another one labels. Parquet gives no
+fast access to single rows, so the features are first copied to a plain file, in blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from clinit.extract.dataset.parquet import DAMAGE, row_count, scan_parquet
 
 _FLOATS: dict[Any, str] = {pl.Float16: "float16", pl.Float32: "float32", pl.Float64: "float64"}
 _BLOCK_BYTES = 2**24
-"""Features that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class ParquetFile:
         return tuple(self._columns[0])
 
     def features(self, name: str) -> StoredFeatures:
-        """Return a column of arrays; opening it copies it."""
+        """Return a column of arrays, which is copied when it is opened."""
         columns, rows = self._columns
         kind, dim = columns[name], 0
         if isinstance(kind, pl.Array):
@@ -73,7 +72,7 @@ class ParquetFile:
                 yield np.ascontiguousarray(column.to_numpy(), dtype=number).data.cast("B")
 
     def labels(self, name: str) -> Labels:
-        """Return a column: integers, or texts as a list."""
+        """Return a column of labels: an array of integers, or a list of texts."""
         with self._failures():
             column = scan_parquet(self.path).select(name).collect().to_series()
             if column.null_count():
@@ -82,22 +81,21 @@ class ParquetFile:
                 return column.to_numpy()
             if isinstance(column.dtype, pl.String | pl.Categorical | pl.Enum):
                 return column.cast(pl.String).to_list()
-            raise ValueError(f"`{name}` holds {column.dtype}, expected integers or texts")
+            raise ValueError(f"`{name}` contains {column.dtype}, expected integers or texts")
 
     def class_names(self) -> tuple[str, ...] | None:
-        """Return the JSON list `class_names` of the file's metadata."""
+        """Return the JSON list `class_names` in the file's metadata, if any."""
         with self._failures():
             text = pl.read_parquet_metadata(self.path).get("class_names")
         return None if text is None else parse_class_names(text, self.path)
 
     @cached_property
     def _columns(self) -> tuple[Mapping[str, Any], int]:
-        """Names and types of the columns, and the number of rows."""
         with self._failures():
             table = scan_parquet(self.path)
             rows = row_count(table, self.path.stat().st_size)
             if not rows:
-                raise ValueError("it holds no rows")
+                raise ValueError("it contains no rows")
             return table.collect_schema(), rows
 
     @contextmanager
@@ -107,6 +105,6 @@ class ParquetFile:
         except DAMAGE as error:
             raise CacheError(
                 f"cannot read {self.path} as a table of features: {str(error)[:300]}",
-                remedy="Write one row per sample: a column of arrays of floats of one length, and"
-                " one of labels that are integers or texts.",
+                remedy="Write one row per sample: a column of arrays of floats, all of one length,"
+                " and a column of labels that are integers or texts.",
             ) from error

@@ -1,8 +1,8 @@
-"""Safetensors files, read and written: tensors by name, read from their places in the file.
+"""Read and write safetensors files of features.
 
-An exported file has the tensors `features`, `labels` and `rows`, and class names in the metadata.
-The header is written first and the bytes of the features follow as they are read: the library
-itself would want all of them in memory.
+An exported file contains the tensors `features`, `labels` and `rows`, and class names in its
+metadata. It is written here a shard at a time, because the library would need all features in
+memory.
 
 Source: "Format" in the README of huggingface/safetensors.
 """
@@ -44,7 +44,7 @@ class SafetensorsFile:
     path: Path
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the tensors, once the library has checked the header."""
+        """Return the names of the tensors; the library checks the header."""
         try:
             with safe_open(self.path, framework="numpy") as file:
                 return tuple(sorted(file.keys()))
@@ -56,11 +56,11 @@ class SafetensorsFile:
             ) from error
 
     def features(self, name: str) -> StoredFeatures:
-        """Return a tensor; its numbers stay on the disk until they are used."""
+        """Return a tensor, whose numbers stay on disk until they are used."""
         shape, dtype, begin = self._tensor(name)
 
         def take(rows: np.ndarray) -> np.ndarray:
-            # The upper half of a float32 is a bfloat16, which NumPy does not have.
+            # NumPy has no bfloat16, which is the upper half of a float32.
             kind = "<u2" if dtype == "bfloat16" else np.dtype(dtype).newbyteorder("<")
             stored = np.memmap(self.path, dtype=kind, mode="r", offset=begin, shape=shape)[rows]
             if dtype != "bfloat16":
@@ -72,11 +72,11 @@ class SafetensorsFile:
         return StoredFeatures(origin, shape, dtype, lambda folder: nullcontext(take))
 
     def labels(self, name: str) -> Labels:
-        """Return a tensor."""
+        """Return a tensor of labels."""
         shape, dtype, begin = self._tensor(name)
         if not dtype.lstrip("u").startswith("int") or len(shape) != 1:
             raise CacheError(
-                f"`{name}` of {self.path} holds {dtype} of shape {shape}, expected integers"
+                f"`{name}` of {self.path} contains {dtype} of shape {shape}, expected integers"
                 " (rows,)",
                 remedy=ONE_PER_ROW,
             )
@@ -84,19 +84,19 @@ class SafetensorsFile:
         return np.fromfile(self.path, dtype=kind, count=shape[0], offset=begin).astype(dtype)
 
     def class_names(self) -> tuple[str, ...] | None:
-        """Return the JSON list `class_names` of the metadata."""
+        """Return the JSON list `class_names` in the metadata, if any."""
         text = self._header()[0].get("__metadata__", {}).get("class_names")
         return None if text is None else parse_class_names(text, self.path)
 
     def _tensor(self, name: str) -> tuple[tuple[int, ...], str, int]:
-        """Return shape and type of a tensor, and its first byte in the file."""
+        """Return shape and type of a tensor, and the byte of the file at which it begins."""
         content, start = self._header()
         told = content[name]
         dtype = _TYPES.get(told["dtype"], told["dtype"])
         return tuple(told["shape"]), dtype, start + int(told["data_offsets"][0])
 
     def _header(self) -> tuple[dict[str, Any], int]:
-        """Return the header, and the first byte of the tensors."""
+        """Return the header, and the byte of the file at which the tensors begin."""
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             return json.loads(file.read(length)), 8 + length
@@ -127,7 +127,7 @@ def write_safetensors(exported: ExportedRows, path: Path) -> None:
 
 
 def _written_header(exported: ExportedRows) -> bytes:
-    """Return the length of the header, and the header, padded so that all tensors are aligned."""
+    """Return the length of the header followed by the header, padded to align the tensors."""
     rows, begin = len(exported.rows), 0
     content: dict[str, Any] = {"__metadata__": exported.metadata}
     for name, shape, dtype in (

@@ -1,8 +1,8 @@
-"""Feature caches: their documents, shards and heads, written and read.
+"""Write and read feature caches.
 
-plan, fingerprint  which rows go to which shard; what features depend on
-shard, head        HDF5 files of features; the classifier
+plan, fingerprint  which shard contains which rows; everything that features depend on
+shard, head        HDF5 files of features; the pretrained classifier
 summary, folder    contents of a complete split; splits and views in a folder
-read, features     a cache, opened; features with their labels
-verify             all digests of a cache
+read, features     open a cache; features with their labels
+verify             check all digests of a cache
 """

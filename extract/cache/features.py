@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
-    """A choice of rows of a disk or of an array, in any order; it holds their numbers alone.
+    """Selected rows, in any order, of features on disk or in an array; read only on demand.
 
-    `rows[chosen]` reads rows, by a slice or by their numbers, into an array of their own.
+    `rows[chosen]` reads some rows into a new array; `chosen` is a slice, indices or a mask.
     """
 
     read: Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
     """Reads rows by their numbers in the stored features."""
     numbers: Int[np.ndarray, " rows"]
-    """Numbers of the rows, in their order."""
+    """Number in the stored features of each selected row."""
     dim: int
     dtype: np.dtype[Any]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and width."""
+        """Number of rows, and width of a feature vector."""
         return len(self.numbers), self.dim
 
     @property
@@ -47,12 +47,12 @@ class StoredRows:
         return self.read(self.numbers[chosen])
 
     def select(self, chosen: slice | Int[np.ndarray, " chosen"]) -> StoredRows:
-        """Choose some of the rows, without reading them."""
+        """Return some of the rows, without reading them."""
         return StoredRows(self.read, self.numbers[chosen], self.dim, self.dtype)
 
 
 def select_rows(features: Float[Any, "rows dim"], chosen: Int[np.ndarray, " chosen"]) -> StoredRows:
-    """Choose rows of an array, or of `StoredRows`, without copying or reading them."""
+    """Return rows of an array, or of `StoredRows`, without copying or reading them."""
     if isinstance(features, StoredRows):
         return features.select(chosen)
     return StoredRows(features.__getitem__, chosen, features.shape[1], features.dtype)
@@ -63,14 +63,14 @@ class FeatureSet:
     """Penultimate-layer features with their labels."""
 
     features: Float[Any, "rows dim"]
-    """float16 or float32, as stored: an array, or `StoredRows` that are read on demand."""
+    """An array, or `StoredRows` that are read on demand; float16 or float32, as stored."""
     labels: Int[np.ndarray, " rows"]
     """int64, in [0, number of classes)."""
     class_names: tuple[str, ...]
     """One name per class; a class may have no row."""
     groups: Int[np.ndarray, " rows"] | None = None
-    """A number for each row, equal in rows of a class that show the same: frames of a video, images
-    of a patient. None: unknown."""
+    """A number for each row, equal in rows of a class that repeat each other, such as frames of a
+    video or images of a patient. None if the groups are unknown."""
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):
@@ -92,7 +92,7 @@ class FeatureSet:
 
     @property
     def groups_digest(self) -> str | None:
-        """SHA-256 (hex) of the groups, None if they are unknown."""
+        """SHA-256 (hex) of the groups; None if they are unknown."""
         if self.groups is None:
             return None
         return hashlib.sha256(self.groups.astype("<i8").tobytes()).hexdigest()
@@ -103,19 +103,19 @@ class FeatureSet:
         return not isinstance(self.features, StoredRows)
 
     def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
-        """Return some of the rows; stored features stay in their files, and are read on demand."""
+        """Return the rows where `chosen` is true; stored features stay on disk."""
         features = select_rows(self.features, np.flatnonzero(chosen))
         groups = None if self.groups is None else self.groups[chosen]
         return FeatureSet(features, self.labels[chosen], self.class_names, groups)
 
     def without(self, known: FeatureSet) -> FeatureSet:
-        """Return the rows whose features, as float16, none of other rows has."""
-        others = {row.tobytes() for row in known.features.astype(np.float16)}
-        fresh = [row.tobytes() not in others for row in self.features.astype(np.float16)]
+        """Return the rows whose features, as float16, are not among the features of `known`."""
+        seen = {row.tobytes() for row in known.features.astype(np.float16)}
+        fresh = [row.tobytes() not in seen for row in self.features.astype(np.float16)]
         return FeatureSet(self.features[fresh], self.labels[fresh], self.class_names)
 
     def nothing(self, class_names: tuple[str, ...] | None = None) -> FeatureSet:
-        """Return a set without a row, of these classes or others, and of the same width."""
+        """Return a set without rows and of the same width, by default of the same classes."""
         empty = np.empty((0, self.dim), dtype=self.features.dtype)
         names = self.class_names if class_names is None else class_names
         return FeatureSet(empty, np.empty(0, dtype=np.int64), names)
@@ -131,25 +131,25 @@ class FeatureSet:
     def renumbered(
         self, place: Int[np.ndarray, " classes"], class_names: tuple[str, ...]
     ) -> FeatureSet:
-        """Return the rows under other numbers of their classes; place -1 leaves a class out.
+        """Return the rows with other labels.
 
         Args:
-            place: The new number of each class.
-            class_names: The names under the new numbers.
+            place: The new label of each class; -1 leaves the rows of the class out.
+            class_names: The class names, indexed by the new labels.
         """
         labels = place[self.labels]
-        there = labels >= 0
-        return FeatureSet(self.features[there], labels[there], class_names)
+        kept = labels >= 0
+        return FeatureSet(self.features[kept], labels[kept], class_names)
 
     def named(self, class_names: tuple[str, ...]) -> FeatureSet:
-        """Return the rows of classes among `class_names`, labelled by their places in these."""
+        """Return the rows of the classes in `class_names`, whose indices there are the labels."""
         row_of = {name: row for row, name in enumerate(class_names)}
         place = np.array([row_of.get(name, -1) for name in self.class_names], dtype=np.int64)
         return self.renumbered(place, class_names)
 
     @classmethod
     def joined(cls, parts: Sequence[FeatureSet], class_names: tuple[str, ...]) -> FeatureSet:
-        """Return rows one behind the other, whose labels are numbers of the same classes."""
+        """Return the concatenated rows of sets whose labels all refer to `class_names`."""
         return cls(
             np.concatenate([part.features for part in parts]),
             np.concatenate([part.labels for part in parts]),
@@ -157,9 +157,9 @@ class FeatureSet:
         )
 
     def dataset(self) -> TensorDataset:
-        """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.
+        """Return the rows as a PyTorch data set: pairs of a float32 feature and a label.
 
-        The features are copied if they are stored in float16.
+        float16 features are copied.
         """
         import torch
         from torch.utils.data import TensorDataset

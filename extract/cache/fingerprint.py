@@ -1,7 +1,8 @@
 """Fingerprints: everything that the features of a split depend on, by field.
 
-Most fields name the backbone that computed the features, two the rows, three the view of the
-images. Two caches may be used together if the fields of the first kind are equal.
+Most fields identify the backbone that computed the features, two the rows (`manifest`, `features`),
+and three the random view of the images. Two caches may be used together if their backbone fields
+are equal.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from clinit.files.documents import content_sha256
 from clinit.words import contrast, contrast_digests
 
 IMPORTED = "imported"
-"""A field of imported features alone; and the `backbone` of those whose user had named none."""
+"""Field that only imported features have; also the `backbone` of an import without a name."""
 _ROWS = frozenset({"manifest", "features"})
 _VIEW = frozenset({"augmentation", "view_seed", "view"})
 _UNSAID = {"output": "pooled"}
-"""Meaning of a fingerprint without a field."""
+"""Meaning of a fingerprint that lacks a field."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field in which two fingerprints differ, and what each of them holds."""
+    """A field in which two fingerprints differ, with both of its values."""
 
     name: str
     one: str
-    """`nothing` if the field is absent."""
+    """Value in the first fingerprint; `nothing` if the field is absent. `other` is the second's."""
     other: str
 
     @property
     def told(self) -> tuple[str, str]:
-        """Both as a message names them, cut so that their difference is seen."""
+        """Both values for a message, shortened in a way that keeps their difference visible."""
         is_digest = any(_SHA256.fullmatch(text) for text in (self.one, self.other))
         return (contrast_digests if is_digest else contrast)(self.one, self.other)
 
@@ -44,33 +45,31 @@ class Difference:
 
 
 def _field(name: str) -> property:
-    """Return the property that reads a field: a text, or None if it is absent."""
+    """Return a property that reads the field `name`: a text, or None if the field is absent."""
     return property(lambda fingerprint: fingerprint.fields.get(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Everything that the features of a split depend on; empty for features in memory only."""
+    """Everything that the features of a split depend on; empty for features made in memory."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
-    """As the documents hold them. Other versions of clinit may have more fields, or fewer."""
+    """Fields as stored in `plan.json`. Other versions of clinit may write more fields, or fewer."""
 
     backbone = _field("backbone")
-    """Timm's name of the network, or what the user called the extractor."""
+    """Timm's name of the network; for imported features, the extractor's name from the user."""
     weights = _field("weights")
     """SHA-256 of the weights; None for imported features."""
     timm = _field("timm")
     """Version of timm; None for imported features."""
     dtype = _field("dtype")
-    """How the features are stored."""
     manifest = _field("manifest")
-    """Digest of the manifest."""
     features = _field("features")
-    """Digest of the file that the features were imported from; None for all others."""
+    """Digest of the file that the features were imported from; None if clinit extracted them."""
     output = _field("output")
-    """`projected` if the features are the output of the projection of a CLIP tower, else None."""
+    """`projected` for features after the projection of a CLIP tower, else None."""
     augmentation = _field("augmentation")
-    """The augmentation of the images of a view; None for plain images, as in the next two."""
+    """The augmentation of a view. This field and the next two are None for plain images."""
     view_seed = _field("view_seed")
     """Seed of the view, a number as text."""
     view = _field("view")
@@ -90,20 +89,21 @@ class Fingerprint:
         autocast: str,
         output: str = "pooled",
     ) -> Fingerprint:
-        """Return the fingerprint of what a network of timm computes from any images.
+        """Return the fingerprint of features that a timm network computes from any images.
 
         Args:
-            backbone: timm's name of it.
-            weights: Their SHA-256.
+            backbone: timm's name of the network.
+            weights: SHA-256 of the weights.
             model_args: Keyword arguments of `timm.create_model`.
-            timm: Its version.
+            timm: Version of timm.
             transform: The transform of the images, see `Transform.describe`.
             decoder: Decoders of images, and their versions.
             dtype: How the features are stored.
             autocast: Arithmetic of the forward pass: `off`, `bfloat16` or `float16`.
             output: `pooled`, or `projected` features of a CLIP tower.
         """
-        # Named only if it is not what earlier versions computed: fingerprints stay.
+        # Earlier versions computed pooled features only and had no such field: without it, the
+        # fingerprints of pooled features stay equal to theirs.
         projected = {} if output == "pooled" else {"output": output}
         return cls(
             {
@@ -121,29 +121,29 @@ class Fingerprint:
 
     @classmethod
     def of_import(cls, *, backbone: str, dtype: str) -> Fingerprint:
-        """Return the fingerprint of features from elsewhere; `backbone` names their extractor."""
+        """Return the fingerprint of imported features; `backbone` names their extractor."""
         return cls({"backbone": backbone, IMPORTED: "npy", "dtype": dtype})
 
     def of_rows(self, manifest: str, *, features: str | None = None) -> Fingerprint:
-        """Return the fingerprint of the rows of a manifest.
+        """Return this fingerprint with the fields that identify the rows.
 
         Args:
-            manifest: Digest of the manifest: which samples, in which order.
+            manifest: Digest of the manifest, which lists the samples in order.
             features: Digest of the file that the features were imported from.
         """
         imported = {} if features is None else {"features": features}
         return Fingerprint({**self.fields, "manifest": manifest, **imported})
 
     def of_view(self, augmentation: str, *, seed: int, number: int) -> Fingerprint:
-        """Return the fingerprint of a random view of the same images."""
+        """Return the fingerprint of random view `number` of the same images."""
         view = {"augmentation": augmentation, "view_seed": str(seed), "view": str(number)}
         return Fingerprint({**self.fields, **view})
 
     def of_activations(self, manifest: str, *, cut: str, dtype: str) -> Fingerprint:
-        """Return the fingerprint of activations in front of the block `cut`, of some of the rows.
+        """Return the fingerprint of stored inputs (activations) of the block `cut`.
 
         Args:
-            manifest: Digest of the manifest of these rows alone.
+            manifest: Digest of the manifest that lists only the rows with stored activations.
             cut: Name of the block.
             dtype: How the activations are stored.
         """
@@ -151,37 +151,34 @@ class Fingerprint:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the features are from elsewhere."""
+        """Whether the features are imported."""
         return IMPORTED in self.fields
 
     @property
     def is_nameless(self) -> bool:
-        """Whether the features are imported and name no backbone.
+        """Whether the features are imported without a name of their backbone.
 
-        So it was with imports of earlier versions without `--backbone`: equal fingerprints then
-        do not mean equal origins.
+        Earlier versions imported so without `--backbone`. Equal fingerprints of such imports do not
+        mean equal backbones.
         """
         return self.is_imported and self.backbone == IMPORTED
 
     @property
     def without_rows(self) -> Fingerprint:
-        """The fields that two splits of one cache share: those about the backbone."""
+        """Only the backbone fields, which all splits of a cache share."""
         return self._without(_ROWS)
 
     @property
     def backbone_identifier(self) -> str:
-        """SHA-256 of the fields about the backbone.
-
-        Features of equal identifiers come from one backbone and may be mixed.
-        """
+        """SHA-256 of the backbone fields: features with equal identifiers may be mixed."""
         return content_sha256(dict(self.without_rows.fields))
 
     def fits(self, identifier: str) -> bool:
-        """Return whether a head of that `backbone_identifier` reads the features; "" is unknown."""
+        """Return whether a head with this `backbone_identifier` fits; "" is unknown and fits."""
         return identifier in ("", self.backbone_identifier)
 
     def differences(self, other: Fingerprint) -> tuple[Difference, ...]:
-        """Return the fields that differ, in the order of this fingerprint, then of the other."""
+        """Return the fields that differ, in this fingerprint's order, then in the other's."""
         one, two = self.fields, other.fields
         return tuple(
             Difference(name, *(each.get(name, _UNSAID.get(name, "nothing")) for each in (one, two)))
@@ -190,7 +187,7 @@ class Fingerprint:
         )
 
     def differences_but_of_view(self, view: Fingerprint) -> tuple[Difference, ...]:
-        """Return the fields that differ, but those in which a view of the same images may."""
+        """Return the fields that differ, except those in which a view of the images may differ."""
         free = _VIEW | {"features"}
         return self._without(free).differences(view._without(free))
 
@@ -199,29 +196,29 @@ class Fingerprint:
 
 
 def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
-    """Compare the fingerprints of two caches, in the entries that identify the backbone.
+    """Check that two caches were computed by the same backbone.
 
     Raises:
-        CacheError: If fields differ (the message names them all), or the features are imported
-            and name no backbone.
+        CacheError: If backbone fields differ (the message lists them all), or the features were
+            imported without a name of their backbone.
     """
     if differing := one.without_rows.differences(other.without_rows):
         raise CacheError(
-            "the two caches hold features of different backbones:"
+            "the two caches contain features of different backbones:"
             f" {', '.join(map(str, differing))}",
             remedy="Extract both with the same options of `clinit extract`, or import both with the"
             " same `clinit cache import --backbone NAME`.",
         )
     if one.is_nameless:
         raise CacheError(
-            "the two caches hold imported features that name no backbone: they need not be of the"
-            " same one",
+            "the two caches contain features that were imported without the name of their"
+            " backbone, so clinit cannot know whether it is the same",
             remedy="Import both again with `clinit cache import --backbone NAME`.",
         )
 
 
 def joined_fingerprint(parts: Sequence[Fingerprint]) -> Fingerprint:
-    """Return the fingerprint of all rows of several caches.
+    """Return the fingerprint of the joined rows of several caches.
 
     Raises:
         CacheError: As in `check_same_backbone`.

@@ -1,4 +1,4 @@
-"""Splits and views in the folder of a cache; none of their files is read."""
+"""Find the splits and views in the folder of a cache, without reading their files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from clinit.words import closest
 VIEWS_FOLDER = "views"
 """Folder next to the splits; view k of the training images is the split folder `views/<k>`."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
-"""Numbers of views and their seeds, as texts."""
+"""The number or the seed of a view, as text."""
 _PLAN, SUMMARY_FILE = "plan.json", "cache.json"
 
 
 def split_names(path: Path) -> list[str]:
-    """Return which splits are in a cache, complete or not.
+    """Return the names of the splits in a cache, complete or not.
 
     Raises:
-        CacheError: If there is none at `path`.
+        CacheError: If `path` is not a cache.
     """
     if found := _splits_in(path):
         return found
@@ -46,7 +46,7 @@ def _splits_in(path: Path) -> list[str]:
 
 
 def caches_in(path: Path) -> list[Path]:
-    """Return `path` if it is a cache or a split of one, else the caches right below it."""
+    """Return the cache that `path` is or is a split of, else the caches directly inside `path`."""
     for each in (path, path.parent):
         if _splits_in(each) and (each == path or path.name in SPLITS):
             return [each]
@@ -58,7 +58,7 @@ def caches_in(path: Path) -> list[Path]:
 
 
 def view_folders(cache: Path) -> list[Path]:
-    """Return the folders of the views of a cache, begun or complete, in order."""
+    """Return the folders of a cache's views, complete or not, in order."""
     marks = (_PLAN, SUMMARY_FILE)
     marked = {path.parent for mark in marks for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
     found = (folder for folder in marked if _NUMBER.fullmatch(folder.name))
@@ -68,16 +68,16 @@ def view_folders(cache: Path) -> list[Path]:
 def check_view(
     folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
 ) -> None:
-    """Check that the split in `folder` is the view that its name promises.
+    """Check that `folder` contains the view of the train split that its name, a number, promises.
 
     Args:
         folder: Folder of the view.
         fingerprint: Fingerprint of the view.
-        plain: Fingerprint of the split whose images it shows.
-        first: Fingerprint of the first view, whose seed and augmentation all others share.
+        plain: Fingerprint of the train split.
+        first: Fingerprint of the first view; all views must have its seed and augmentation.
 
     Raises:
-        CacheError: If it is not that view.
+        CacheError: If the folder does not contain that view.
     """
     wrong = [
         (each.name, each.other, each.one) for each in plain.differences_but_of_view(fingerprint)
@@ -94,8 +94,8 @@ def check_view(
             wrong.append((name, found, "a number"))
     for name, found, wanted in wrong:
         raise CacheError(
-            f"{folder} is no view of the train split of its cache: it holds features with {name} ="
-            f" {found} where {name} = {wanted} is expected",
+            f"{folder} is not a view of the train split of its cache: its features have {name} ="
+            f" {found}, expected {name} = {wanted}",
             remedy=f"Remove {folder}, then run the `clinit extract` command of this cache with"
-            " --views: it computes the missing ones.",
+            " --views: it computes the missing views.",
         )

@@ -1,12 +1,12 @@
-"""Classifier heads: the classes of their rows, their accuracy, and their file format.
+"""Classifier heads: class names of their rows, accuracy, and file format.
 
-A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
-float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,
-the fingerprint of the features that the head reads and the digest of the tensors. One key,
-because safetensors writes several in a random order, and equal heads should be equal files.
+A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in float32.
+Its metadata contain, under the key `clinit_head`, a sealed JSON document with the class names, the
+fingerprint of the features that the head reads and the digest of the tensors. There is only one
+key, because safetensors writes several in a random order, and equal heads should be equal files.
 
-Heads from elsewhere work too: with no metadata but `class_names`, a JSON list, or without any. So
-do arrays of the same names in a `.npz` file; a name that ends in `.npz` writes one.
+Heads of other programs need no metadata, or only `class_names`, a JSON list. A name that ends in
+`.npz` means NumPy arrays of the same names.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from clinit.files.lock import claim_file, make_folder
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
 _TOP1_ROWS = 512
-"""Rows whose logits are computed at a time: 2 MB of them at 1,000 classes stay in the caches, which
-takes half as long as 66 MB."""
+"""Rows whose logits are computed at a time. With 1,000 classes, they take 2 MB, which fit into the
+processor's caches; blocks of 66 MB take twice as long."""
 _LAYOUT = (
     "A head file is a safetensors or .npz file with `weight` (classes, dim) and `bias` (classes,);"
     " `clinit.save_head(path, weight, bias, class_names)` writes one with class names."
@@ -60,17 +60,16 @@ class Head:
     weight: Float[np.ndarray, "classes dim"]
     bias: Float[np.ndarray, " classes"]
     class_names: tuple[str, ...] | None = None
-    """One name per row; None when the rows have no class names."""
+    """One name per row; None if the rows have no class names."""
     fingerprint: str = ""
-    """Identifier of the backbone's fingerprint; empty when unknown."""
+    """`Fingerprint.backbone_identifier` of the features that the head reads; empty if unknown."""
     alignment: Mapping[str, Any] | None = None
-    """How an aligned head came about, as plain JSON values; None for any other."""
+    """How `clinit align` made the head, as plain JSON values; None for other heads."""
     feature_map: Mapping[str, Any] | None = None
-    """The random features of `clinit.headtrain.closed.moments` that its rows read, as plain
-    JSON values; None if they read the features of the backbone themselves."""
+    """The random features (`clinit.headtrain.closed.moments`) that the rows read, as plain JSON
+    values; None if the rows read the features of the backbone."""
     origin: Mapping[str, Any] | None = None
-    """How a head that was fitted to features, or exported from a run, came about, as plain JSON
-    values; None for any other."""
+    """How the head was fitted to features, or exported from a run, as plain JSON values, if so."""
 
     def __post_init__(self) -> None:
         if self.class_names is not None and len(self.class_names) != len(self.weight):
@@ -93,24 +92,24 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Top1:
-    """Rows whose largest logit belongs to their class, over the head's whole width."""
+    """Top-1 accuracy: number of images whose largest logit over all classes is the right one."""
 
     correct: int
     total: int
-    """Valid rows whose class is among the head's classes."""
+    """Valid images whose class is among the head's classes."""
 
     @property
     def percent(self) -> float | None:
-        """Accuracy in percent; None if no row counts."""
+        """Accuracy in percent; None if `total` is 0."""
         return 100 * self.correct / self.total if self.total else None
 
     def __add__(self, other: Top1) -> Top1:
-        """Pool two sets of rows."""
+        """Return the accuracy over two sets of images together."""
         return Top1(self.correct + other.correct, self.total + other.total)
 
 
 def head_rows(head: Head, class_names: tuple[str, ...]) -> Int[np.ndarray, " classes"]:
-    """Return the row of `head` for each class, -1 if it has none of that name."""
+    """Return the row of `head` for each class; -1 if no row has the name of the class."""
     rows = {name: row for row, name in enumerate(head.class_names or ())}
     return np.array([rows.get(name, -1) for name in class_names], dtype=np.int64)
 
@@ -121,28 +120,28 @@ def top1(
     labels: Int[np.ndarray, " rows"],
     rows_of_classes: Int[np.ndarray, " classes"],
 ) -> Top1:
-    """Return the accuracy of `head` on features whose class it knows."""
+    """Return the accuracy of `head` on those features whose class has a row."""
     targets = rows_of_classes[labels]
     known = targets >= 0
     if not known.any():
         return Top1(0, 0)
-    wanted, correct = np.flatnonzero(known), 0
-    for start in range(0, len(wanted), _TOP1_ROWS):
-        rows = wanted[start : start + _TOP1_ROWS]
+    counted, correct = np.flatnonzero(known), 0
+    for start in range(0, len(counted), _TOP1_ROWS):
+        rows = counted[start : start + _TOP1_ROWS]
         logits = features[rows].astype(np.float32, copy=False) @ head.weight.T
         logits += head.bias
         correct += int((logits.argmax(axis=1) == targets[rows]).sum())
-    return Top1(correct, len(wanted))
+    return Top1(correct, len(counted))
 
 
 def accuracy(head: Head, rows: FeatureSet) -> Top1:
-    """Return the accuracy of a head on rows whose labels are numbers of its rows."""
+    """Return the accuracy of a head on features whose labels are row numbers of the head."""
     return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """The document in the metadata."""
+    """Content of the JSON document in the metadata of a head file."""
 
     class_names: tuple[str | int, ...] | None = None
     fingerprint: str = ""
@@ -150,11 +149,11 @@ class _Facts:
     feature_map: Mapping[str, Any] | None = None
     origin: Mapping[str, Any] | None = None
     tensors: str | None = None
-    """Digest; None in files of earlier versions and from elsewhere."""
+    """Digest of the tensors; None in files of earlier versions and other programs."""
 
 
 def tensors_sha256(head: Head) -> str:
-    """Return the SHA-256 (hex) of weight and bias, as a head file stores them."""
+    """Return the SHA-256 (hex) of weight and bias as stored in a head file."""
     digest = hashlib.sha256()
     for tensor in _stored(head).values():
         digest.update(str(tensor.shape).encode())
@@ -163,10 +162,10 @@ def tensors_sha256(head: Head) -> str:
 
 
 def write_head(head: Head, path: Path) -> None:
-    """Write `head` to `path`, atomically: as NumPy's arrays if it ends in .npz.
+    """Write `head` to `path` atomically: as NumPy arrays if the name ends in .npz.
 
     Raises:
-        ClinitError: If it cannot be written.
+        ClinitError: If the file cannot be written.
     """
     content = _npz(head) if path.suffix == ".npz" else _safetensors(head)
     commit_file(path, lambda draft: draft.write_bytes(content))
@@ -192,21 +191,21 @@ def _safetensors(head: Head) -> bytes:
     for name in ("alignment", "feature_map", "origin"):
         if (told := getattr(head, name)) is not None:
             facts[name] = dict(told)
-    # As bytes: save_file would make the file readable by its owner alone.
+    # `save` and not `save_file`, whose files only their owner can read.
     return save(_stored(head), metadata={_KEY: _DOCUMENT.text(facts, indent=None)})
 
 
 def store_head(head: Head, path: Path) -> Head:
-    """Write `head` to `path`, which other processes may be about to write too.
+    """Write `head` to `path`, to which other processes may write at the same time.
 
-    Class names that a command has stored meanwhile are kept if `head` has none; nothing is
-    written if nothing changes.
+    If `path` already contains the same head, nothing is written. Its class names are kept if `head`
+    has none.
 
     Returns:
-        The head that is stored.
+        The head that is now in the file.
 
     Raises:
-        ClinitError: If it cannot be written.
+        ClinitError: If the file cannot be written.
     """
     make_folder(path.parent)
     with claim_file(path, on_busy=lambda: None):
@@ -228,17 +227,17 @@ def read_head(
     linear: bool = True,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Head:
-    """Read a head file, .npz or any other name for safetensors.
+    """Read a head file: NumPy arrays if the name ends in .npz, else safetensors.
 
     Args:
         path: The file.
-        linear: Whether the head must read the features of the backbone, without a map between.
-        on_note: Called if a bias is missing and taken for 0.
+        linear: Whether to refuse heads whose rows read random features (`Head.feature_map`).
+        on_note: Called if the file contains no bias, which is then 0.
 
     Raises:
         HeadError: If the file is absent, is not a head file, has changed since it was written,
-            holds values that are not finite, or is no linear head although it must be.
-        StorageError: If it exists and cannot be read.
+            contains values that are not finite, or is refused by `linear`.
+        StorageError: If the file exists and cannot be read.
     """
     try:
         if not path.is_file():
@@ -247,7 +246,7 @@ def read_head(
                 remedy="`clinit extract` stores the pretrained head as head.safetensors in its"
                 " cache.",
             )
-        path.open("rb").close()  # safetensors reports any file that it cannot open as absent
+        path.open("rb").close()  # safetensors would call a file without read permission absent
     except OSError as error:
         raise unreadable(path, error) from error
     weight, bias, facts = (_read_npz if path.suffix == ".npz" else _read_safetensors)(path)
@@ -256,8 +255,8 @@ def read_head(
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise HeadError(
-            f"{path} holds weights that are not finite",
-            remedy="Write the head again; its training has probably diverged.",
+            f"{path} contains weights that are not finite; its training has probably diverged",
+            remedy="Train the head again and write it anew.",
         )
     names = None if facts.class_names is None else tuple(map(str, facts.class_names))
     if names is not None and not (
@@ -266,15 +265,15 @@ def read_head(
         raise HeadError(
             f"{path} names {len(names):,} classes ({len(set(names)):,} different texts) for"
             f" {len(weight):,} rows",
-            remedy="Write the head again with a name of its own for each row.",
+            remedy="Write the head again with a different name for each row.",
         )
     if linear and facts.feature_map is not None:
         kind = {"relu": "ReLU", "rff": "Fourier"}.get(str(facts.feature_map.get("kind")), "")
         raise HeadError(
-            f"{path} is no linear layer on the features of the backbone: its rows read"
-            f" {facts.feature_map.get('width')} random {kind} features of them",
-            remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
-            " and `clinit rerun` can read this one.",
+            f"the rows of {path} do not read the features of the backbone, but"
+            f" {facts.feature_map.get('width')} random {kind} features computed from them",
+            remedy="Give the head of another method (ncm, lda, slda, rehearsal, …). Only"
+            " `clinit report` and `clinit rerun` can read this head.",
         )
     return Head(
         weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map, facts.origin
@@ -282,7 +281,7 @@ def read_head(
 
 
 def foreign_to_head(path: Path) -> str | None:
-    """Return why a file is no head that clinit has written; None if it is one."""
+    """Return why a file is not a head written by clinit; None if it is one."""
     try:
         if path.suffix == ".npz":
             own = _read_npz(path)[2].origin is not None
@@ -291,11 +290,11 @@ def foreign_to_head(path: Path) -> str | None:
                 own = _KEY in (file.metadata() or {})
     except (HeadError, SafetensorError, OSError):
         own = False
-    return None if own else "it is no head that clinit has written"
+    return None if own else "it is not a head written by clinit"
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
-    """Return weight and bias as stored, and what else the file holds."""
+    """Return weight and bias as stored, and the other content of the file."""
     try:
         archive = NpzFile(path)
         names = archive.names()
@@ -309,7 +308,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
     dtypes = [array.dtype for array in (weight, bias) if array is not None]
     if {dtype.kind for dtype in dtypes} != {"f"} or not (texts is None or isinstance(texts, list)):
         raise HeadError(
-            f"{path} holds numbers of type {', '.join(map(str, dtypes))}, expected floats, and"
+            f"{path} contains numbers of type {', '.join(map(str, dtypes))}, expected floats, and"
             " texts for `class_names`",
             remedy=_LAYOUT,
         )
@@ -319,7 +318,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
             facts["origin"] = json.loads(origin[0])
         return weight, bias, msgspec.convert(facts, _Facts)
     except (ValueError, TypeError, IndexError, RecursionError) as error:
-        raise HeadError(f"`origin` of {path} is no JSON object", remedy=_LAYOUT) from error
+        raise HeadError(f"`origin` of {path} is not a JSON object", remedy=_LAYOUT) from error
 
 
 def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
@@ -335,12 +334,15 @@ def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts
 
 
 def _check_tensors(path: Path, names: Collection[str], others: Collection[str]) -> None:
-    """Check that a file holds a weight, and a bias or nothing that may be one by another name."""
+    """Check that a file contains a weight, and a bias or no tensor that may be one.
+
+    `others` are known arrays of the format.
+    """
     has_bias = "bias" in names or {"weight", *others}.issuperset(names)
     if "weight" not in names or not has_bias:
         missing = "bias" if "weight" in names else "weight"
         raise HeadError(
-            f"{path} holds no `{missing}`; it holds {', '.join(sorted(names)[:20]) or 'nothing'}",
+            f"{path} has no `{missing}`; it contains {', '.join(sorted(names)[:20]) or 'nothing'}",
             remedy=_LAYOUT,
         )
 
@@ -351,41 +353,39 @@ def _laid_out(
     path: Path,
     on_note: Callable[[str], None],
 ) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
-    """Return weight and bias in float32, with a row for each class."""
+    """Return weight and bias in float32; check that their shapes fit."""
     if bias is None:
-        on_note(f"{path} holds no bias: 0 for every class")
+        on_note(f"{path} contains no bias; clinit takes 0 for every class")
         bias = np.zeros(len(weight))
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise HeadError(
-            f"{path} holds weight {weight.shape} and bias {bias.shape},"
+            f"{path} contains weight {weight.shape} and bias {bias.shape},"
             " expected (classes, dim) and (classes,)",
             remedy=_LAYOUT,
         )
-    with np.errstate(over="ignore"):  # it is found not to be finite
+    with np.errstate(over="ignore"):  # `read_head` refuses values that are not finite
         return np.array(weight, dtype=np.float32, order="C"), np.array(bias, dtype=np.float32)
 
 
 def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
-    """Read a tensor of floating point numbers as float32."""
     dtype = file.get_slice(name).get_dtype()
     if dtype not in ("F64", "F32", "F16", "BF16"):
         raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
-    if dtype == "BF16":  # NumPy has no such type; PyTorch takes two seconds to load
+    if dtype == "BF16":  # NumPy lacks it; only then PyTorch is loaded, which takes two seconds
         with safe_open(path, framework="pt") as again:
             widened: np.ndarray = again.get_tensor(name).float().numpy()
         return widened
-    with np.errstate(over="ignore"):  # it is found not to be finite
+    with np.errstate(over="ignore"):  # `read_head` refuses values that are not finite
         return np.asarray(file.get_tensor(name), dtype=np.float32)
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:
-    """Return the tensors of the file."""
     tensors = {"weight": head.weight, "bias": head.bias}
     return {name: np.ascontiguousarray(t, dtype=np.float32) for name, t in tensors.items()}
 
 
 def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
-    """Return the facts in the metadata; a document of ours under another key is a changed key."""
+    """Return the facts in the metadata; clinit's document under another key means damage."""
     if _KEY in metadata:
         origin = f"the description in {path}"
         return _DOCUMENT.convert(

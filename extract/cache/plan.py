@@ -1,8 +1,8 @@
 """The plan of an extraction: which rows go to which shard, and the fingerprint.
 
-The plan is written before the first shard and never changes. A later run of the same command
-finds it, compares it with its own and computes the missing shards. A batch never
-crosses the border of a shard, so a shard holds the same bits whenever it is computed.
+The plan is written before the first shard and never changes. A later run of the same command reads
+the plan, compares it with its own and computes the missing shards. A batch never contains rows of
+two shards, so a shard has the same bits whenever it is computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
     " writes damaged parts anew and keeps the rest."
 )
-"""Remedy for what can be computed again."""
 
 _DOCUMENT = DocumentKind(
     title="the plan of a feature cache",
@@ -45,17 +44,17 @@ class Plan:
     num_rows: int
     dim: int
     dtype: str
-    """float16 or float32: how features are stored (a shard that overflows float16 has float32)."""
+    """float16 or float32, as features are stored. A shard may be float32 despite float16, see
+    `cache.shard.assemble`."""
     shard_rows: int
     batch_size: int
     fingerprint: Fingerprint
-    """Everything that the features depend on."""
     shape: tuple[int, ...] = ()
-    """Axes of a row if it has more than one; `dim` is their product."""
+    """Shape of a row with more than one axis, else empty; `dim` is the product."""
     device: str = ""
-    """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
+    """`cpu` or `cuda`. A split is computed on one kind of device, as their last bits differ."""
     compiled: bool = False
-    """Whether the network computes as one program: the last bits differ here too."""
+    """Whether the network is compiled, which also changes the last bits."""
 
     def __post_init__(self) -> None:
         for name in ("num_rows", "dim", "shard_rows", "batch_size"):
@@ -64,13 +63,13 @@ class Plan:
         if self.split not in SPLITS:
             raise ValueError(f"split must be {' or '.join(SPLITS)}, got {self.split!r}")
         if self.shape and (min(self.shape) < 1 or math.prod(self.shape) != self.dim):
-            raise ValueError(f"a row of shape {self.shape} does not hold {self.dim} numbers")
+            raise ValueError(f"a row of shape {self.shape} does not contain {self.dim} numbers")
         if self.dtype not in ("float16", "float32"):
             raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
 
     @property
     def title(self) -> str:
-        """Name of the split, and of the view if it is one."""
+        """Name of the split, for a view with its number."""
         view = self.fingerprint.view
         return self.split if view is None else f"{self.split}, view {view}"
 
@@ -86,15 +85,15 @@ class Plan:
 
     @property
     def identifier(self) -> str:
-        """SHA-256 of the plan; every shard carries it."""
+        """SHA-256 of the plan, stored in every shard."""
         content = self.content()
-        for name in ("shape", "compiled"):  # the only value in earlier caches
+        for name in ("shape", "compiled"):  # earlier versions lack them: keep their identifiers
             if not content[name]:
                 del content[name]
         return content_sha256(content)
 
     def content(self) -> dict[str, Any]:
-        """Return what `plan.json` holds."""
+        """Return the content of `plan.json`."""
         return {**asdict(self), "fingerprint": dict(self.fingerprint.fields)}
 
 
@@ -102,7 +101,7 @@ class Plan:
 class Part:
     """Part `number` of `count`, counted from 1: shards `number - 1`, `number - 1 + count`, ….
 
-    The shards of parts are interleaved, so that all parts end at about one time.
+    The shards of the parts are interleaved, so that all parts end at about the same time.
     """
 
     number: int = 1
@@ -117,10 +116,10 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """Return the part `i/n` that a user asks for.
+        """Return the part for the text `i/n` of the option `--part`.
 
         Raises:
-            ClinitError: If it is no part.
+            ClinitError: If the text is not such a part.
         """
         with suppress(ValueError):
             number, count = map(int, text.split("/"))
@@ -133,7 +132,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Name of the lock."""
+        """Name of the lock file."""
         return f"part-{self.number}-of-{self.count}"
 
     def shards(self, num_shards: int) -> range:
@@ -142,7 +141,7 @@ class Part:
 
 
 WHOLE = Part()
-"""Everything."""
+"""The only part of an undivided extraction."""
 
 
 def shard_name(shard: int) -> str:
@@ -151,10 +150,10 @@ def shard_name(shard: int) -> str:
 
 
 def settle_plan(plan: Plan, folder: Path) -> None:
-    """Write the plan into `folder`, or check that the one there is the same.
+    """Write the plan into `folder`, or check that the existing plan is the same.
 
     Raises:
-        CacheError: If the folder belongs to another extraction; the differing field is named.
+        CacheError: If the plans differ; the message names the first differing field.
     """
     path = folder / FILE
     if not path.exists():
@@ -167,7 +166,7 @@ def settle_plan(plan: Plan, folder: Path) -> None:
             differing.append((name, *contrast(str(value), str(wanted[name]))))
     for name, found, here in differing:
         raise CacheError(
-            f"{folder} was begun with {name} = {found}, this command has {name} = {here}",
+            f"{folder} was begun with {name} = {found}, but this command has {name} = {here}",
             remedy="Give the options it was begun with, or another folder with `--out`.",
         )
 
@@ -176,7 +175,7 @@ def read_plan(folder: Path) -> Plan:
     """Read the plan of a split.
 
     Raises:
-        CacheError: If there is none, or it is not a plan.
+        CacheError: If `folder` contains no plan, or its plan cannot be read.
     """
     path = folder / FILE
     if not path.exists() and not (folder / "cache.json").exists():

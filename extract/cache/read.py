@@ -1,15 +1,14 @@
 """Read feature caches.
 
-A cache is a folder with a sub-folder per split. A split holds `plan.json`, its manifest, immutable
-shards and, once all of them are complete, `cache.json`; a split without `cache.json` is refused.
-Every shard is verified against its digest as it is read. `views/<k>` next to the splits is a split
-folder too: the training images once more, randomly cropped.
+A cache is a folder with a sub-folder per split. A split contains `plan.json`, its manifest,
+immutable shards and, once all shards are complete, `cache.json`; a split without `cache.json` is
+refused. Every shard is verified against its digest as it is read. A *view*, the folder `views/<k>`
+next to the splits, has the same files for random crops of the training images.
 
-Features that do not fit into memory stay in their shards (`stored_features`): each shard is
-verified once, when the features are opened. From then on the bytes of the rows that are asked for
-are read from their places in the file, in ascending order, and the file must still be the
-one that was verified. The files are read, not mapped into memory: if a disk or a network
-fails, a mapped file kills the process without a message.
+Features that do not fit into memory stay in their shards (`stored_features`). Each shard is
+verified once, when the features are opened. Later, only requested rows are read, in ascending
+order, after a check that the file is still the verified one. Files are not mapped into memory,
+because a mapped file kills the process without a message if a disk or a network fails.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class CacheSplit:
 
     @property
     def num_valid(self) -> int:
-        """Number of rows that hold features."""
+        """Number of rows with features."""
         return self.summary.num_valid
 
     @property
@@ -73,7 +72,7 @@ class CacheSplit:
 
     @property
     def dtype(self) -> str:
-        """Type of the features: float32 as soon as one shard is."""
+        """Type of the features: float32 if any shard is, else float16."""
         return self.summary.dtype
 
     @property
@@ -86,7 +85,7 @@ class CacheSplit:
         """The manifest that the rows follow.
 
         Raises:
-            CacheError: If it is missing, damaged, or not the one that was extracted.
+            CacheError: If the manifest is missing, damaged, or not the one that was extracted.
         """
         path = self.path / "manifest.parquet"
         try:
@@ -114,17 +113,17 @@ class CacheSplit:
 
     @cached_property
     def valid(self) -> Bool[np.ndarray, " rows"]:
-        """Which rows hold features."""
+        """Whether each row has features."""
         valid = np.ones(len(self.labels), dtype=bool)
         valid[self._invalid_rows] = False
         return valid
 
     @property
     def groups(self) -> Int[np.ndarray, " valid"] | None:
-        """The group of every row that holds features, as recorded; None if none was.
+        """The group of every row with features; None if no groups were recorded.
 
         Raises:
-            CacheError: If the file of the groups is damaged, or of other images.
+            CacheError: If the file of the groups is damaged or belongs to other images.
         """
         groups = read_groups(self.path, self.manifest)
         return None if groups is None else groups[self.valid]
@@ -134,7 +133,7 @@ class CacheSplit:
         return [entry.row for entry in self.summary.invalid]
 
     def shards(self) -> Iterator[Shard]:
-        """Yield the shards in order, verified.
+        """Read, verify and yield the shards in order.
 
         Raises:
             CacheError: If a shard is missing, damaged or belongs to another plan.
@@ -143,7 +142,7 @@ class CacheSplit:
             yield self.shard(index)
 
     def shard(self, index: int) -> Shard:
-        """Read one shard, verified; see `shards`."""
+        """Read and verify one shard; errors as in `shards`."""
         path, rows = self.path / shard_name(index), self.plan.rows(index)
         shard = read_shard(path, self.plan, index)
         first, last = (bisect_left(self._invalid_rows, row) for row in (rows.start, rows.stop))
@@ -152,7 +151,7 @@ class CacheSplit:
         told = self.summary.shards[index].dtype, reasons
         if told != (str(shard.features.dtype), shard.reasons):
             raise CacheError(
-                f"type or invalid rows of {path} differ from the entry in cache.json",
+                f"the type or the invalid rows of {path} differ from its entry in cache.json",
                 remedy=WRITE_AGAIN,
             )
         return shard
@@ -189,7 +188,7 @@ class Cache:
         """Return a split.
 
         Raises:
-            CacheError: If the cache does not hold it.
+            CacheError: If the cache does not contain the split.
         """
         if name not in self.splits:
             raise CacheError(
@@ -203,7 +202,7 @@ class Cache:
         """Random views of the training images, in the row order of `train`; opened on demand.
 
         Raises:
-            CacheError: If one is incomplete, or was not extracted like the train split.
+            CacheError: If a view is incomplete, or was not extracted like the train split.
         """
         folders = view_folders(self.path)
         if not folders:
@@ -219,13 +218,13 @@ def open_split(path: Path) -> CacheSplit:
     """Open one split of a cache.
 
     Raises:
-        CacheError: If it is missing or its extraction has not been finished.
+        CacheError: If the split is missing or its extraction is unfinished.
     """
     plan = read_plan(path)
     if not (path / SUMMARY_FILE).is_file():
         present = sum(_SHARD_NAME.fullmatch(file.name) is not None for file in path.iterdir())
         raise CacheError(
-            f"{path} holds {present:,} of {plan.num_shards:,} shards:"
+            f"{path} contains {present:,} of {plan.num_shards:,} shards:"
             " its extraction was interrupted",
             remedy="Run the same command again (`clinit extract` or `clinit cache import`); it"
             " resumes.",
@@ -237,7 +236,7 @@ def open_cache(path: Path) -> Cache:
     """Open a cache with all of its splits.
 
     Raises:
-        CacheError: If there is none at `path`, or a split is incomplete.
+        CacheError: If `path` is not a cache, or a split is incomplete.
     """
     splits = {name: open_split(path / name) for name in split_names(path)}
     head_path = path / HEAD_FILE
@@ -251,12 +250,11 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
 
     Args:
         path: The cache.
-        splits: At least one.
-        head: The pretrained head, if it exists.
+        splits: At least one split.
+        head: The pretrained head, if any.
 
     Raises:
-        CacheError: If the splits are of different backbones, or the head is not the one whose
-            accuracy on them is recorded.
+        CacheError: If the backbones of the splits differ, or the head was not stored with them.
     """
     first, *others = splits.values()
     plain = first.fingerprint.without_rows
@@ -264,7 +262,7 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
         for each in plain.differences(other.fingerprint.without_rows):
             one, two = each.told
             raise CacheError(
-                f"the splits of {path} hold features of different backbones: {each.name} ="
+                f"the splits of {path} contain features of different backbones: {each.name} ="
                 f" {one} in {first.path.name}, {two} in {other.path.name}",
                 remedy="Extract both splits into one folder by one `clinit extract` command.",
             )
@@ -275,7 +273,7 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
             f"{path / HEAD_FILE} belongs to another backbone than the features of its cache",
             remedy=WRITE_AGAIN,
         )
-    # The tensors alone: a later command may have named its rows.
+    # Class names are not compared: a later command may have named the rows.
     digests = {split.summary.head.tensors for split in splits.values()} - {None}
     if digests - {tensors_sha256(head)}:
         raise CacheError(
@@ -285,10 +283,10 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
 
 
 def refuse_shared_images(caches: Sequence[Cache]) -> None:
-    """Check that no image is in more than one of several caches.
+    """Check that no image is in two of the caches.
 
     Raises:
-        CacheError: If one is.
+        CacheError: If an image is.
     """
     for name in ("train", "val"):
         paths = []
@@ -305,10 +303,10 @@ def refuse_shared_images(caches: Sequence[Cache]) -> None:
 
 
 def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
-    """Return the fault in the content of a shard, None if it is sound.
+    """Return the fault in the content of a shard; None if the shard is sound.
 
     Raises:
-        StorageError: If it cannot be read.
+        StorageError: If the shard cannot be read.
     """
     try:
         read_shard(path, plan, index)
@@ -318,10 +316,10 @@ def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
 
 
 def verify_shard(split: CacheSplit, shard: int) -> str | None:
-    """Compare a shard with its digests, byte by byte; return the fault, or None.
+    """Compare every byte of a shard with its digests; return the fault, or None.
 
     Raises:
-        StorageError: If it cannot be read.
+        StorageError: If the shard cannot be read.
     """
     path = split.path / shard_name(shard)
     try:
@@ -334,7 +332,7 @@ def verify_shard(split: CacheSplit, shard: int) -> str | None:
 
 
 GAP_BYTES = 2**15
-"""Rows are read by one call if at most this many bytes lie between them: a call costs as much."""
+"""Rows with at most this many bytes between them are read by one call: another costs as much."""
 SPAN_BYTES = 2**24
 """Most bytes that are read at once."""
 
@@ -347,19 +345,19 @@ class _File:
     path: Path
     index: int
     place: int | None
-    """Byte at which the features begin; None if they are not in one piece."""
+    """Byte at which the features begin; None if the features are not contiguous in the file."""
     dtype: str
     valid: Int[np.ndarray, " rows"] | None
-    """The rows that hold features; None if all of them do."""
+    """The rows with features; None if all rows have them."""
     mark: tuple[int, ...]
-    """Size, time of change and number of the file."""
+    """Size, modification time and inode number of the verified file."""
 
     def read(self, rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "chosen dim"]:
-        """Read rows, ascending.
+        """Read rows, whose numbers among the valid rows ascend.
 
         Raises:
             CacheError: If the file is missing or has changed.
-            StorageError: If it cannot be read.
+            StorageError: If the file cannot be read.
         """
         stored = rows if self.valid is None else self.valid[rows]
         if self.place is None:
@@ -376,14 +374,14 @@ class _File:
         except OSError as error:
             raise unreadable(self.path, error) from error
         raise CacheError(
-            f"{self.path} has changed since this command has verified it",
-            remedy="Let nothing write to the cache, then run the same command again.",
+            f"{self.path} has changed since this command verified it",
+            remedy="Stop the other command that writes to the cache, then run this one again.",
         )
 
     def _read(
         self, file: RawIOBase, stored: Int[np.ndarray, " chosen"], place: int
     ) -> Float[np.ndarray, "chosen dim"] | None:
-        """Read rows from the open file; None if it ends before."""
+        """Read rows from the open file; return None if the file is too short."""
         dim, row_bytes = self.plan.dim, self.plan.dim * np.dtype(self.dtype).itemsize
         found = np.empty((len(stored), dim), self.dtype)
         for first, last in _spans(stored, row_bytes):
@@ -402,16 +400,16 @@ class _File:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Files:
-    """The shards of a split, one behind the other."""
+    """The verified shards of a split, in order."""
 
     files: tuple[_File, ...]
     ends: tuple[int, ...]
-    """Number of rows up to the end of each."""
+    """For each file, the number of valid rows up to its end."""
     dim: int
     dtype: np.dtype[Any]
 
     def take(self, rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "chosen dim"]:
-        """Read rows into an array, in their order."""
+        """Read rows into an array, in the order of `rows`."""
         out = np.empty((len(rows), self.dim), self.dtype)
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
@@ -424,11 +422,11 @@ class _Files:
 
 
 def stored_features(split: CacheSplit) -> FeatureSet:
-    """Open the features of all valid rows of a split, which stay on disk, verified.
+    """Verify all shards of a split; return the features of its valid rows, which stay on disk.
 
     Raises:
         CacheError: If a shard is missing, damaged or belongs to another plan.
-        StorageError: If one cannot be read.
+        StorageError: If a shard cannot be read.
     """
     files = tuple(_verified(split, index) for index in range(split.plan.num_shards))
     spans = map(split.plan.rows, range(len(files)))
@@ -443,7 +441,7 @@ def _verified(split: CacheSplit, index: int) -> _File:
     try:
         before = _mark(path.stat())
     except OSError:
-        before = ()  # the reading reports the fault
+        before = ()  # `split.shard` below reports the fault
     shard = split.shard(index)
     valid = None if shard.valid.all() else np.flatnonzero(shard.valid)
     return _File(split.plan, path, index, shard.place, str(shard.features.dtype), valid, before)
@@ -454,7 +452,7 @@ def _mark(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _spans(stored: Int[np.ndarray, " rows"], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ascending rows that are worth one call."""
+    """Split ascending rows into ranges that are each read by one call; yield the ranges."""
     piece = stored // max(1, SPAN_BYTES // row_bytes)
     starts = np.flatnonzero((np.diff(stored) * row_bytes > GAP_BYTES) | (np.diff(piece) > 0)) + 1
     yield from pairwise([0, *starts.tolist(), len(stored)])

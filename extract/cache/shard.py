@@ -2,17 +2,17 @@
 
     features         (rows, ...) float16 or float32, in one chunk, not compressed
     labels           (rows,) int64
-    valid            (rows,) bool; an invalid row holds zeros
+    valid            (rows,) bool; the features of an invalid row are zeros
     invalid_rows     (k,) int64, counted from the first row of the shard
     invalid_reasons  (k,) strings
 
-The file is written under a temporary name, read back, flushed and renamed. The 512 bytes in front
-of the HDF5 file, its user block, hold the SHA-256 of the rest: HDF5 reads a flipped byte without a
-word, and some of them for ever. So it is given a file alone that is as it was written. (Shards of
-earlier versions have a digest of their content among their attributes instead.)
+The file is written under a temporary name, read back, flushed and renamed. Its first 512 bytes (the
+user block of HDF5) contain the SHA-256 of the rest, which is checked before HDF5 opens the file:
+HDF5 does not notice most flipped bytes, and some make it read for ever. (Shards of earlier versions
+have a digest of their content among their attributes instead.)
 
-An HDF5 file can name other files, run its content through plug-ins and declare more rows than it
-holds. So layout and types are compared with the plan before anything of it is read.
+An HDF5 file can refer to other files, run its content through plug-ins and declare more rows than
+it contains. So layout and types are compared with the plan before any content is read.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from clinit.files.commit import commit_file
 _FLOAT16 = np.finfo(np.float16)
 _SEAL = b"clinit-shard/2 sha256 "
 _BLOCK = 512
-"""Bytes of the user block, the least that HDF5 has."""
+"""Bytes of the user block, the smallest that HDF5 allows."""
 _CHUNK_BYTES = 2**31
-"""One chunk holds the features of a shard, but HDF5 has none of 2^32 bytes."""
+"""Largest chunk. The features of a shard are one chunk if possible; HDF5 allows less than 2^32."""
 _COUNTS_BLOCK = (1, 14, 4)
-"""From this HDF5 on the place of a chunk counts the user block (HDFGroup/hdf5 #3003)."""
+"""First HDF5 version whose chunk offsets include the user block (HDFGroup/hdf5 #3003)."""
 _ALIGNMENT = 64
-"""The place of the features in the file is a multiple of this, so that they can be used from the
-buffer that they are read into."""
+"""The features begin at a multiple of this many bytes, so that the buffer that the file is read
+into can be used as their array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +55,13 @@ class Shard:
     labels: Int[np.ndarray, " rows"]
     valid: Bool[np.ndarray, " rows"]
     reasons: dict[int, str]
-    """Why a row is invalid, by row counted from the first of the shard."""
+    """Why each invalid row is invalid; the keys count rows from the first row of the shard."""
     place: int | None = None
-    """Byte of the file at which the features begin, one row behind the other; None if they are
-    not in one piece, or there is no file."""
+    """Byte of the file at which the features begin, row after row; None if the features are not
+    contiguous in the file, or the shard has no file."""
 
     def digest(self) -> str:
-        """Return the SHA-256 of the content, as shards of earlier versions carry it."""
+        """Return the SHA-256 of the content, as stored in shards of earlier versions."""
         sha256 = hashlib.sha256(str((self.features.dtype, self.features.shape)).encode())
         for array in (self.features, self.labels, self.valid):
             sha256.update(np.ascontiguousarray(array).data)
@@ -78,8 +78,7 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    The shard is stored in float32 if float16 would overflow, or would round a row to fewer
-    than its eleven bits, down to zeros.
+    Despite `dtype` float16, the shard is float32 if it does not fit (`fits_float16`).
     """
     reasons = dict(reasons)
     finite = np.isfinite(_largest(features))
@@ -97,12 +96,12 @@ def assemble(
 
 
 def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
-    """Return whether float16 holds every row to its precision.
+    """Return whether float16 can store every row at its precision of eleven bits.
 
-    It does not hold values that overflow, nor a row all of whose values are below the smallest
-    normal number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only
-    zero. Such a row is held all the same if its values are float16 already. A small value in a row
-    of larger ones is rounded as finely as those are.
+    It cannot if a value overflows, or if all values of a row are below the smallest normal number,
+    2^-14: there the spacing of numbers stays 2^-24, so values lose bits, down to zero. Such a row
+    fits only if float16 represents it exactly. A small value in a row of larger ones is no problem,
+    because its rounding error is no larger than theirs.
     """
     largest = _largest(features)
     if not (largest < _FLOAT16.max).all():
@@ -112,9 +111,9 @@ def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
 
 
 def _largest(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, " rows"]:
-    """Return the largest absolute value of each row; NaN if it holds one."""
+    """Return the largest absolute value of each row; NaN if the row contains one."""
     axes = tuple(range(1, features.ndim))
-    # Without an array of absolute values, which would take longer than both.
+    # Making an array of absolute values would take longer than `max` and `min` together.
     return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))
 
 
@@ -136,10 +135,10 @@ def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
 
 
 def _encode(shard: Shard, plan_identifier: str) -> memoryview:
-    """Return the HDF5 file of a shard.
+    """Return the bytes of the HDF5 file of a shard.
 
-    In memory, because HDF5 that meets a full disk raises again and again, from the garbage
-    collector too; a shard is some megabytes.
+    HDF5 writes into memory (a shard is some megabytes), because on a full disk it raises again
+    and again, even from the garbage collector.
     """
     rows, *shape = shard.features.shape
     chunk_rows = max(1, min(rows, _CHUNK_BYTES // (shard.features.itemsize * math.prod(shape))))
@@ -166,11 +165,11 @@ def _encode(shard: Shard, plan_identifier: str) -> memoryview:
 
 
 def read_shard(path: Path, plan: Plan, index: int) -> Shard:
-    """Read and verify shard `index` of a plan; it cannot make another file be opened.
+    """Read and verify shard `index` of a plan; even a hostile shard opens no other file.
 
     Raises:
-        CacheError: If it is absent, truncated, changed or belongs to another plan.
-        StorageError: If it exists and cannot be read.
+        CacheError: If the shard is absent, truncated, changed or belongs to another plan.
+        StorageError: If the shard exists and cannot be read.
     """
     content = _read(path, file_size(path))
     told = content[: len(_SEAL) + 64].tobytes()
@@ -178,7 +177,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:
         raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     try:
-        # With a cache of chunks HDF5 would copy all of one for the rows that `_place` compares.
+        # With its chunk cache, HDF5 would copy a whole chunk for the two rows `_place` compares.
         with h5py.File(_Bytes(content), "r", rdcc_nbytes=0) as file:
             if str(file.attrs["plan"]) != plan.identifier:
                 raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
@@ -193,7 +192,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
 
 
 def _read(path: Path, size: int) -> UInt8[np.ndarray, " bytes"]:
-    """Read a file; HDF5 would lock it, and report one that cannot be read as damaged."""
+    """Read a file: HDF5 itself would lock the file, and call an unreadable file damaged."""
     content = np.empty(size, dtype=np.uint8)
     try:
         with path.open("rb", buffering=0) as file:
@@ -211,24 +210,24 @@ def fill(file: io.RawIOBase, buffer: memoryview) -> int:
 
 
 class _Bytes(io.RawIOBase):
-    """Bytes in memory as a file that can be read."""
+    """A readable file of bytes in memory."""
 
     def __init__(self, content: UInt8[np.ndarray, " bytes"]) -> None:
         self._content = content.data
         self._place = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Set the position; return it."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self._content)}
         self._place = start[whence] + offset
         return self._place
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Read what there is; behind the end are zeros, as HDF5 has it."""
+        """Fill `buffer`; beyond the end of the file with zeros, as HDF5's own files do."""
         part = self._content[self._place : self._place + len(buffer)]
         buffer[: len(part)] = part
         if len(part) < len(buffer):
@@ -241,8 +240,8 @@ def file_size(path: Path) -> int:
     """Return the size of a shard in bytes.
 
     Raises:
-        CacheError: If it is absent, or no regular file nor a link to one.
-        StorageError: If the storage cannot answer.
+        CacheError: If the shard is absent, or neither a regular file nor a link to one.
+        StorageError: If the storage does not respond.
     """
     try:
         status = path.stat()
@@ -251,15 +250,15 @@ def file_size(path: Path) -> int:
     except OSError as error:
         raise unreadable(path, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise CacheError(f"{path} is no regular file", remedy=WRITE_AGAIN)
+        raise CacheError(f"{path} is not a regular file", remedy=WRITE_AGAIN)
     return status.st_size
 
 
 def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, " bytes"]) -> Shard:
-    """Read a shard from an open file with that content.
+    """Read a shard from an open file, whose bytes are `content`.
 
     Raises:
-        ValueError: If anything in it is not as `write_shard` writes it.
+        ValueError: If anything in the file is not as `write_shard` writes it.
     """
     rows, size = len(plan.rows(index)), len(content)
     types = ("float32",) if plan.dtype == "float32" else ("float16", "float32")
@@ -270,7 +269,7 @@ def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, 
     count = invalid.shape[0]
     reasons = _dataset(file, "invalid_reasons", ("object",), (count,), size)
     if h5py.check_string_dtype(reasons.dtype) is None:
-        raise ValueError("`invalid_reasons` are no texts")
+        raise ValueError("`invalid_reasons` are not texts")
     place = _place(features, content)
     shard = Shard(
         features=np.asarray(features[:]) if place is None else _numbers(features, content, place),
@@ -280,46 +279,47 @@ def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, 
         place=place,
     )
     if np.flatnonzero(~shard.valid).tolist() != list(shard.reasons):
-        raise ValueError("`valid` and `invalid_rows` do not agree")
+        raise ValueError("`valid` and `invalid_rows` disagree")
     return shard
 
 
 def _dataset(
     file: h5py.File, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None, size: int
 ) -> h5py.Dataset:
-    """Return a data set of the file, checked; nothing of its content has been read.
+    """Check a data set of the file and return it, without reading its content.
 
     Args:
         file: The file.
         name: Name of the data set.
-        types: Types that it may have.
-        shape: Shape that it must have; None for one axis that is no longer than the file has bytes.
-        size: Size of the file in bytes.
+        types: Types that the data set may have.
+        shape: Shape that the data set must have; None for one axis of any length.
+        size: Size of the file in bytes, which the data set must not exceed.
 
     Raises:
-        ValueError: If it differs from that, or its numbers are not in this file as they are.
+        ValueError: If the data set differs from that, or its numbers are filtered or in other
+            files.
     """
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise ValueError(f"`{name}` is a link to somewhere else")
+        raise ValueError(f"`{name}` is a link to another place")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise ValueError(f"`{name}` is no data set")
+        raise ValueError(f"`{name}` is not a data set")
     created = dataset.id.get_create_plist()
     if created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count():
         raise ValueError(f"`{name}` is stored in other files")
     if created.get_nfilters():
         raise ValueError(f"`{name}` is stored through a filter")
     if dataset.dtype not in map(np.dtype, types):
-        raise ValueError(f"`{name}` holds {dataset.dtype}, expected {' or '.join(types)}")
+        raise ValueError(f"`{name}` contains {dataset.dtype}, expected {' or '.join(types)}")
     if (len(dataset.shape or ()) != 1) if shape is None else (dataset.shape != shape):
-        raise ValueError(f"`{name}` is of shape {dataset.shape}, expected {shape or '(rows,)'}")
+        raise ValueError(f"`{name}` has shape {dataset.shape}, expected {shape or '(rows,)'}")
     if dataset.nbytes > size or math.prod(dataset.chunks or ()) * dataset.dtype.itemsize > size:
         raise ValueError(f"`{name}` declares {dataset.nbytes:,} bytes in a file of {size:,}")
     return dataset
 
 
 def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int | None:
-    """Return the byte at which the numbers of a data set begin; None if not all in one piece."""
+    """Return the byte at which the numbers of a data set begin; None if not contiguous."""
     place = None
     if dataset.chunks is None:
         place = dataset.id.get_offset()
@@ -329,7 +329,7 @@ def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int |
         return None
     numbers = _numbers(dataset, content, place)
     ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
-    if any(here != there for here, there in ends):  # HDF5's own reading decides about the place
+    if any(here != there for here, there in ends):  # the offset is right only if HDF5 reads alike
         return None
     return int(place)
 
@@ -337,7 +337,7 @@ def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int |
 def _numbers(
     dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"], place: int
 ) -> Float[np.ndarray, "rows ..."]:
-    """Return the numbers of a data set in place in the file, without a copy."""
+    """Return the numbers at byte `place` of the content as an array, without a copy."""
     numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
     return numbers.reshape(dataset.shape)
 
@@ -346,7 +346,7 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file.
 
     Raises:
-        StorageError: If it cannot be read.
+        StorageError: If the file cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
 """`cache.json`: the contents of a complete split.
 
-It is written last, so its presence means that the split is complete. It is sealed and names its
-plan; its facts about shards are compared with them as they are read.
+The file is written last, so its presence means that the split is complete. It is sealed and
+contains the identifier of its plan. Shards are compared with their entries as they are read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from clinit.files.documents import DocumentKind, content_sha256
 
 FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
-"""Source of the class names of a head that has none."""
+"""Source of the class names of a head without class names."""
 _DOCUMENT = DocumentKind(
     title="the summary of a feature cache",
     format="clinit-cache/2",
     older=("clinit-cache/1",),
     error=CacheError,
     remedy=WRITE_AGAIN,
-    max_bytes=2**29,  # it names every bad image of a large data set
+    max_bytes=2**29,  # every bad image of a large data set is listed
 )
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -41,15 +41,14 @@ _Type = Literal["float16", "float32"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """One shard, as it was written."""
+    """Facts about a shard at the time of writing."""
 
     name: str
     rows: _Count
     sha256: str
-    """Digest of the file."""
     dtype: _Type
     min: float | None
-    """Least value of the features of valid rows, as `max` is their largest; None without any."""
+    """Smallest value of the features of valid rows, `max` the largest; None without valid rows."""
     max: float | None
     non_finite: _Count
     """Rows that are invalid because their features are not finite."""
@@ -66,18 +65,18 @@ class InvalidRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadFacts:
-    """The stored head on the features of the split."""
+    """Accuracy and class names of the stored head, on the features of the split."""
 
     class_names: str
-    """Source of the class names."""
+    """Where the class names are from."""
     correct: _Count
     total: _Count
     """Valid rows whose class is among the head's classes."""
     tensors: str | None = None
     """SHA-256 of the head's tensors; None without a head, and in caches of earlier versions."""
     names: str | None = None
-    """SHA-256 of the class names of its rows (`names_sha256`); None if it has none, and in caches
-    of earlier versions."""
+    """SHA-256 of the head's class names (`names_sha256`); None if the head has no class names, and
+    in caches of earlier versions."""
 
     @property
     def top1(self) -> Top1:
@@ -87,7 +86,7 @@ class HeadFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """A file that was imported."""
+    """A file that an import or an extraction has read."""
 
     path: str
     sha256: str
@@ -99,44 +98,41 @@ class FileFacts:
         """Describe a file.
 
         Raises:
-            StorageError: If it cannot be read.
+            StorageError: If the file cannot be read.
         """
         return cls(path=str(path.absolute()), sha256=file_sha256(path), name=name or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """How the features came about; imported ones have neither a device nor a speed."""
+    """How the features were computed or imported; imports have neither a device nor a speed."""
 
     root: str | None = None
-    """The folder of the images, absolute unless an earlier version wrote it; None for imported
-    features."""
+    """The folder of the images, an absolute path except in caches of earlier versions; None for an
+    import."""
     weights: str | msgspec.UnsetType | None = msgspec.UNSET
-    """The file of the weights; None for timm's own; unset if unknown."""
+    """The file of the weights; None for timm's pretrained weights; unset if unknown."""
     started: str = ""
     device: str = ""
     workers: _Count | None = None
     max_pixels: _Count | None = None
-    """Size above which an image was invalid; None for an import, and in summaries of earlier
-    versions."""
+    """Largest image, in pixels; larger ones were invalid. None for an import, and in summaries of
+    earlier versions."""
     computed_rows: _Count | None = None
     images_per_s: _Amount | None = None
     seconds: Mapping[str, _Amount] = field(default_factory=dict)
-    """Seconds of each phase."""
     shares: Mapping[str, _Amount] = field(default_factory=dict)
     """Share of each phase in the time, in [0, 1]."""
     bound: str = ""
-    """The phase that took most of it."""
     features: FileFacts | None = None
-    """File of the features, for an import."""
+    """Imported file of features. This field, `labels`, `classes` and `head` are for imports."""
     labels: FileFacts | None = None
     classes: FileFacts | None = None
-    """File of the class names, and of the head, if the import was given one."""
+    """Imported file of class names; None if the user gave none, as for `head`."""
     head: FileFacts | None = None
     head_classes: FileFacts | None = None
-    """File of the class names of the head's rows, if an extraction was given one."""
+    """File that `--head-classes` gave to an extraction, if any."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the packages that took part."""
     command: str | None = None
     """The command line that wrote the features; None for calls from Python, and in summaries of
     earlier versions."""
@@ -147,13 +143,12 @@ class Summary:
     """The content of `cache.json`."""
 
     plan: str
-    """Identifier of the plan."""
     num_rows: _Count
     num_valid: _Count
-    """Rows that hold features."""
+    """Number of rows with features."""
     dim: _Count
     dtype: _Type
-    """The widest of the shards."""
+    """float32 if any shard is, else float16."""
     shards: tuple[ShardFacts, ...]
     invalid: tuple[InvalidRow, ...]
     """Rows without features, in order."""
@@ -165,7 +160,7 @@ def read_summary(folder: Path, plan: Plan) -> Summary:
     """Read the summary of a complete split.
 
     Raises:
-        CacheError: If it is absent, damaged or belongs to another plan.
+        CacheError: If the summary is absent, damaged or belongs to another plan.
     """
     path = folder / FILE
     summary = _DOCUMENT.read(path, Summary)
@@ -186,19 +181,19 @@ def write_summary(
     head_classes: str,
     run: RunFacts,
 ) -> None:
-    """Read all shards once more, verified, and write `cache.json`.
+    """Read and verify all shards once more, and write `cache.json`.
 
     Args:
         folder: The folder of the split.
-        plan: Its plan.
-        manifest: Its manifest.
+        plan: The plan of the split.
+        manifest: The manifest of the split.
         head: The head whose accuracy on the features is stored.
         head_classes: Source of the head's class names.
-        run: How the features came about.
+        run: How the features were computed or imported.
 
     Raises:
         CacheError: If a shard is missing or damaged.
-        StorageError: If one cannot be read.
+        StorageError: If a shard cannot be read.
     """
     rows_of_classes = head_rows(head, manifest.class_names) if head is not None else None
     paths = manifest.table["path"]
@@ -208,7 +203,7 @@ def write_summary(
     for index in range(plan.num_shards):
         path, first = folder / shard_name(index), plan.rows(index).start
         shard = read_shard(path, plan, index)
-        # NumPy compares float16 fifty times as slowly.
+        # As float32, because NumPy compares float16 fifty times as slowly.
         kept = shard.features[shard.valid].astype(np.float32, copy=False)
         if head is not None and rows_of_classes is not None:
             accuracy += top1(head, kept, shard.labels[shard.valid], rows_of_classes)
@@ -248,5 +243,5 @@ def write_summary(
 
 
 def names_sha256(names: tuple[str, ...] | None) -> str | None:
-    """Return the SHA-256 (hex) of the class names of a head; None without any."""
+    """Return the SHA-256 (hex) of a head's class names; None if it has no class names."""
     return None if names is None else content_sha256(names)

@@ -1,6 +1,6 @@
 """Check a whole cache: plan, summary, manifest and shards of every part, and the head.
 
-A reader stops at the first problem; here all of them are listed.
+Other code that reads a cache stops at the first problem; `verify` lists all problems.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from clinit.words import number_of
 
 
 def recorded_commands(path: Path, damaged: Iterable[Path | None]) -> list[str]:
-    """Return the command lines that write damaged parts of a cache again, as it records them.
+    """Return the recorded command lines that write damaged parts of a cache again.
 
     Args:
         path: The cache.
-        damaged: Folders of the damaged parts. If one is None (the head belongs to all parts) or
-            has lost its own record, the commands of all parts are returned.
+        damaged: Folders of the damaged splits and views; None for the head. The commands of all
+            parts are returned if the head is damaged, because it belongs to all parts, or if the
+            record of a damaged part cannot be read.
     """
     found: dict[Path, str | None] = {}
     for folder in (*(path / name for name in split_names(path)), *view_folders(path)):
@@ -45,12 +46,12 @@ def recorded_commands(path: Path, damaged: Iterable[Path | None]) -> list[str]:
 
 @dataclass(slots=True)
 class Checked:
-    """A part of a cache that has been read."""
+    """Result of checking a part of a cache: a split, a view, the head, or the views together."""
 
     told: str
-    """Line to print; empty for checks of several parts."""
+    """Line to print; empty for the check that compares the views with each other."""
     folder: Path | None = None
-    """Folder of the split or view; None for the head and for checks of several parts."""
+    """Folder of the split or view; None for the head and for the views together."""
     problems: list[ClinitError] = field(default_factory=list)
 
     @contextmanager
@@ -65,14 +66,15 @@ class Checked:
 def verify(
     path: Path, *, on_shard: Callable[[str, int, int], None] = lambda title, done, total: None
 ) -> Iterator[Checked]:
-    """Compare all of a cache with its digests, byte by byte; yield one part after the other.
+    """Compare every byte of a cache with its digests; yield the result of each part.
 
     Args:
         path: The cache.
-        on_shard: Called after each shard with its part, how many are done, and their number.
+        on_shard: Called after each shard with the title of its part, the number of shards read,
+            and the number of shards of the part.
 
     Raises:
-        CacheError: If there is no cache.
+        CacheError: If `path` is not a cache.
     """
     titles = {path / name: name for name in split_names(path)}
     titles |= {folder: f"train, view {folder.name}" for folder in view_folders(path)}
@@ -92,7 +94,7 @@ def verify(
             if "train" in splits:
                 plain = splits["train"].fingerprint
                 check_view(view.path, view.fingerprint, plain, views[0].fingerprint)
-            elif not (path / "train").exists():  # a damaged one is reported above
+            elif not (path / "train").exists():  # a damaged train split is reported above
                 raise CacheError(
                     f"{view.path} is a view of training images whose features are missing",
                     remedy=WRITE_AGAIN,
@@ -103,7 +105,6 @@ def verify(
 def _check_part(
     split: CacheSplit, title: str, checked: Checked, on_shard: Callable[[str, int, int], None]
 ) -> None:
-    """Check the manifest of a split or a view, and its shards."""
     with checked.check():
         _ = split.manifest  # read once
     has_manifest, shards = not checked.problems, split.plan.num_shards
@@ -123,7 +124,6 @@ def _check_part(
 
 
 def _check_head(path: Path, splits: dict[str, CacheSplit]) -> Checked:
-    """Check the head, and that it and the splits belong together."""
     checked, head = Checked("head: not read"), None
     known = [split.summary.head.tensors is not None for split in splits.values()]
     with checked.check():

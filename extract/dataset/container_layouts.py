@@ -1,12 +1,14 @@
-"""Data sets in containers: tar shards (WebDataset) and Parquet files (Hugging Face).
+"""Find the classes and images of data sets in tar shards (WebDataset) or Parquet files.
 
-Sources of their class names, if their labels do not contain them:
+Class names are taken from the first existing of these sources:
 
-* Parquet files contain the features of the data set, if `datasets` has written them;
-* `classnames.txt`, `class_names.txt` or `classes.txt`: one class name per line, in label order.
+* a file `classnames.txt`, `class_names.txt` or `classes.txt`, one class name per line, in label
+  order;
+* the metadata of Parquet files that the library `datasets` wrote;
+* the labels.
 
-The file is looked for in the root, and in the one revision of a download of the Hugging Face Hub:
-`datasets--OWNER--NAME` with `snapshots/REVISION/`, the files of a revision as links to `blobs/`.
+The file may be in the root or, in a download of the Hugging Face Hub (`datasets--OWNER--NAME`), in
+the only revision, `snapshots/REVISION/`, whose files are links to `blobs/`.
 
 Source: "Understand caching", the documentation of the library huggingface_hub.
 """
@@ -49,15 +51,15 @@ _NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 
 
 def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
-    """Return the containers of each split, by names alone; a split without any is absent.
+    """Return the containers of each split, from file names only; omit splits without containers.
 
     Args:
         kind: webdataset or huggingface.
         tree: The data set.
-        split: The split to read: train, val, or test, which then stands for val.
+        split: The split to read: train, val, or test, which takes the place of val.
 
     Raises:
-        ManifestError: If a container would be read twice.
+        ManifestError: If a download contains several revisions, so that images occur twice.
     """
     _snapshot(tree)
     paths = [path for path in tree.others() if path.lower().endswith(_SUFFIX[kind])]
@@ -65,15 +67,15 @@ def container_splits(kind: str, tree: Tree, split: str = "val") -> dict[str, Spl
 
 
 def describe_containers(kind: str, tree: Tree, columns: Columns, split: str) -> Dataset:
-    """Describe the containers under a root by their own descriptions and the files next to them.
+    """Describe the containers under a root by their content and the file of class names.
 
-    The classes are taken from both splits, so that a label means the same in both. `columns` are of
-    Parquet files and mean nothing for others.
+    The classes are taken from both splits, so that a label means the same in both. `columns` is
+    used for Parquet files only.
 
     Raises:
-        ManifestError: If a file is compressed or damaged, the labels contradict, or it is not clear
-            which columns count.
-        CacheError: If the file of class names is none.
+        ManifestError: If a file is compressed or damaged, labels contradict each other, or clinit
+            cannot find the columns of images and labels.
+        CacheError: If the file of class names cannot be read.
     """
     splits = container_splits(kind, tree, split)
     title = "these shards" if kind == WEBDATASET else "these Parquet files"
@@ -97,7 +99,7 @@ def _classes(tree: Tree, found: list[Contents], title: str) -> tuple[str, ...]:
     if len(told) > 1:
         raise ManifestError(
             f"the files in {printable(tree.root)} name different classes",
-            remedy="Give --root a folder of one configuration of a data set.",
+            remedy="Give with `--root` a folder of only one configuration of a data set.",
         )
     if told:
         return checked_names(told.pop(), title)
@@ -114,10 +116,10 @@ def find_containers(search: Search) -> Reader:
 
 
 def _read(search: Search, files: SplitFiles) -> Listing:
-    """Return the rows that have a label, and warnings about skipped ones.
+    """Return the images with a label, and warnings about images that are left out.
 
     Raises:
-        ManifestError: If the name of an image would lead out of the root.
+        ManifestError: If the name of an image leads out of its container.
     """
     tree, tables, left_out = search.tree, list[pl.DataFrame](), dict[str, list[str]]()
     for path in files.paths:
@@ -156,32 +158,32 @@ def _contents(tree: Tree, path: str, columns: Columns) -> Contents:
 
 @cache
 def _index(path: Path, size: int, changed: int) -> Contents:
-    """Index a shard once for both splits: their classes are looked up in all shards."""
+    """Index a shard only once, although each split needs the classes in all shards."""
     return index_tar(path)
 
 
 def _beside(tree: Tree, name: str) -> Path | None:
-    """Return the path of a file that describes the data set, if it exists."""
+    """Return the path of the file `name` in the root or in the only revision, if it exists."""
     path, folder = tree.file(name), _snapshot(tree)
     return tree.file(f"{folder}/{name}") if path is None and folder is not None else path
 
 
 def _snapshot(tree: Tree) -> str | None:
-    """Return the folder of the one revision under a root; None if it is no such download.
+    """Return the folder of the only revision in a download of the Hub; None for other folders.
 
     Raises:
-        ManifestError: If there are several revisions.
+        ManifestError: If the download contains several revisions.
     """
     if not (tree.has_folder("blobs") and tree.has_folder("snapshots")):
         return None
     revisions = tree.folders("snapshots")
     if len(revisions) > 1:
         raise ManifestError(
-            f"{printable(tree.root)} holds {len(revisions):,} revisions of a data set"
-            f" ({examples(list(map(printable, revisions)))}): its images would be taken once from"
-            " each",
-            remedy="Remove all but one (`hf cache rm REVISION`), or load one into a folder of its"
-            " own (`hf download --repo-type dataset OWNER/NAME --revision REVISION --local-dir"
+            f"{printable(tree.root)} contains {len(revisions):,} revisions of a data set"
+            f" ({examples(list(map(printable, revisions)))}), so each image would occur several"
+            " times",
+            remedy="Remove all but one (`hf cache rm REVISION`), or load one into a new folder"
+            " (`hf download --repo-type dataset OWNER/NAME --revision REVISION --local-dir"
             " FOLDER`).",
         )
     return f"snapshots/{revisions[0]}" if revisions else None

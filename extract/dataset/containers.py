@@ -1,10 +1,10 @@
-"""Files that hold many images: tar shards of WebDataset, Parquet files of Hugging Face data sets.
+"""*Containers* are files with many images: WebDataset tar shards and Hugging Face Parquet files.
 
-They are read in place: a manifest contains the container of each row, and the position in it. The
-split follows from words in names, the same as in the Hugging Face library (WebDataset has no rule):
-first from the name of the file (`train-00000-of-00012.parquet`, `imagenet1k-train-0001.tar`), then
-from the nearest folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). A folder
-of class folders is a split if its name is such a word.
+Images are read in place: a manifest contains the container of each row, and the position in it. A
+word in the path names the split, as in the Hugging Face library (WebDataset has no rule): first in
+the file name (`train-00000-of-00012.parquet`, `imagenet1k-train-0001.tar`), then in the nearest
+folder with such a word (`train/00000.tar`, `data/validation/0.parquet`). The same words mark
+folders of class folders as splits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUILD_AGAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A file that holds images."""
+    """A file with many images."""
 
     path: Path
     root: Path
@@ -44,19 +44,19 @@ class Container:
         """Check that the file is under its root.
 
         Raises:
-            ManifestError: If it is a link to somewhere else.
+            ManifestError: If a link leads out of the root.
         """
         if not Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(self.root)):
             raise ManifestError(
                 f"{self.path} is a link that leaves {self.root}",
-                remedy="Give a folder that holds both ends of the link.",
+                remedy="Give a folder that contains both the link and its target.",
             )
 
     def check_size(self, found: int) -> None:
-        """Check that the file has the size that it had.
+        """Check that the size of the file is still the size in the manifest.
 
         Raises:
-            ManifestError: If it has another one.
+            ManifestError: If it is not.
         """
         if found != self.size_bytes:
             raise ManifestError(
@@ -73,7 +73,7 @@ _WORDS = {
 }
 _PART_OF = {word: part for part, words in _WORDS.items() for word in words}
 _PARTS_OF = {"train": ("train",), "val": ("validation", "test"), "test": ("test",)}
-"""Containers that may be read as a split: the first existing part."""
+"""Split -> parts that may be read as the split; the first existing part is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,17 @@ class SplitFiles:
     """The containers of one split of a data set."""
 
     paths: tuple[str, ...]
-    """Sorted."""
+    """Paths, sorted."""
     warnings: tuple[str, ...] = ()
-    """Skipped files."""
+    """Warnings about files that are left out."""
 
 
 def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]]:
-    """Return the folders of the training split and of the evaluated one, the preferred ones first.
+    """Return the folders of the training split and the evaluation split, the preferred ones first.
 
     Args:
         names: Names of folders that contain folders.
-        split: The split to read: train, val, or test, which then stands for val.
+        split: The split to read: train, val, or test, which takes the place of val.
     """
     order = list(_PART_OF)
     known = [name for name in names if name.lower() in _PART_OF]
@@ -104,13 +104,13 @@ def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]
 
 
 def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFiles]:
-    """Sort containers into the splits train and val; a split without any is absent.
+    """Sort containers into the splits train and val; omit splits without containers.
 
     If no path names a split, all files are training files.
 
     Args:
-        paths: Relative to the root, `/` between folders.
-        split: The split to read: train, val, or test, which then stands for val.
+        paths: Paths relative to the root, with `/` between folders.
+        split: The split to read: train, val, or test, which takes the place of val.
     """
     parts = {path: _part(path) for path in sorted(paths)}
     if not any(parts.values()):
@@ -135,7 +135,7 @@ def split_files(paths: Sequence[str], split: str = "val") -> dict[str, SplitFile
 
 
 def _part(path: str) -> str:
-    """Return train, validation or test, or nothing if a path has no such word."""
+    """Return train, validation or test; an empty text if the path contains none of the words."""
     *folders, name = path.lower().split("/")
     for text in (name.rpartition(".")[0], *reversed(folders)):
         for word in re.split(r"[^a-z]+", text):
@@ -145,7 +145,7 @@ def _part(path: str) -> str:
 
 
 LABEL_SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
-"""Number and name of the class of a row; null if unknown."""
+"""Number and name of the class of an image; null if unknown."""
 CONTENT_SCHEMA = pl.Schema(
     [
         ("member", pl.String),
@@ -154,8 +154,8 @@ CONTENT_SCHEMA = pl.Schema(
         *LABEL_SCHEMA.items(),
     ]
 )
-"""Columns of `Contents`: `position` is the first byte in a tar file and the row in a Parquet file,
-`size_bytes` 0 if it is unknown."""
+"""Columns of `Contents.table`. `position` is the first byte of the image in a tar file, or its row
+in a Parquet file; an unknown `size_bytes` is 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,26 +167,26 @@ class Contents:
     column: str = ""
     """Column of the images in a Parquet file; empty for a tar file."""
     class_names: tuple[str, ...] | None = None
-    """Names of the classes in label order, if the file has them."""
+    """Class names in label order, if the file contains them."""
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Text of a warning -> members; an empty name is the file itself."""
+    """Text of a warning -> names of members; an empty name means the container."""
 
 
 MAX_CLASSES = 1_000_000
-"""A larger label is no label but something else, such as the number of an image."""
+"""Larger labels are refused, because they are probably other numbers, such as of images."""
 
 
 def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return the classes named by the labels of rows, in label order.
+    """Return the class names in the labels of images, in label order.
 
-    Numbers are labels; a number without a name is its own name. Names alone are sorted.
+    A number without a name is its own name. Names without numbers are sorted.
 
     Args:
-        told: Columns of `LABEL_SCHEMA`, of all splits.
-        where: Name of the rows, for messages.
+        told: Labels of all splits, with the columns of `LABEL_SCHEMA`.
+        where: Name of the files, for messages.
 
     Raises:
-        ManifestError: If some rows have numbers and some names alone, or they contradict.
+        ManifestError: If only some labels are numbers, or a number has two names.
     """
     told = told.select(LABEL_SCHEMA.names()).unique().filter(~_UNLABELLED)
     numbered = told.filter(pl.col("index").is_not_null())
@@ -195,8 +195,8 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
     if len(numbered) < len(told):
         name = told.filter(pl.col("index").is_null())["name"].sort()[0]
         raise ManifestError(
-            f"some labels of {where} are numbers, some are names ({name!r}): the number of that"
-            " name is unknown",
+            f"some labels of {where} are numbers and some are names ({name!r}), so the numbers of"
+            " these names are unknown",
             remedy="Write the class names, one per line in label order, into classnames.txt in the"
             " root, then run the same command again.",
         )
@@ -213,7 +213,7 @@ def classes_of(told: pl.DataFrame, where: str) -> tuple[str, ...]:
 
 
 def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return class names found in labels or descriptions, checked.
+    """Check class names that labels or descriptions contain; return them.
 
     Raises:
         ManifestError: If a name occurs twice, is empty or too long.
@@ -227,22 +227,22 @@ def checked_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
         )
     if len(set(names)) < len(names):
         raise ManifestError(
-            f"{where} call two classes {Counter(names).most_common(1)[0][0]!r}",
+            f"{where} have two classes named {Counter(names).most_common(1)[0][0]!r}",
             remedy="Name the classes, one per line in label order, in classnames.txt in the root.",
         )
     return names
 
 
 def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Series:
-    """Return the label (int64) of each row; null if it has none.
+    """Return the label (int64) of each image; null for an image without a label.
 
     Args:
-        told: Columns of `LABEL_SCHEMA`.
+        told: Labels with the columns of `LABEL_SCHEMA`.
         classes: All classes in label order.
-        where: Name of the rows, for messages.
+        where: Name of the file, for messages.
 
     Raises:
-        ManifestError: If a number or a name belongs to no class.
+        ManifestError: If no class has the number or the name of a label.
     """
     _checked_largest(told, where, len(classes))
     named = told["name"].replace_strict(
@@ -254,7 +254,7 @@ def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Seri
     if len(unknown):
         name = unknown["name"][0][:MAX_NAME]
         raise ManifestError(
-            f"{where} name a class {name!r}, which is none of the {len(classes):,} classes",
+            f"{where} contains the label {name!r}, which is not among the {len(classes):,} classes",
             remedy="Correct the label or the list of class names, then run the same command again.",
         )
     return told.select(
@@ -265,11 +265,11 @@ def labels_of(told: pl.DataFrame, classes: Sequence[str], where: str) -> pl.Seri
 _UNLABELLED = (pl.col("index").is_null() & pl.col("name").is_null()) | (
     pl.col("index") < 0
 ).fill_null(value=False)
-"""Rows without a label: neither number nor name, or a negative number."""
+"""Selects images without a label: neither number nor name, or a negative number."""
 
 
 def _checked_largest(told: pl.DataFrame, where: str, num_classes: int) -> int:
-    """Return the largest number of a class; -1 without any."""
+    """Check and return the largest number of a class; -1 if there are no numbers."""
     largest = told.select(pl.col("index").max().fill_null(-1)).item()
     if largest >= num_classes:
         raise ManifestError(

@@ -1,17 +1,18 @@
-"""Image bytes to pixels.
+"""Decode images.
 
-JPEG, PNG, WebP, GIF and AVIF are decoded by torchcodec: the same pixels as Pillow (CMYK too) at
-several times its rate, without the interpreter lock, truncated files refused, EXIF orientation
-applied and 16-bit samples scaled (Pillow clips them to white). Formats unknown to it (BMP, TIFF,
-PNM, JPEG 2000) are decoded by Pillow, and so is the first frame of an animation, which counts.
+torchcodec decodes JPEG, PNG, WebP, GIF and AVIF. It returns the same pixels as Pillow (for CMYK
+too), several times as fast and without the interpreter lock, refuses truncated files, applies the
+EXIF orientation, and scales 16-bit samples (Pillow clips them to white). Pillow decodes the formats
+that torchcodec does not support (BMP, TIFF, PNM, JPEG 2000), and the first frame of animations.
 
-Pillow reads every header first: an image that is too large is never decoded.
+Pillow reads every header first, so that images above the size limit are never decoded.
 
-A CUDA device can decode the JPEG files of a batch at once (nvJPEG, by torchcodec) if their pixels
-are RGB or grey and stored upright. Its pixels differ from torchcodec's by a few steps of 255, so
-that the decoder is in the fingerprint. Images that it refuses are decoded here after all.
-If the machine fails, and not the image, everything stops: a row must not be marked invalid for
-that.
+A CUDA device can decode the JPEG files of a batch at once (nvJPEG, through torchcodec) if they are
+RGB or grey and stored upright. Its pixels differ by a few of 255 levels, so the fingerprint
+contains the decoder. If the device refuses an image, the CPU decodes the batch.
+
+If the machine fails, and not the image, the extraction stops, because such a failure must not mark
+the row invalid.
 """
 
 from __future__ import annotations
@@ -37,32 +38,33 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
 MAX_SCANS = 500
-"""Most scans of a progressive JPEG; encoders write about ten. Each passes over all pixels, however
-few it changes: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
+"""Most scans of a progressive JPEG; encoders write about ten. The decoder passes over all pixels
+for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
 MISSING = "the file is missing"
 EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
-"""More than any decoder takes: the coefficients of a progressive JPEG with its pixels are 9."""
+"""Upper bound for any decoder; coefficients and pixels of a progressive JPEG take 9."""
 _SPARE = 2**26
 _START_OF_SCAN = b"\xff\xda\0"
-"""With the zero that the length of a scan header begins with."""
+"""The marker of a scan, and the zero byte with which the length of its header begins."""
 _ORIENTATION = 0x0112
-"""The EXIF tag of the side that is up; 1 is the top."""
+"""EXIF tag of the orientation; 1 means upright."""
 _ANIMATIONS = ("GIF", "WEBP")
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
-"""Pillow knows more, but some start other programs, and some have no size in their header."""
+"""Other formats of Pillow are left out: some start other programs, some have no size in the
+header."""
 _FORMATS = (*_ANIMATIONS, "AVIF", "JPEG", "PNG", *_PILLOW_FORMATS)
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
-# Pillow's own limit would come before `--max-pixels`, which `decode` checks.
+# Pillow's own limit would refuse images before `decode` checks them against `--max-pixels`.
 Image.MAX_IMAGE_PIXELS = None
 
 
 def decoder_version(decoder: str = "cpu") -> str:
-    """Return the decoders and their versions, as they stand in a fingerprint.
+    """Return the decoders and their versions as text, for fingerprints.
 
     Args:
-        decoder: `cpu`, or `cuda`: the device decodes what it can.
+        decoder: `cpu`, or `cuda` if the device decodes the images that it can.
     """
     of_device = {"cpu": "", "cuda": "nvjpeg, "}[decoder]
     return f"{of_device}torchcodec {version('torchcodec')}, pillow {version('pillow')}"
@@ -75,16 +77,16 @@ def read_image_file(
 
     Args:
         path: The file.
-        root: The folder that a link may not leave.
-        size: Size of the file in bytes, from the manifest; None if it is unknown.
-        need_rights: Whether a file that may not be read stops everything, as it should among the
-            images of a data set. Otherwise it is one bad image.
+        root: The folder that the file must be in after links are resolved.
+        size: Size of the file in bytes, from the manifest; None if unknown.
+        need_rights: Whether missing read permission is an error of the machine, which stops an
+            extraction, instead of a bad image.
 
     Raises:
-        ImageError: If this one file is empty or absent, or is no file.
-        ManifestError: If the folder around it has vanished, or it has another size: then it is
-            not the image of the manifest.
-        MachineError: If it may not be read, the storage fails, or memory or open files are short.
+        ImageError: If this one file is empty, absent or not a regular file.
+        ManifestError: If the folder of the file has vanished, or the size of the file differs from
+            the manifest.
+        MachineError: If read permission, memory or file handles are missing, or the storage fails.
             No row may be marked invalid for that.
     """
     try:
@@ -121,11 +123,11 @@ def read_image_file(
 
 
 def read_error(path: Path, error: OSError) -> MachineError:
-    """Return the error of a file that the machine does not read."""
+    """Return the error for a file that the machine cannot read."""
     if isinstance(error, PermissionError):
         return MachineError(
             f"no permission to read {path}",
-            remedy=f"Get the right to read it and its folder (`ls -ld` shows who has it), {_AGAIN}",
+            remedy=f"Allow reading it and its folder (`ls -ld` shows permissions), {_AGAIN}",
         )
     return MachineError(
         f"cannot read {path}: {reason(error)}",
@@ -134,10 +136,10 @@ def read_error(path: Path, error: OSError) -> MachineError:
 
 
 def memory_error(path: Path) -> MachineError:
-    """Return the error of an image for which the memory does not suffice."""
+    """Return the error for an image that needs more memory than is free."""
     return MachineError(
         f"not enough memory to decode {path}",
-        remedy="Free memory, give fewer --workers, or a lower --max-pixels to leave out the"
+        remedy="Free memory, give fewer --workers, or give a lower --max-pixels to leave out the"
         f" largest images; {_AGAIN}",
     )
 
@@ -147,11 +149,11 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
 
     Args:
         content: Content of the file.
-        max_pixels: Largest width times height; a larger image is a bad one.
+        max_pixels: Largest width times height; larger images are refused.
 
     Raises:
-        ImageError: If the content is not a whole image of a known format, or too large.
-        MemoryError: If the memory does not suffice.
+        ImageError: If the image is incomplete, damaged, too large, or of an unsupported format.
+        MemoryError: If there is too little memory.
     """
     file = _checked(content, max_pixels)
     is_animated = file.format in _ANIMATIONS and getattr(file, "is_animated", False)
@@ -160,16 +162,16 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
     try:
         return decode_with(content)
     except ImageError:
-        # Some decoders call a file corrupt when memory is short.
+        # Some decoders call a file corrupt if memory is short: check the memory, then try again.
         _need_memory(file.width * file.height)
         return decode_with(content)
 
 
 def is_for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> bool:
-    """Return whether a device may decode an image: a JPEG file, RGB or grey, stored upright.
+    """Return whether a device can decode an image: a JPEG file, RGB or grey, stored upright.
 
     Raises:
-        ImageError: As `decode`, from the header alone.
+        ImageError: As in `decode`, if the header is enough to refuse the image.
     """
     file = _checked(content, max_pixels)
     upright = file.getexif().get(_ORIENTATION, 1) == 1
@@ -179,19 +181,19 @@ def is_for_device(content: bytes, *, max_pixels: int = MAX_PIXELS) -> bool:
 def decode_on(
     device: torch.device, contents: Sequence[bytes], *, max_pixels: int = MAX_PIXELS
 ) -> Iterator[UInt8[Tensor, "3 _h _w"] | ImageError]:
-    """Yield the pixels of JPEG files on a CUDA device, or why an image is bad.
+    """Yield the pixels of each JPEG file on a CUDA device, or the error of a bad image.
 
-    Those that the device refuses are decoded by `decode` and sent.
+    If the device refuses an image, `decode` decodes the whole batch on the CPU.
 
     Args:
         device: The device that decodes.
-        contents: Of files that are for a device, see `is_for_device`.
-        max_pixels: As of `decode`.
+        contents: Contents of files for which `is_for_device` is true.
+        max_pixels: As in `decode`.
     """
     try:
         yield from decode_jpeg([*contents], mode="RGB", device=device)
         return
-    except (RuntimeError, ValueError) as error:  # one bad file refuses the batch
+    except (RuntimeError, ValueError) as error:  # one bad file makes the whole batch fail
         if out_of_memory(error):
             raise MemoryError from error
     for content in contents:
@@ -205,13 +207,13 @@ def _checked(content: bytes, max_pixels: int) -> Image.Image:
     """Read the header of an image, and check it.
 
     Raises:
-        ImageError: If the image is of no known format, or too large.
-        MemoryError: If the memory does not suffice.
+        ImageError: If the format of the image is not supported, or the image is too large.
+        MemoryError: If there is too little memory.
     """
     try:
         file = _opened(content)
     except ImageError:
-        _need_memory(0)  # libwebp reserves a canvas
+        _need_memory(0)  # libwebp reserves a canvas, and fails if memory is short
         file = _opened(content)
     # torchcodec decodes all pictures of an AVIF sequence.
     pictures = getattr(file, "n_frames", 1) if file.format == "AVIF" else 1
@@ -224,10 +226,10 @@ def _checked(content: bytes, max_pixels: int) -> Image.Image:
 
 
 def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> None:
-    """Check that an image is not too large.
+    """Check that an image has at most `max_pixels` pixels.
 
     Raises:
-        ImageError: If it is.
+        ImageError: If it has more.
     """
     if width * height > max_pixels:
         raise ImageError(
@@ -238,16 +240,15 @@ def check_pixels(width: int, height: int, max_pixels: int, what: str = "") -> No
 
 
 def _need_memory(pixels: int) -> None:
-    """Take and give back what an image could need.
+    """Check that there is enough memory to decode an image, by allocating it for a moment.
 
     Raises:
-        MemoryError: If there is less.
+        MemoryError: If there is too little.
     """
     np.empty(_SPARE + _BYTES_PER_PIXEL * pixels, dtype=np.uint8)
 
 
 def _opened(content: bytes) -> Image.Image:
-    """Read the header of an image; nothing is decoded."""
     with _pillow_errors():
         return Image.open(io.BytesIO(content), formats=_FORMATS)
 
@@ -258,7 +259,7 @@ def _decode_with_torchcodec(content: bytes) -> UInt8[Tensor, "3 height width"]:
     except (RuntimeError, ValueError) as error:
         if out_of_memory(error):
             raise MemoryError from error
-        # The decoder's message without the place in its source.
+        # Strip the position in torchcodec's source from its message.
         why = str(error).splitlines()[0].rsplit(".cpp:", 1)[-1].lstrip("0123456789, ").rstrip(". ")
         raise ImageError(f"cannot be decoded: {why}", remedy=_REMEDY) from error
     return image[0] if image.ndim == 4 else image
@@ -290,7 +291,7 @@ def _on_background(file: Image.Image) -> Image.Image:
 def _pillow_errors() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata: the pixels are what counts
+            warnings.simplefilter("ignore")  # about odd metadata, which clinit does not use
             yield
     except UnidentifiedImageError as error:
         raise ImageError(

@@ -1,7 +1,6 @@
-"""The content of images, from files or from rows of a manifest.
+"""Read the content of images by row number, from image files or from containers.
 
-Whoever decodes images asks here for the content of a row, and does not see whether it is a file of
-its own or part of a container.
+The code that decodes images need not know which of the two it reads.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ class ImageFiles:
     """Images that are files."""
 
     root: Path
-    """The folder that the paths start from."""
     paths: Sequence[str]
     sizes: Sequence[int] | None = None
-    """Sizes in bytes; 0 is unknown, and None if none is known."""
+    """Sizes in bytes; 0 means that a size is unknown, None that all are."""
     need_rights: bool = True
     """See `read_image_file`."""
 
     def place(self, row: int) -> Path:
-        """Return the path of an image, which messages call it by."""
+        """Return the path of an image."""
         return self.root / self.paths[row]
 
     def read(self, row: int) -> bytes:
@@ -71,7 +69,7 @@ class ContainedImages:
         self._in_place = set[int]()
 
     def place(self, row: int) -> Path:
-        """Return the path of an image, as if its container were a folder."""
+        """Return the path of an image for messages, as if its container were a folder."""
         return self._root / self._paths[row]
 
     def read(self, row: int) -> bytes:
@@ -79,8 +77,9 @@ class ContainedImages:
 
         Raises:
             ImageError: If this one image is empty, absent or damaged.
-            ManifestError: If a file is not the one in the manifest.
-            MachineError: If the machine does not read it. No row may be marked invalid for that.
+            ManifestError: If a file differs from the manifest.
+            MachineError: If the machine cannot read the file. No row may be marked invalid for
+                that.
         """
         number = self._container[row]
         container = self._containers[number]
@@ -96,7 +95,7 @@ class ContainedImages:
                 content = read_member(container, member, position, size)
         except FileNotFoundError as error:
             raise ManifestError(
-                f"there is no file {container.path}, which holds images of the manifest",
+                f"there is no file {container.path}, which contains images of the manifest",
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             ) from error
         except MemoryError as error:
@@ -109,15 +108,15 @@ class ContainedImages:
 
 
 Images = ImageFiles | ContainedImages
-"""Images by row; read by several threads."""
+"""Images by row number; several threads may read at the same time."""
 
 
 def images_of(table: pl.DataFrame, root: Path) -> Images:
     """Return the images of rows of a manifest.
 
     Args:
-        table: Rows of the table of a `Manifest`, in any order.
-        root: The folder that their paths start from.
+        table: Rows of `Manifest.table`, in any order.
+        root: The folder that the paths start from.
     """
     if is_contained(table):
         return ContainedImages(root, table)

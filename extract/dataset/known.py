@@ -1,8 +1,8 @@
-"""Facts about a data set before its folder is seen: classes, counts, layouts.
+"""Descriptions of known data sets: classes, numbers of images, layouts of folders.
 
-Known data sets are described by one TOML file each in `clinit.data_manifests`. `folder` (any class
-folders), `webdataset` (any tar shards) and `huggingface` (any Parquet files) describe themselves.
-Class names may also be given in files, one per line.
+Each known data set has a TOML file in `clinit.data_manifests`. The data sets `folder` (any class
+folders), `webdataset` (any tar shards) and `huggingface` (any Parquet files) have none; `scan`
+describes them from their content.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from clinit.words import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of columns; None to take them from the file."""
+    """Names of columns of a Parquet file; None means that clinit finds the column."""
 
     image: str | None = None
     label: str | None = None
 
 
 AS_TOLD = Columns()
-"""All columns as described by the file."""
 
 
 MAX_PIXELS = 100_000_000
-"""Most pixels of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
+"""Most pixels of an image. Pillow warns above 89 million; 100 million take 300 MB in RGB."""
 FOLDER = "folder"
-"""The data set without a description: any tree of class folders."""
+"""Name for any tree of class folders."""
 WEBDATASET = "webdataset"
-"""Tar shards, described by their members."""
+"""Name for any tar shards."""
 HUGGINGFACE = "huggingface"
-"""Parquet files, described by their metadata."""
+"""Name for any Parquet files of images."""
 SPLITS = ("train", "val")
-"""Splits of a cache; on val results are reported."""
+"""Splits of a cache; results are measured on val."""
 TEST = "test"
-"""Split that may be read as val in place of the validation images."""
+"""Test images, which can be read as the split val instead of the validation images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +50,13 @@ class Layout:
     """One arrangement of a data set on the disk."""
 
     kind: str
-    """Name of its reader in `clinit.extract.layouts`."""
+    """Key of the layout's reader in `clinit.extract.dataset.scan.LAYOUTS`."""
     folders: dict[str, tuple[str, ...]]
-    """Split -> folders under the root that may hold its images; the first that exists counts."""
+    """Split -> folders under the root that may contain its images; the first existing one is
+    read."""
     lists: tuple[str, ...] = ()
     """Names of the files that list the labels of the images."""
     columns: Columns = AS_TOLD
-    """Columns of Parquet files that the user names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +70,11 @@ class Dataset:
     layouts: tuple[Layout, ...]
     """Layouts in the order in which they are tried."""
     images: dict[str, int] = field(default_factory=dict)
-    """Split -> number of images; absent for splits without a published number."""
+    """Split -> published number of images, if any."""
     total: int | None = None
-    """Number of images of all splits, if only this is known."""
+    """Number of images in all splits, if only this is published."""
     look_in: tuple[str, ...] = (".",)
-    """Folders under the root that may hold the lists."""
+    """Folders under the root that may contain the lists."""
     homepage: str = ""
     licence: str = ""
 
@@ -87,14 +86,15 @@ def known_datasets() -> tuple[str, ...]:
 
 
 def check_known(name: str, *, described: bool = False) -> None:
-    """Check that a data set is known by name, or describes itself.
+    """Check the name of a data set.
 
     Args:
         name: The name.
-        described: Whether it must have a description here.
+        described: Whether to refuse `folder`, `webdataset` and `huggingface`, which have no TOML
+            file.
 
     Raises:
-        ManifestError: If it is not.
+        ManifestError: If the name is unknown or refused.
     """
     known, themselves = known_datasets(), (FOLDER, WEBDATASET, HUGGINGFACE)
     if name in known or (name in themselves and not described):
@@ -141,14 +141,14 @@ def read_dataset(name: str) -> Dataset:
 
 
 MAX_NAME = 4096
-"""Characters of a class name."""
+"""Most characters of a class name."""
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read class names, UTF-8, one per line; empty lines are left out.
+    """Read class names from UTF-8 text, one per line; skip empty lines.
 
     Raises:
-        CacheError: If it cannot be read, is no text, or names no class or one twice.
+        CacheError: If the file cannot be read as text, has no names, or repeats a name.
     """
     try:
         names = tuple(lines_of(read_text(path)))
@@ -167,7 +167,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
 
 
 def is_text(name: str) -> bool:
-    """Return whether a text can be written as UTF-8: it holds no half characters."""
+    """Return whether a text can be encoded as UTF-8, which lone surrogates cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -186,9 +186,9 @@ def _info() -> Any:
 
 
 def title(class_name: str) -> str:
-    """Return a class name in words, the first of its synonyms; other names as they are.
+    """Return the first synonym of an ImageNet synset; return other class names unchanged.
 
-    Two classes of ImageNet-1K are a `crane`.
+    Titles may repeat: two classes of ImageNet-1K are a `crane`.
 
     >>> title("n01440764"), title("campsite")
     ('tench', 'campsite')
@@ -197,7 +197,7 @@ def title(class_name: str) -> str:
 
 
 def synonyms(class_name: str) -> list[str]:
-    """Return what a class of ImageNet is called; other names as they are.
+    """Return all synonyms of an ImageNet synset; return other class names unchanged.
 
     >>> synonyms("n01440764")
     ['tench', 'Tinca tinca']
@@ -211,6 +211,6 @@ def synonyms(class_name: str) -> list[str]:
 
 
 def in_words(class_name: str) -> str:
-    """Return a class name with its words: `tench (n01440764)`; other names as they are."""
+    """Return an ImageNet synset with its title: `tench (n01440764)`; others unchanged."""
     words = title(class_name)
     return class_name if words == class_name else f"{words} ({class_name})"

@@ -1,18 +1,18 @@
-"""Layouts of data sets of image files: class folders, or one folder with a list.
+"""Layouts of data sets of image files: class folders, or one folder with a list of labels.
 
-A layout is a function from a `Search` to a `Reader`; it raises `DoesNotFitError` if the disk looks
-different. `scan.LAYOUTS` has them under the names used in the TOML files. Lists of labels are
-next to the validation images of ImageNet and Places365, as published:
+A layout is a function from a `Search` to a `Reader`; it raises `DoesNotFitError` if the files on
+disk are arranged differently. The keys of `scan.LAYOUTS` are the names of layouts in the TOML
+files. ImageNet and Places365 publish lists of labels for their validation images:
 
-* ImageNet's development kit: line i of `ILSVRC2012_validation_ground_truth.txt` holds the
-  ILSVRC2012_ID of the image with number i. These ids are not alphabetical: `meta.mat` gives the
-  synset of each one.
-* Kaggle's `LOC_val_solution.csv`: a line reads `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`,
-  the name of the image without its ending, then synset and box, once or more; all boxes of an image
-  have one synset.
-* Places365: a line of `places365_val.txt` reads `Places365_val_00000001.jpg 165`; a line of
-  `categories_places365.txt` gives the class of a number: `/f/florist_shop/indoor 147`. Classes are
-  matched by name, so lists with categories beyond the 365 are read as well.
+* ImageNet's development kit: line i of `ILSVRC2012_validation_ground_truth.txt` is the
+  ILSVRC2012_ID of image i. `meta.mat` maps these ids, which are not in alphabetical order, to
+  synsets.
+* Kaggle's `LOC_val_solution.csv`: a line is `ILSVRC2012_val_00048981,n03995372 85 1 499 272 …`: the
+  name of the image without its suffix, then one or more pairs of synset and box; all boxes of an
+  image have the same synset.
+* Places365: a line of `places365_val.txt` is `Places365_val_00000001.jpg 165`, image and number; a
+  line of `categories_places365.txt` is `/f/florist_shop/indoor 147`, class and number. Classes are
+  matched by name, so lists with more than the 365 categories can be read too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from clinit.words import printable
 
 
 class DoesNotFitError(Exception):
-    """The layout is not the one on the disk; the message names the missing file or folder."""
+    """The files on disk have another layout; the message names the missing file or folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,20 @@ class Listing:
     """The images of a split as a layout read them, in no particular order."""
 
     table: pl.DataFrame
-    """path, label (int64), size_bytes; of images in containers also their places in them."""
+    """Columns path, label (int64) and size_bytes; for images in containers, also the other columns
+    of `manifest.CONTAINED_SCHEMA` except class_name."""
     warnings: tuple[str, ...]
 
 
 Reader = Callable[[], Listing]
-"""Reads what a search has found; the search itself is cheap, reading visits every image."""
+"""Lists the images of a found layout. Finding it is cheap; the reader visits every image."""
 Labels = Iterator[tuple[str, int]]
-"""A list's name for an image, and its label."""
+"""Pairs of the name that a list gives an image, and the image's label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One layout of one split, looked for under a root."""
+    """A layout of a split to look for under a root."""
 
     tree: Tree
     dataset: Dataset
@@ -61,10 +62,10 @@ class Search:
     split: str
 
     def folder(self, fits: Callable[[str], bool], otherwise: str) -> tuple[str, tuple[str, ...]]:
-        """Return the first folder that exists and fits, and warnings about further ones.
+        """Return the first existing folder that `fits` accepts, and warnings about other ones.
 
         Raises:
-            DoesNotFitError: If none exists, or none fits; `otherwise` is the reason then.
+            DoesNotFitError: If no folder exists, or none fits (`otherwise` is then the reason).
         """
         candidates = self.layout.folders.get(self.split, ())
         existing = [folder for folder in candidates if self.tree.has_folder(folder)]
@@ -80,7 +81,7 @@ class Search:
         """Return the path of a list.
 
         Raises:
-            DoesNotFitError: If it is in none of the data set's places for lists.
+            DoesNotFitError: If no folder of `Dataset.look_in` contains it.
         """
         places = self.dataset.look_in
         path = next(filter(None, (self.tree.file(f"{folder}/{name}") for folder in places)), None)
@@ -90,12 +91,12 @@ class Search:
 
 
 def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return a warning with the number of items and an example; none without items."""
+    """Return a warning with the number of items and an example; no warning if there are none."""
     return (f"{what}: {len(items):,} (for example {printable(min(items))})",) if items else ()
 
 
 def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Search) -> Reader:
-    """Find one folder per class; `folders_of` a class may be several, nested ones with `/`."""
+    """Find class folders; `folders_of` lists the possible folders of a class, nested with `/`."""
     tree, dataset = search.tree, search.dataset
     labels = {
         folder: label for label, name in enumerate(dataset.classes) for folder in folders_of(name)
@@ -129,7 +130,7 @@ def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Searc
 def _match(
     tree: Tree, folder: str, names: Mapping[str, int]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the class folders, the folders passed on the way, and the unknown folders."""
+    """Return the class folders, the folders above them, and the unknown folders."""
     on_the_way = {name[:i] for name in names for i, sign in enumerate(name) if sign == "/"}
     matched: list[str] = []
     passed: list[str] = []
@@ -153,12 +154,12 @@ def _match(
 def find_listed(
     key: pl.Expr, read_labels: Callable[[tuple[str, ...], Sequence[Path]], Labels], search: Search
 ) -> Reader:
-    """Find the one folder of a split, and the lists of its layout.
+    """Find the folder with all images of a split, and the lists of its layout.
 
     Args:
         key: The part of `path` that the lists use as the name of an image.
-        read_labels: From the classes and the lists to the label of each image.
-        search: The layout; a wrong label is blamed on its last list.
+        read_labels: Returns the label of each image, from the class names and the lists.
+        search: The layout. Messages about a wrong label name its last list.
     """
     tree = search.tree
     folder, warnings = search.folder(tree.has_image, "with no image directly inside")
@@ -209,7 +210,6 @@ def _image_table(found: Sequence[Images]) -> pl.DataFrame:
 
 
 def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
-    """Return the warnings about files that are not images and links to nothing."""
     others = [path for images in found for path in images.others]
     broken = [path for images in found for path in images.broken]
     return (
@@ -221,11 +221,11 @@ def _file_warnings(found: Sequence[Images]) -> tuple[str, ...]:
 FILE_NAME = pl.col("path").str.extract(r"([^/]+)$")
 STEM = pl.col("path").str.extract(r"([^/]+)\.[^./]*$")
 NUMBER = pl.col("path").str.extract(r"_0*(\d+)\.[^./]*$")
-"""A list's name for an image: its file's name, the name without its ending, or its number."""
+"""Names that lists use for an image: file name, file name without suffix, or number."""
 
 
 def devkit_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
-    """Yield number and label of the images of ImageNet's development kit."""
+    """Yield number and label of each image in the list of ImageNet's development kit."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
@@ -238,23 +238,23 @@ def devkit_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
         names = [str(name).strip() for name in synsets["WNID"]]
     except (MatReadError, *wrong) as error:
         raise _damaged(meta, f"is not the development kit's table of synsets: {error}") from error
-    # The inner nodes of the hierarchy have no label.
+    # Inner nodes of the hierarchy have an id but no label.
     labels = {
         f"{i}": label_of[name] for i, name in zip(ids, names, strict=True) if name in label_of
     }
     for number, line in enumerate(_lines(truth), start=1):
         if line not in labels:
-            raise _damaged(truth, f"has {line!r} in line {number}, which is no id of meta.mat")
+            raise _damaged(truth, f"has {line!r} in line {number}, which is not an id of meta.mat")
         yield f"{number}", labels[line]
 
 
 def kaggle_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
-    """Yield name without ending, and label, of the images of Kaggle's list."""
+    """Yield name without suffix, and label, of each image in Kaggle's list."""
     (source,) = lists
     label_of = {name: label for label, name in enumerate(classes)}
     table = csv.DictReader(_lines(source))
     if not {"ImageId", "PredictionString"} <= set(table.fieldnames or ()):
-        raise _damaged(source, "is no table with the columns ImageId and PredictionString")
+        raise _damaged(source, "is not a table with the columns ImageId and PredictionString")
     for line in table:
         image, told = line["ImageId"], line["PredictionString"] or ""
         synset = told.strip().partition(" ")[0]
@@ -266,7 +266,7 @@ def kaggle_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
 
 
 def places_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
-    """Yield file name and label of the validation images of Places365."""
+    """Yield file name and label of each validation image of Places365."""
     categories, source = lists
     # "/f/florist_shop/indoor" -> "florist_shop/indoor"
     names = {number: name.lstrip("/").partition("/")[2] for name, number in _pairs(categories)}
@@ -276,8 +276,8 @@ def places_labels(classes: tuple[str, ...], lists: Sequence[Path]) -> Labels:
         if name not in label_of:
             raise _damaged(
                 source,
-                f"gives {image} the number {number}, which {categories.name} gives to none of the"
-                f" {len(label_of)} classes",
+                f"gives {image} the number {number}, which is not the number of one of the"
+                f" {len(label_of)} classes in {categories.name}",
             )
         yield image, label_of[name]
 
@@ -291,7 +291,6 @@ def _pairs(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines that are not blank."""
     try:
         return lines_of(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -299,8 +298,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def _damaged(path: Path, problem: str) -> ManifestError:
-    """Return the error for a list that is not as its publisher wrote it."""
+    """Return the error for a list that differs from the published format."""
     return ManifestError(
         f"{printable(path)} {problem}",
-        remedy="Fetch this file again from the publisher of the data set.",
+        remedy="Download this file again from the publisher of the data set.",
     )

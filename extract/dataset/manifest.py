@@ -1,9 +1,9 @@
-"""The manifest: which images a split consists of, and in which order.
+"""The manifest: the images of a split, in order.
 
-A manifest file is a Parquet file with the columns `path` (relative to the root of the data
-set, `/` between folders), `label`, `class_name` and `size_bytes`, sorted by (label, path) in
-code point order. The key-value metadata hold `format`, `dataset`, `split`, `class_names`
-(JSON), `digest`, and `sha256` of those five. Row i of a feature cache is row i of its manifest.
+A manifest file is a Parquet file with the columns `path` (relative to the root of the data set, `/`
+between folders), `label`, `class_name` and `size_bytes`, sorted by (label, path) in code point
+order. The key-value metadata contain `format`, `dataset`, `split`, `class_names` (JSON), `digest`,
+and the `sha256` of these five. Row i of a feature cache is row i of its manifest.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ CONTAINED_SCHEMA = pl.Schema(
         ("container_bytes", pl.Int64),
     ]
 )
-"""Columns for images in containers: `path` is the container's with the name in it behind a `/`;
-`column` is the column of images in a Parquet file and empty for a tar file; `position` is the first
-byte in a tar file and the row in a Parquet file; `container_bytes` is the size of the container."""
-# An absolute path (of Windows too), a step up, or a name that would make the digest ambiguous.
+"""Columns for images in containers. `path` is the path of the container, a `/`, and the name of the
+image in it; `column` is the column of images in a Parquet file, and empty for a tar file;
+`position` is the first byte of the image in a tar file, or its row in a Parquet file;
+`container_bytes` is the size of the container."""
+# Matches absolute paths (of Windows too), `..`, and zero bytes, which make the digest ambiguous.
 LEAVES_ROOT = pl.col("path").str.contains(r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00")
 CONTAINER = ("container", "column", "container_bytes")
-"""Columns that are the same in all rows of a container."""
+"""Columns with the same value in all rows of a container."""
 
 
 def is_contained(table: pl.DataFrame) -> bool:
-    """Return whether a table is of images in containers."""
+    """Return whether a table lists images in containers."""
     return "container" in table.columns
 
 
 def _wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
-    """Return the columns found in place of the columns of images (in containers), or None."""
+    """Return a message if a table lacks the columns of images (in containers), else None."""
     expected = CONTAINED_SCHEMA if contained else SCHEMA
     if table.schema == expected:
         return None
@@ -61,7 +62,7 @@ def _wrong_columns(table: pl.DataFrame, *, contained: bool) -> str | None:
 
 
 def table_problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
-    """Return the fault of a table of images, or None."""
+    """Return the fault in a table of images, or None."""
     contained = is_contained(table)
     if problem := _wrong_columns(table, contained=contained):
         return problem
@@ -109,14 +110,14 @@ class Manifest:
     """The images of one split of a data set.
 
     Raises:
-        ValueError: If the split is unknown or the table is not as described at `table`.
+        ValueError: If the split is unknown, or `table_problem` finds a fault.
     """
 
     dataset: str
     split: str
     """train or val."""
     class_names: tuple[str, ...]
-    """All classes of the data set in label order, also those without an image in this split."""
+    """All classes of the data set in label order; a class may have no image in this split."""
     table: pl.DataFrame
     """Columns of `SCHEMA` or `CONTAINED_SCHEMA`; paths are unique and stay under their root."""
 
@@ -136,11 +137,9 @@ class Manifest:
     def digest(self) -> str:
         """SHA-256 (hex) of class names, paths, labels and sizes; computed at each call.
 
-        For images in containers also of these: their paths, columns, sizes and numbers of rows,
-        and the position of each image.
-
-        The names of the data set and of the split do not count: the same images are the same
-        rows, whatever they are called.
+        For images in containers, the digest also covers the path, column, size and number of rows
+        of each container, and the position of each image. The names of the data set and of the
+        split are left out, because they do not change the rows.
         """
         parts = [
             json.dumps(self.class_names, ensure_ascii=False).encode(),
@@ -164,16 +163,16 @@ class Manifest:
         return is_contained(self.table)
 
     def containers(self) -> pl.DataFrame:
-        """Return container, column, container_bytes and rows (len) of each container."""
+        """Return container, column, container_bytes and number of rows (len) of each container."""
         return self.table.group_by(CONTAINER, maintain_order=True).len()
 
     def file_of(self, row: int) -> str:
-        """Return the path of the file that holds an image: its own, or its container's."""
+        """Return the path of the file with an image: the image file, or the container."""
         path: str = self.table["container" if self.is_contained else "path"][row]
         return path
 
     def class_counts(self) -> pl.DataFrame:
-        """Return label, class_name and images of every class, in label order."""
+        """Return label, class_name and number of images of every class, in label order."""
         counts = np.bincount(self.table["label"].to_numpy(), minlength=len(self.class_names))
         return pl.DataFrame(
             {
@@ -191,7 +190,7 @@ class Manifest:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write `manifest` to `path`, atomically; equal manifests give equal bytes."""
+    """Write `manifest` to `path` atomically; equal manifests give equal bytes."""
     metadata = {
         "format": CONTAINED_FORMAT if manifest.is_contained else FORMAT,
         "dataset": manifest.dataset,
@@ -200,7 +199,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
         "digest": manifest.digest,
     }
     metadata[_SEAL] = content_sha256(metadata)
-    # In memory: polars has errors of its own for a full disk.
+    # Polars writes into memory, because on a full disk it raises errors of other types.
     content = io.BytesIO()
     manifest.table.write_parquet(content, metadata=metadata)
     commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
@@ -211,8 +210,8 @@ def read_manifest(path: Path) -> Manifest:
 
     Raises:
         ManifestError: If the file is absent, is not a manifest, was changed after it was
-            written, or names a path that leaves its root.
-        StorageError: If it exists and cannot be read.
+            written, or contains a path that leaves the root.
+        StorageError: If the file exists and cannot be read.
     """
     try:
         if not path.is_file():
@@ -233,15 +232,14 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.digest != told:
         found, told = contrast_digests(manifest.digest, told)
         raise ManifestError(
-            f"{path} was changed after it was written: its digest is {found}, in its metadata"
-            f" {told}",
+            f"{path} was changed after it was written: its digest is {found}, but its metadata"
+            f" contain {told}",
             remedy=_BUILD_AGAIN,
         )
     return manifest
 
 
 def _parse(content: bytes) -> tuple[Manifest, str]:
-    """Return the manifest in a file, and the digest in the file's metadata."""
     row_count(pl.scan_parquet(io.BytesIO(content)), len(content))
     metadata = pl.read_parquet_metadata(content)
     format = metadata.get("format", "not given")

@@ -1,9 +1,9 @@
-"""Parquet files of images: their column of images, and their classes.
+"""Parquet files of images: find and read their images and labels.
 
-The Hugging Face library writes an image as a structure of `bytes` and `path`, and describes the
+The Hugging Face library writes an image as a structure of `bytes` and `path`. It describes the
 columns in JSON under the key `huggingface` of the file's metadata: `{"info": {"features": {...}}}`
-with `{"_type": "Image"}` and `{"_type": "ClassLabel", "names": [...]}`. Files of others have a
-binary column and fewer descriptions.
+with `{"_type": "Image"}` and `{"_type": "ClassLabel", "names": [...]}`. Files of other programs
+have a binary column and often no description.
 
 Source: `datasets.features` of the library Hugging Face Datasets.
 """
@@ -28,23 +28,23 @@ from clinit.files.paths import check_readable
 from clinit.words import printable
 
 DAMAGE = (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""Errors of reading a damaged file."""
+"""Errors that polars raises for a damaged file."""
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
-"""Most rows that a file may declare: the first number, or the second per byte if that is more."""
+"""A file may declare `_FREE_ROWS` rows, or `_ROWS_PER_BYTE` rows per byte if that is more."""
 
 
 def scan_parquet(path: Path) -> pl.LazyFrame:
-    """Return the rows of one file; nothing is read yet, and no column comes from its folders."""
+    """Return the rows of one file without reading them; folder names never become columns."""
     return pl.scan_parquet(path, glob=False, hive_partitioning=False)
 
 
 def row_count(table: pl.LazyFrame, size_bytes: int) -> int:
-    """Return the rows that a file declares, from its metadata.
+    """Return the number of rows that the metadata of a file declare.
 
     Raises:
-        ValueError: If they are more than a file of this size can contain: polars would reserve
-            memory for them.
-        PolarsError: If it is damaged.
+        ValueError: If the file is too small for so many rows, for which polars would reserve
+            memory.
+        PolarsError: If the file is damaged.
     """
     rows: int = table.select(pl.len()).collect().item()
     if rows > max(_FREE_ROWS, _ROWS_PER_BYTE * size_bytes):
@@ -56,7 +56,7 @@ IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")
 """Column names to look for, in this order, if the file does not describe its columns."""
 Features = Mapping[str, Any]
-"""Column -> its description, as the Hugging Face library words it."""
+"""Column -> its description by the Hugging Face library."""
 Schema = Mapping[str, object]
 """Column -> its type."""
 
@@ -66,12 +66,12 @@ def index_parquet(path: Path, columns: Columns) -> Contents:
 
     Args:
         path: The file.
-        columns: Their names, if the user gives them.
+        columns: Names of the columns, if the user gives them.
 
     Raises:
-        ManifestError: If the file is damaged or no Parquet file, several columns could be meant,
+        ManifestError: If the file is damaged or not a Parquet file, the columns cannot be found,
             or labels are neither integers nor texts.
-        StorageError: If it cannot be read.
+        StorageError: If the file cannot be read.
     """
     with _readable(path):
         schema = scan_parquet(path).collect_schema()
@@ -92,8 +92,8 @@ def index_parquet(path: Path, columns: Columns) -> Contents:
     is_number = labels.dtype.is_integer()
     if not is_number and not isinstance(labels.dtype, pl.String | pl.Categorical | pl.Enum):
         raise ManifestError(
-            f"the column {label!r} of {printable(path)} holds {labels.dtype}, expected integers or"
-            " texts",
+            f"the column {label!r} of {printable(path)} contains {labels.dtype}, expected integers"
+            " or texts",
             remedy="Name the column of the classes with `--label-column`.",
         )
     row = pl.int_range(rows, eager=True)
@@ -122,7 +122,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _is_image(schema: Schema, column: str) -> bool:
-    """Return whether a column can hold the content of files."""
+    """Return whether a column may contain image files, by its type."""
     kind = schema.get(column)
     if isinstance(kind, pl.Struct):
         return any(field.name == "bytes" and field.dtype == pl.Binary for field in kind.fields)
@@ -144,10 +144,10 @@ def _find(
 
     Args:
         path: The file.
-        features: Its description.
+        features: Description of its columns.
         kind: Image or ClassLabel.
         usual: Usual names of such columns.
-        fitting: Columns whose type is possible.
+        fitting: Columns of a possible type.
     """
     described = [name for name in fitting if _is(features.get(name), kind)]
     named = [name for name in usual if name in fitting]
@@ -155,9 +155,9 @@ def _find(
     if len(choice) == 1:
         return choice[0]
     what = "image" if kind == "Image" else "label"
-    told = f"{', '.join(choice)} could be" if choice else "no column seems to be"
+    told = f"{', '.join(choice)} are possible" if choice else "no column fits"
     raise ManifestError(
-        f"which column of {printable(path)} holds the {what}s is not clear: {told}",
+        f"clinit cannot choose the column of {what}s in {printable(path)}: {told}",
         remedy=f"Name it with `--{what}-column` of `clinit manifest build`, and give the manifest"
         " to `clinit extract --manifest`.",
     )
@@ -176,16 +176,16 @@ def _names(feature: Any) -> tuple[str, ...] | None:
 
 BLOCK_ROWS = 64
 BLOCKS_KEPT = 8
-"""More than threads read at a time, so that no block is read twice."""
+"""More blocks than threads read at a time, so that no block is read twice."""
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 
 
 def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | None]:
-    """Return the content of consecutive images; None if the file has none.
+    """Return the content of consecutive images; None for an image without bytes.
 
     Raises:
         PolarsError: If the file is damaged.
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
     image, table = pl.col(column), scan_parquet(path)
     if isinstance(table.collect_schema()[column], pl.Struct):
@@ -194,7 +194,7 @@ def read_images(path: Path, column: str, first: int, rows: int) -> list[bytes | 
 
 
 class ParquetImages:
-    """Rows of Parquet files, for several threads."""
+    """Reads images of Parquet files, in blocks of rows, for several threads."""
 
     def __init__(self) -> None:
         self._blocks = OrderedDict[tuple[Container, int], Future[list[bytes | ImageError]]]()
@@ -205,15 +205,15 @@ class ParquetImages:
         """Return the content of the image in a row of a container.
 
         Raises:
-            ImageError: If there is none, or it cannot be read.
-            ManifestError: If the file is not the one of the manifest.
-            StorageError: If it cannot be opened.
-            OSError: If it cannot be read.
+            ImageError: If the row has no image, or it cannot be read.
+            ManifestError: If the file differs from the manifest.
+            StorageError: If the file cannot be opened.
+            OSError: If the file cannot be read.
         """
         images = self._block(container, row // BLOCK_ROWS)
         if row % BLOCK_ROWS >= len(images):
             raise ManifestError(
-                f"{container.path} has no row {row:,}, which the manifest names",
+                f"{container.path} has no row {row:,}, which the manifest lists",
                 remedy=BUILD_AGAIN,
             )
         image = images[row % BLOCK_ROWS]
@@ -236,12 +236,11 @@ class ParquetImages:
                 first = block * BLOCK_ROWS
                 count = max(0, min(BLOCK_ROWS, self._count(container) - first))
                 future.set_result(_images(container, first, count))
-            except BaseException as error:  # those who wait must not wait for ever
+            except BaseException as error:  # else threads that wait for it would wait for ever
                 future.set_exception(error)
         return future.result()
 
     def _count(self, container: Container) -> int:
-        """Return the number of rows of a file, once it is safe to read the images in it."""
         container.check_size(container.path.stat().st_size)
         if container not in self._rows:
             with _readable(container.path):
@@ -253,7 +252,7 @@ class ParquetImages:
 
 
 def _images(container: Container, first: int, count: int) -> list[bytes | ImageError]:
-    """Read consecutive rows; if they are damaged, row by row."""
+    """Read consecutive rows; if that fails, read them one by one."""
     try:
         found = read_images(container.path, container.column, first, count)
     except DAMAGE as error:
@@ -261,5 +260,5 @@ def _images(container: Container, first: int, count: int) -> list[bytes | ImageE
             return [_images(container, row, 1)[0] for row in range(first, first + count)]
         why = str(error).partition("\n")[0]
         return [ImageError(f"cannot be read from the Parquet file: {why}", remedy=_REMEDY)]
-    nothing = ImageError("the Parquet file holds no bytes for it", remedy=_REMEDY)
+    nothing = ImageError("its row in the Parquet file contains no bytes", remedy=_REMEDY)
     return [nothing if image is None else image for image in found]

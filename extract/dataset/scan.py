@@ -1,4 +1,4 @@
-"""From a folder of images to a manifest: find the layout, read it, check the counts."""
+"""Build a manifest from a folder of images: find the layout, list the images, check counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from clinit.words import printable
 
 LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
     "class-folders": partial(layouts.find_class_folders, lambda name: [name]),
-    # No name holds a hyphen of its own; nested folders are taken as well.
+    # Nested folders, or flat ones with `-` for `/`; no class name contains a hyphen itself.
     "places-easy": partial(layouts.find_class_folders, lambda name: [name, name.replace("/", "-")]),
     "places-original-train": partial(
         layouts.find_class_folders, lambda name: [f"{name[0]}/{name}"]
@@ -47,7 +47,7 @@ LAYOUTS: dict[str, Callable[[layouts.Search], layouts.Reader]] = {
     WEBDATASET: find_containers,
     HUGGINGFACE: find_containers,
 }
-"""Layouts of data sets on the disk, by the names used in the TOML files."""
+"""Layouts of data sets on disk, by their names in the TOML files."""
 
 _EXPECTED = {
     FOLDER: "Give a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class"
@@ -57,17 +57,16 @@ _EXPECTED = {
     HUGGINGFACE: "Give a folder with .parquet files of images (`Dataset.to_parquet` writes them),"
     " and name the column of their classes with `--label-column` of `clinit manifest build`",
 }
-"""Requirements of a data set without a description of ours."""
+"""Requirements of data sets without a TOML file, for messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """The manifest of a split and any oddities of its folder."""
+    """The manifest of a split, and warnings about its folder."""
 
     manifest: Manifest
     warnings: tuple[str, ...]
     layout: str = ""
-    """Name of the layout that was found."""
 
 
 def scan(
@@ -85,12 +84,12 @@ def scan(
             shards, or `huggingface` for Parquet files.
         root: The folder of the data set.
         split: "train", "val", or "test": the test images, which become the split val.
-        strict: Turn warnings into an error.
+        strict: Whether to raise an error instead of returning warnings.
         columns: Columns of Parquet files.
 
     Raises:
-        ManifestError: If the data set is unknown, its files are not found or cannot be read,
-            a link leaves the root, or, under `strict`, anything is to be warned of.
+        ManifestError: If the data set is unknown, its files are missing or cannot be read, a link
+            leaves the root, or `strict` is set and there are warnings.
     """
     tree, description = _open(dataset, root, split, columns)
     fitting, reasons = _try_layouts(tree, description, split)
@@ -123,16 +122,16 @@ def scan_splits(
     strict: bool = False,
     doing: Callable[[str], AbstractContextManager[object]] = lambda words: nullcontext(),
 ) -> Iterator[Scan]:
-    """Yield the images of each split under `root`; data set, root, strict and errors as in `scan`.
+    """Scan splits under `root`; yield one result per split.
 
     Args:
-        dataset: The kind of data set.
-        root: Its folder.
-        splits: Which; default: those that exist.
-        strict: Whether warnings are errors.
-        doing: Entered with a few words while a split is scanned.
+        dataset: As in `scan`, as are `root`, `strict` and the errors.
+        root: The folder of the data set.
+        splits: The splits to scan; if empty, all existing splits.
+        strict: Whether to raise an error instead of returning warnings.
+        doing: Shows a text while a split is scanned.
     """
-    # If no split is found, the error of scanning one names the expected files.
+    # If no split exists, scanning train raises an error that names the expected files.
     for split in splits or available_splits(dataset, root) or ("train",):
         with doing(f"Scanning {split} …"):
             found = scan(dataset, root, split, strict=strict)
@@ -140,11 +139,11 @@ def scan_splits(
 
 
 def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
-    """Return which of "train" and "val" are under `root`, by names: no image or file is opened.
+    """Return which of "train" and "val" exist under `root`, without opening image files.
 
     Raises:
-        ManifestError: If the data set is unknown or `root` cannot be read, or, of images in
-            containers, one would be read twice.
+        ManifestError: If the data set is unknown, `root` cannot be read, or a download of the Hub
+            contains several revisions.
     """
     if dataset in (WEBDATASET, HUGGINGFACE):
         return tuple(container_splits(dataset, Tree.at(root)))
@@ -163,18 +162,18 @@ def _open(dataset: str, root: Path, split: str, columns: Columns = AS_TOLD) -> t
         return tree, describe_containers(dataset, tree, columns, split)
     if split == TEST:
         raise ManifestError(
-            f"{dataset} has no test images with labels: results are reported on its split val",
+            f"{dataset} has no test images with labels; results are measured on its split val",
             remedy="Give --split val.",
         )
     return tree, known
 
 
 def _folder_dataset(tree: Tree, split: str) -> Dataset:
-    """Describe a tree by its own class folders.
+    """Describe a tree of class folders.
 
     The classes are taken from both splits, so that a label means the same in both. A folder named
-    train is a split only if it holds folders: it may be a class of vehicles. One named test or
-    valid is a split only next to train, or if it is asked for.
+    train is a split only if it contains folders; otherwise it may be a class of vehicles. A folder
+    named test or valid is a split only next to train, or if the user requests the split test.
     """
     named = [name for name in tree.folders(".") if split_folders([name], split)]
     folders = split_folders([name for name in named if tree.folders(name)], split)
@@ -195,7 +194,7 @@ def _folder_dataset(tree: Tree, split: str) -> Dataset:
 def _try_layouts(
     tree: Tree, dataset: Dataset, split: str
 ) -> tuple[tuple[Layout, layouts.Reader] | None, list[str]]:
-    """Return the first layout that fits with its reader, and why the ones before do not."""
+    """Return the first layout that fits, with its reader, and why earlier layouts do not fit."""
     reasons: list[str] = []
     for layout in dataset.layouts:
         search = layouts.Search(tree, dataset, layout, split)
@@ -211,9 +210,9 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
     images = tree.images(".", deep=False).paths if not dataset.classes else []
     if dataset.name == FOLDER and images:
         return ManifestError(
-            f"{printable(tree.root)} holds images ({printable(min(images))}) and no folder of a"
-            " class",
-            remedy="If it is the folder of one class, give the folder of all class folders.",
+            f"{printable(tree.root)} contains images ({printable(min(images))}) but no class"
+            " folder",
+            remedy="If this is the folder of one class, give the folder that contains it.",
         )
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"
@@ -221,12 +220,12 @@ def _nothing_fits(tree: Tree, dataset: Dataset, split: str, reasons: list[str]) 
         found += f" and {len(top) - 8:,} more"
     looked_for = "; ".join(reasons or [f"class-folders: no {split}/<class>/"])
     other = (
-        f"Give the folder that holds these (`clinit manifest show {dataset.name}` lists them), or"
-        f" read class folders of other names as `{FOLDER}`"
+        f"Give the folder that contains these (`clinit manifest show {dataset.name}` lists them),"
+        f" or read class folders of other names as `{FOLDER}`"
     )
     return ManifestError(
         f"no {split} split of {dataset.name} in {printable(tree.root)}; looked for {looked_for};"
-        f" and found {found}",
+        f" found {found}",
         remedy=f"{_EXPECTED.get(dataset.name, other)}. Tar shards are read as `{WEBDATASET}`,"
         f" Parquet files as `{HUGGINGFACE}`.",
     )

@@ -1,15 +1,15 @@
-"""The samples of a WebDataset shard: the place of each image in the tar file, and its class.
+"""Find the samples of a WebDataset shard: the position of each image in the tar file, its class.
 
-The key of a member is its path up to the first dot of its base name, and the rest is its
-extension; members of one key are one sample. The image is a member with the extension of an
-image file. The class is, in this order,
+The path of a member of the tar file is split at the first dot of its base name into key and
+extension. Members with the same key are one sample. Its image is the member with the extension of
+an image file. Its class is in the first existing member of these:
 
-1. `cls`: a number, or a name;
-2. `json`: an object with a number or a name under `label`, `cls` or `class`, and perhaps a name
+1. `cls`: a number or a name;
+2. `json`: an object with a number or a name under `label`, `cls` or `class`, and optionally a name
    under `class_name` or `label_name`;
-3. `txt`: a number, or a name.
+3. `txt`: a number or a name.
 
-Where `cls` is a number, `json` may name its class.
+If `cls` is a number, its name may be in `json`.
 
 Source: the WebDataset format, `base_plus_ext` of the library webdataset.
 """
@@ -40,20 +40,20 @@ _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _LABELS = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
-"""Extensions of labels and their most bytes; a longer one is none, but perhaps a description."""
+"""Extensions of labels, and most bytes; a longer member is probably a description."""
 _BLOCK = 512
 _BUFFER = 4096
-"""Network storage asks for blocks of a megabyte, and the images between the headers would come
-with them."""
+"""Bytes read at a time. The default of network storage is a megabyte, which would read the images
+between the headers too."""
 _MOST_READ = 2**20
-"""Bytes of a label, and of a long name or other attributes: `tarfile` reserves what a header
-declares of these."""
+"""Most bytes of a label, a long name or other attributes. `tarfile` reserves as much memory as a
+header declares for them."""
 _RECORD, _MOST_RECORD = 20 * _BLOCK, 2048 * _BLOCK
-"""Tar files are filled up with zeros to records: `tar` and `tarfile` write these, `tar -b 2048`
-those. A library that fills up nothing writes the mark of the end alone."""
+"""Bytes of a record. Tar files are padded with zeros to whole records: `tar` and `tarfile` write
+the first size, `tar -b 2048` the second. Libraries that do not pad write only the end mark."""
 _PACK_AGAIN = "Copy or pack the file again, then build the manifest again."
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"(\xb5/\xfd")
-"""How gzip, bzip2, xz and Zstandard begin."""
+"""First bytes of gzip, bzip2, xz and Zstandard files."""
 
 
 @dataclass(slots=True)
@@ -64,33 +64,34 @@ class _Sample:
 
 
 def index_tar(path: Path) -> Contents:
-    """List the samples of an uncompressed tar file; image data are not read.
+    """List the samples of an uncompressed tar file, without reading images.
 
     Raises:
-        ManifestError: If it is compressed, damaged, cut off, has no members, names a member twice,
-            or more follows its end than zeros to the end of a record.
-        StorageError: If it cannot be read.
+        ManifestError: If the file is compressed, damaged or truncated, has no members or two of the
+            same name, or has more after its end than the zeros that fill a record.
+        StorageError: If the file cannot be read.
     """
     check_readable(path, ManifestError)
     try:
         with _Reader(path) as file:
             if file.read(6).startswith(_COMPRESSED):
                 raise ManifestError(
-                    f"{printable(path)} is compressed: an image in it cannot be read by itself",
-                    remedy="Unpack its compression alone (`gunzip`, `bunzip2`, `unxz`, `unzstd`).",
+                    f"{printable(path)} is compressed, so single images cannot be read from it",
+                    remedy="Decompress it, without unpacking (`gunzip`, `bunzip2`, `unxz`,"
+                    " `unzstd`).",
                 )
             file.seek(0)
             return _index(path, file)
     except tarfile.TarError as error:
         raise _damaged(path, str(error)) from error
-    except (RecursionError, OverflowError, ValueError) as error:  # of numbers in a header
+    except (RecursionError, OverflowError, ValueError) as error:  # wrong numbers in a header
         raise _damaged(path, "a header is damaged") from error
     except OSError as error:
         raise unreadable(printable(path), error) from error
 
 
 class _Reader(io.BufferedReader):
-    """A file that reads little at a time."""
+    """A file that reads only few bytes ahead."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path), _BUFFER)
@@ -140,10 +141,10 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the files of a tar; a header that leads back would be read for ever."""
+    """Yield the files in a tar; refuse headers that lead back, which would be read for ever."""
     reached = -1
     for member in tar:
-        tar.members = []  # type: ignore[attr-defined] # or all are held until the end
+        tar.members = []  # type: ignore[attr-defined] # else tarfile keeps all of them
         if member.size < 0 or member.offset_data <= reached:
             raise _damaged(path, "a header is damaged")
         reached = member.offset_data
@@ -152,14 +153,14 @@ def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
 
 
 def _name(member: tarfile.TarInfo) -> str:
-    """Return the name of a member as manifests have it: `./` at its beginning means nothing."""
+    """Return the name of a member as in manifests: without `./` at the beginning."""
     return member.name.removeprefix("./")
 
 
 def _told(
     file: IO[bytes], member: tarfile.TarInfo, extension: str
 ) -> tuple[int | None, str | None]:
-    """Return the number and the name of a class, if a label has them."""
+    """Return the number and the name of the class in a label; None for what it lacks."""
     if member.size > _LABELS[extension]:
         return None, None
     file.seek(member.offset_data)
@@ -194,15 +195,15 @@ def _row(sample: _Sample, image: tarfile.TarInfo) -> tuple[str, int, int, int | 
 
 
 def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
-    """Return whether a tar ends with the mark of an end: a block of zeros.
+    """Return whether a tar ends with its end mark, a block of zeros.
 
-    Python ends there too if a header is damaged, images are zeros, or a second archive follows.
-    Zeros to the end of a record are part of an archive; its length is not written down. So it is
-    taken for the usual one, or for the largest power of two that divides the length of the file:
-    no shard of usual records whose second half is zeros passes by that.
+    `tarfile` also stops at a damaged header, at images that are zeros, and before a second archive.
+    An archive may end with zeros that fill a record, whose size is not stored. clinit assumes the
+    usual size or, if larger, the largest power of two that divides the length of the file; so it
+    still refuses a shard of usual records whose second half is zeros.
 
     Raises:
-        ManifestError: If something else ends it.
+        ManifestError: If anything else follows the last member.
     """
     length = file.seek(0, io.SEEK_END)
     file.seek(offset)
@@ -225,8 +226,8 @@ def _damaged(path: Path, why: str, remedy: str = _PACK_AGAIN) -> ManifestError:
 
 
 _SHORT = 98
-"""Letters of a name that every header can hold, also with `./` before it; a longer one, or one that
-is not ASCII, stands in another header."""
+"""ASCII names with fewer characters fit into the header of a member, even after `./`; other names
+are in a header of their own."""
 
 
 def read_member(container: Container, member: str, position: int, size: int) -> bytes:
@@ -235,17 +236,17 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
     Args:
         container: The file.
         member: Name of the member.
-        position: Its first byte.
-        size: Its number of bytes.
+        position: First byte of its content.
+        size: Number of bytes.
 
     Raises:
         ImageError: If the header of the member is damaged.
-        ManifestError: If the file is not the one of the manifest.
-        OSError: If it cannot be read.
+        ManifestError: If the file differs from the manifest.
+        OSError: If the file cannot be read.
     """
     changed = ManifestError(
-        f"{container.path} does not hold {member} where the manifest has it: it was changed or is"
-        " damaged there",
+        f"{container.path} does not contain {member} at its position in the manifest: the file was"
+        " changed or is damaged",
         remedy=BUILD_AGAIN,
     )
     file = os.open(container.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -254,7 +255,7 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
         if not stat.S_ISREG(facts.st_mode):
             raise changed
         container.check_size(facts.st_size)
-        if not _BLOCK <= position <= facts.st_size - size:  # before anything is reserved
+        if not _BLOCK <= position <= facts.st_size - size:  # before `pread` reserves memory
             raise changed
         content = os.pread(file, _BLOCK + size, position - _BLOCK)
     finally:

@@ -1,8 +1,8 @@
-"""The files under a root: listed fast, never outside of it.
+"""List the files under a root, fast and never outside of the root.
 
-`os.scandir` separates files from folders without a system call each; only the size of an image
-costs one. A symbolic link is followed if its target is under the root, and is an
-error otherwise, so that a manifest cannot be made to reach files that were not meant.
+`os.scandir` distinguishes files from folders without a system call per entry; only the size of an
+image needs one. A symbolic link is followed if its target is under the root; otherwise it is an
+error, so that nobody can trick a manifest into listing other files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clinit.errors import ManifestError
 from clinit.words import printable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""Endings, in any case, of the files that are taken. Whether others, such as HEIC, can be decoded
-depends on the machine, and rows must not."""
+"""Suffixes of image files, in upper or lower case. Others, such as HEIC, are left out, because only
+some machines can decode them, and the rows must be the same everywhere."""
 
 SCAN_THREADS = 8
-"""Folders read at a time. Hides the latency of network disks; costs nothing on local ones."""
+"""Folders read at a time, which hides the latency of network disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,10 @@ class Images:
     """The contents of one folder. All paths are relative to the root, with `/`."""
 
     paths: list[str] = field(default_factory=list)
-    """The image files, in the order of the disk."""
+    """The image files, in no particular order."""
     sizes: list[int] = field(default_factory=list)
-    """Their sizes in bytes; 0 for a broken link."""
+    """Sizes of the image files in bytes; 0 for a broken link."""
     others: list[str] = field(default_factory=list)
-    """Files that are not images."""
     broken: list[str] = field(default_factory=list)
     """The broken links among `paths`."""
     folders: list[str] = field(default_factory=list)
@@ -43,10 +42,10 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root folder and what may be read under it."""
+    """A root folder, with methods to list what is under it."""
 
     root: Path
-    """The root as it was given."""
+    """The root as the user gave it."""
     real: Path
     """The root without symbolic links."""
 
@@ -55,19 +54,19 @@ class Tree:
         """Open the tree at `root`, which may itself be a symbolic link.
 
         Raises:
-            ManifestError: If there is no folder at `root`.
+            ManifestError: If `root` is not a folder.
         """
         with _reading(root):
             if not root.is_dir():
                 found = "a file" if root.exists() else "nothing"
                 raise ManifestError(
                     f"no folder at {printable(root)}: found {found}",
-                    remedy="Give the folder that holds the images; check that it is mounted.",
+                    remedy="Give the folder of the images; check that it is mounted.",
                 )
             return cls(root, root.resolve())
 
     def has_folder(self, relative: str) -> bool:
-        """Return whether there is a folder at `relative`, following links under the root."""
+        """Return whether `relative` is a folder, or a link to one under the root."""
         folder = self.root / relative
         with _reading(folder):
             return folder.is_dir() and bool(self._resolve(folder))
@@ -78,16 +77,16 @@ class Tree:
             return sorted(e.name + "/" * e.is_dir() for e in entries if e.name[0] != ".")
 
     def file(self, relative: str) -> Path | None:
-        """Return the path of the file at `relative`, or None if there is none."""
+        """Return the path of the file `relative`; None if it does not exist."""
         path = self.root / relative
         with _reading(path):
             return path if path.is_file() else None
 
     def facts(self, relative: str) -> os.stat_result:
-        """Return size and times of the file at `relative`.
+        """Return size and times of the file `relative`.
 
         Raises:
-            ManifestError: If there is none, or it cannot be looked at.
+            ManifestError: If the file does not exist, or the storage refuses to describe it.
         """
         path = self.root / relative
         with _reading(path):
@@ -104,7 +103,7 @@ class Tree:
         return sorted(entry.name for entry in found)
 
     def images(self, relative: str, *, deep: bool) -> Images:
-        """List the visible files in the folder `relative`; `deep`: in its sub-folders too."""
+        """List the visible files in the folder `relative`; if `deep`, also in sub-folders."""
         found = Images()
         real = self._resolve(self.root / relative)
         self._collect(relative, frozenset({real}) if deep else None, found)
@@ -115,18 +114,18 @@ class Tree:
         return sorted(self.images(".", deep=True).others)
 
     def images_of_all(self, relatives: list[str]) -> list[Images]:
-        """List the files of many folders and their sub-folders, in the order given."""
+        """List the files of each folder and its sub-folders, in the order of `relatives`."""
         with ThreadPoolExecutor(SCAN_THREADS) as pool:
             return list(pool.map(lambda relative: self.images(relative, deep=True), relatives))
 
     def has_image(self, relative: str) -> bool:
-        """Return whether an image is directly in the folder `relative`."""
+        """Return whether the folder `relative` directly contains an image."""
         folder = self.root / relative
         with _reading(folder), os.scandir(folder) as entries:
             return any(e.name[0] != "." and _is_image_name(e.name) for e in entries)
 
     def _collect(self, relative: str, entered: frozenset[Path] | None, found: Images) -> None:
-        """Add the files of `relative` to `found`; `entered`: real folders on the way, if deep."""
+        """Add files to `found`; `entered`: real folders on the way, None to stay out of others."""
         prefix = "" if relative in ("", ".") else f"{relative}/"
         folder = self.root / relative
         below: list[tuple[str, os.DirEntry[str]]] = []
@@ -159,7 +158,7 @@ class Tree:
             if real in entered or above.is_relative_to(real):
                 raise ManifestError(
                     f"{printable(self.root / path)} links back to a folder above it",
-                    remedy="Remove this link; it would be followed for ever.",
+                    remedy="Remove this link; clinit would follow it for ever.",
                 )
             self._collect(path, entered | {real}, found)
 
@@ -170,8 +169,8 @@ class Tree:
             raise ManifestError(
                 f"{printable(path)} is a link to {printable(real)}, outside of the root"
                 f" {printable(self.root)}",
-                remedy="Links are followed under the root only. Copy or mount the files there, or"
-                " give a folder that holds both ends of the link.",
+                remedy="clinit follows links only under the root. Copy or mount the files there, or"
+                " give a folder that contains both the link and its target.",
             )
         return real
 
@@ -184,7 +183,7 @@ def _is_image_name(name: str) -> bool:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ManifestError(
             f"cannot read {printable(path)}: {reason}",

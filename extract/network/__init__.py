@@ -1,1 +1,1 @@
-"""Frozen networks: their arguments, their weights and what images go through."""
+"""Frozen networks: their arguments, their weights, and the transform of their images."""

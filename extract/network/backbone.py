@@ -1,16 +1,16 @@
 """Frozen pretrained timm networks as feature extractors.
 
-The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`: the input
-of the model's own linear classifier, if it has one. This is checked on a batch before
-anything is extracted; a model whose classifier(feature) is not its output is refused.
-Self-supervised networks (DINO, MAE) and SigLIP towers have no classifier. A CLIP tower has a linear
-projection in its place; the projected feature is the output of the whole tower.
+The pooled feature of an image x is `forward_head(forward_features(x), pre_logits=True)`. If the
+network has a linear classifier, this is the classifier's input: before an extraction,
+`check_features` checks on a batch that classifier(feature) is the output of the network.
+Self-supervised networks (DINO, MAE) and SigLIP towers have no classifier. A CLIP tower ends in a
+linear projection instead; the projected feature is the output of the whole tower.
 
-Keyword arguments of `timm.create_model` come from command lines and from files of anybody. The
-arguments of timm's own functions name no architecture: files that they unpickle
-(`checkpoint_path`), downloads (`pretrained_cfg`), other models, switches. So these are refused; all
-other names go to the constructor of the model. The values are bounded too, because a small file
-could ask for a large network, and no text among them can be a path with a suffix, or an address.
+Keyword arguments of `timm.create_model` may come from untrusted files. The arguments of timm's own
+functions do not describe an architecture: they name files to unpickle (`checkpoint_path`),
+downloads (`pretrained_cfg`), other models, or switches. So they are refused; the constructor of the
+model gets all other arguments. Their values are bounded, because a small file could request a huge
+network, and no text value can be a path with a suffix, or an address.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ from clinit.machine import choose_device
 from clinit.words import cut_short
 
 MAX_TEXT = 4096
-"""Characters of arguments that are written as text."""
+"""Most characters of arguments that are written as text."""
 MAX_INTEGER = 2**16
 MAX_CLASSES = 2**22
-"""Largest `num_classes`: every other integer is a width, a depth or a size in pixels."""
+"""Largest `num_classes`. All other integers are widths, depths or sizes in pixels."""
 MAX_FLOAT = 1e6
 MAX_LENGTH, MAX_NESTING = 128, 3
-"""Of a list, and of lists within lists."""
+"""Most entries of a list, and most levels of nested lists."""
 _WORD = re.compile(r"[A-Za-z0-9_+-]{0,40}")
-"""Strings choose a layer, a mode or a kind of pooling. No path and no address is one of these."""
+"""Allowed strings: names of a layer, a mode or a kind of pooling, but no path and no address."""
 
 
 def check_model_args(arguments: Mapping[str, Any]) -> None:
-    """Check that keyword arguments of `timm.create_model` describe an architecture, within reason.
+    """Check that keyword arguments of `timm.create_model` only describe an architecture.
 
     Raises:
-        ValueError: If a name is one of timm's own functions, or its value is not plain or beyond
-            the bounds.
+        ValueError: If an argument belongs to timm's own functions, or its value is of another
+            type than expected or exceeds the bounds.
     """
     for name, value in arguments.items():
         if name in _of_timm():
             raise ValueError(
-                f"the model argument {cut_short(name)} is none of those that describe an"
-                " architecture, such as img_size, pad_type or depths: names of files, downloads and"
-                " switches of timm are never taken"
+                f"the model argument {cut_short(name)} does not describe an architecture, as"
+                " img_size, pad_type or depths do: files, downloads and switches of timm are not"
+                " allowed"
             )
         problem = _problem(value, MAX_CLASSES if name == "num_classes" else MAX_INTEGER)
         if problem is not None:
@@ -82,12 +82,12 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
 
 @cache
 def _of_timm() -> frozenset[str]:
-    """Return the names of timm's own functions."""
+    """Return the names of the arguments of timm's own functions."""
     named = {
         *signature(timm.create_model).parameters,
         *signature(timm.models.build_model_with_cfg).parameters,
     }
-    # Taken from their keyword arguments, so in no signature.
+    # These functions read them from **kwargs, so no signature contains them.
     more = {"device", "dtype", "feature_cls", "features_only", "out_indices", "pruned"}
     return frozenset(named | more)
 
@@ -103,7 +103,7 @@ def _problem(value: object, largest: int, nesting: int = 0) -> str | None:
     if isinstance(value, str):
         return None if _WORD.fullmatch(value) else "is not a word of letters, digits, _, + and -"
     if isinstance(value, dict) and all(type(key) is int for key in value):
-        value = [*value, *value.values()]  # how many heads have a window of a size, in CoaT
+        value = [*value, *value.values()]  # CoaT: size of a window -> number of its heads
     if not isinstance(value, tuple | list):
         return f"is of type {type(value).__name__}, expected numbers, words or lists of them"
     if len(value) > MAX_LENGTH or nesting == MAX_NESTING:
@@ -113,10 +113,10 @@ def _problem(value: object, largest: int, nesting: int = 0) -> str | None:
 
 
 def read_model_args(text: object) -> dict[str, Any]:
-    """Return the arguments that a file holds as a Python literal of a dict or of pairs, checked.
+    """Read the arguments in a file, a Python literal of a dict or of pairs, and check them.
 
     Raises:
-        ValueError: If the text is none, or `check_model_args` refuses them.
+        ValueError: If the text is not such a literal, or `check_model_args` refuses an argument.
     """
     if not isinstance(text, str):
         raise ValueError(f"model_args is of type {type(text).__name__}, expected a text")
@@ -134,7 +134,7 @@ def read_model_args(text: object) -> dict[str, Any]:
 def parse_model_args(arguments: Sequence[str]) -> dict[str, Any]:
     """Turn `["pad_type=same", "depths=[1, 1, 2, 1]"]` into keyword arguments.
 
-    A value that is a Python literal is read as one, any other is a string.
+    A value that is not a Python literal is a string.
 
     Raises:
         BackboneError: If an argument is not `name=value`, or `check_model_args` refuses it.
@@ -162,7 +162,7 @@ def read_literal(text: str) -> Any:
     """Return the value of a Python literal.
 
     Raises:
-        ValueError: If the text is none, or too long or too deep to be read safely.
+        ValueError: If the text is not a literal, or too long or too deep to be read safely.
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"a text of {len(text):,} characters, expected {MAX_TEXT:,} at most")
@@ -182,10 +182,10 @@ AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneConfig:
-    """A network and its manner of computing."""
+    """Which network to load, and how it computes."""
 
     name: str
-    """timm's name, with its tag if it has one: `convnextv2_femto.fcmae_ft_in1k`."""
+    """timm's name, with or without a tag: `convnextv2_femto.fcmae_ft_in1k`."""
     weights: Path | None = None
     """A safetensors or PyTorch checkpoint, or a folder with one and timm's `config.json`; None
     downloads timm's pretrained weights."""
@@ -205,7 +205,7 @@ class BackboneConfig:
             raise ValueError(f"autocast must be off, bfloat16 or float16, got {self.autocast!r}")
 
     def arithmetic(self) -> AbstractContextManager[Any]:
-        """Return the context in which the network computes."""
+        """Return the context manager for forward passes, which sets `autocast`."""
         if self.autocast == "off":
             return nullcontext()
         device_type = torch.device(self.device).type
@@ -214,21 +214,21 @@ class BackboneConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backbone:
-    """A network in evaluation mode, with its classifier set apart."""
+    """A network in evaluation mode, and a copy of its classifier or projection."""
 
     config: BackboneConfig
     network: nn.Module
     head: Head | None
-    """The pretrained classifier; its class names are those stored with the weights, if any. None
-    if the network has none, or a projection in its place."""
+    """The pretrained classifier, with the class names stored with the weights, if any. None if the
+    network ends in its features or in a projection."""
     projection: Head | None
     """The map from pooled to projected features of a CLIP tower; None for other networks."""
     data_config: Mapping[str, Any]
     """timm's preprocessing of this model."""
     weights_sha256: str
-    """SHA-256 over the names, types and bytes of the state dict, whatever the file format."""
+    """SHA-256 of the state dict (`state_sha256`), which does not depend on the file format."""
     program: Forward | None = None
-    """`forward`, compiled for the batches of one size; None computes layer by layer."""
+    """`forward`, compiled for batches of one size; None computes layer by layer."""
 
     @property
     def dim(self) -> int:
@@ -246,7 +246,7 @@ class Backbone:
             return self.forward(batch)
 
     def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
-        """Return the same layer by layer, as a program is made of it."""
+        """Compute `features` layer by layer; `program` is compiled from this function."""
         with self.config.arithmetic():
             maps = self.network.forward_features(batch)  # type: ignore[operator]
             features: Tensor = self.network.forward_head(  # type: ignore[operator]
@@ -263,18 +263,18 @@ class Backbone:
 
 
 def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
-    """Build the network, load its weights and set its classifier apart.
+    """Build the network, load its weights and copy its classifier or projection.
 
     Args:
         config: Which network.
-        named: Whether the user names the rows of its last layer, which is a classifier then.
+        named: Whether the user names the rows of the last layer, which must then be a classifier.
 
     Raises:
-        BackboneError: If timm does not know the name, an argument does not belong to an
-            architecture, the weights cannot be had, do not fit or are not finite, the
-            classifier is not one linear layer, or a projection or classifier is asked for that
-            the network does not end in.
-        MachineError: If the memory does not suffice.
+        BackboneError: If timm has no model of this name, an argument does not describe an
+            architecture, the weights are missing, do not fit or are not finite, the classifier is
+            not one linear layer, or the user requests a projection or a classifier that the
+            network does not have.
+        MachineError: If there is too little memory.
         DeviceError: If the device is absent.
     """
     choose_device(config.device)
@@ -288,7 +288,7 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
         check_model_args(config.model_args)
     except ValueError as error:
         raise BackboneError(
-            f"{config.name}: {error}", remedy="Give other arguments, or build it without them."
+            f"{config.name}: {error}", remedy="Correct or leave out these arguments."
         ) from error
     if config.weights is None:
         network = pretrained_network(config.name, config.model_args)
@@ -308,7 +308,7 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
             remedy="Leave out `--features projected` and `--head-classes`.",
         )
     sha256 = state_sha256(network.state_dict())
-    # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
+    # Channels last makes convolutions 1.3 to 1.6 times as fast, on a CPU too; others stay equal.
     network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     data_config = timm.data.resolve_model_data_config(network)
     data_config |= {} if folder is None else msgspec.to_builtins(folder.pretrained_cfg)
@@ -317,14 +317,14 @@ def load_backbone(config: BackboneConfig, *, named: bool = False) -> Backbone:
 
 
 def projection_widths(name: str) -> frozenset[int]:
-    """Return the widths of the projections that timm stores as classifiers of a CLIP tower.
+    """Return the widths of projections that timm stores as classifiers of a CLIP tower.
 
-    Nothing marks them but the registered number of classes. Widths of projections are multiples of
-    64 (384 to 1,280); no pretrained classifier has such a number of rows (1,000, 11,821, 21,841),
-    not even one of a tower that was fine-tuned on ImageNet.
+    Only their number of classes distinguishes them from classifiers. Widths of projections are
+    multiples of 64 (384 to 1,280). The numbers of rows of pretrained classifiers (1,000, 11,821,
+    21,841) never are, not even for towers fine-tuned on ImageNet.
 
     Args:
-        name: timm's name; without a tag, the weights of all tags count.
+        name: timm's name; without a tag, the widths of all tags are returned.
     """
     names = [name] if "." in name else timm.list_pretrained(f"{name}.*")
     known = {timm.get_pretrained_cfg(each).num_classes for each in names}  # type: ignore[union-attr]
@@ -332,13 +332,13 @@ def projection_widths(name: str) -> frozenset[int]:
 
 
 def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> Head | None:
-    """Return the linear layer that a network ends in; None if nothing follows its features.
+    """Return the last linear layer of a network; None if the network ends in its features.
 
-    Its rows have the names that the weights hold, else `names`.
+    The names of the rows are those stored with the weights, else `names`.
     """
     if not hasattr(network, "get_classifier"):
         raise BackboneError(
-            f"{config.name} is an encoder of patches: it gives a map of features, nothing pools it",
+            f"{config.name} only encodes patches: it does not pool them into one feature vector",
             remedy="Choose another backbone.",
         )
     classifier = network.get_classifier()  # type: ignore[operator]
@@ -355,10 +355,9 @@ def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> He
         bias = classifier.bias.detach().float().numpy().copy()
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise BackboneError(
-            f"{config.weights or 'timm'}: the classifier of {config.name} holds values that are not"
-            " finite",
-            remedy="Give an undamaged checkpoint with `--weights FILE`; training has probably"
-            " diverged.",
+            f"{config.weights or 'timm'}: the classifier of {config.name} contains values that are"
+            " not finite; its training has probably diverged",
+            remedy="Give an undamaged checkpoint with `--weights FILE`.",
         )
     if config.weights is not None:
         names = _stored_names(config.weights, len(weight), names)
@@ -366,7 +365,7 @@ def _last_layer(config: BackboneConfig, network: nn.Module, names: _Names) -> He
 
 
 def _check_name(name: str) -> None:
-    """Refuse all but a model of timm's own, with its tag or without: no address, no folder."""
+    """Refuse every name that is not a model of timm, with or without a tag."""
     architecture, _, tag = name.partition(".")
     if architecture not in timm.list_models():
         near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
@@ -374,7 +373,7 @@ def _check_name(name: str) -> None:
             f"timm {timm.__version__} has no model {name!r}",
             remedy=f"Similar models: {', '.join(near)}."
             if near
-            else "See `timm.list_models()`; a folder or a file of weights is given by `--weights`.",
+            else "See `timm.list_models()`; give a folder or a file of weights with `--weights`.",
         )
     try:
         timm.get_pretrained_cfg(name, allow_unregistered=True)
@@ -388,16 +387,16 @@ def _check_name(name: str) -> None:
 
 
 def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:
-    """Check on one batch that a network gives finite features of one axis per image.
+    """Check on one batch that a network computes one finite feature vector per image.
 
-    And that its classifier or projection, applied to pooled features, gives its output.
+    Check too that its classifier or projection, applied to pooled features, gives its output.
 
     Raises:
-        BackboneError: If it is not so.
+        BackboneError: If a check fails.
     """
     try:
         features, expected = backbone.features(batch), backbone.logits(batch)
-    except Exception as error:  # whatever a size or an argument leads to
+    except Exception as error:  # a wrong size or argument can raise anything
         size = " x ".join(map(str, batch.shape[2:]))
         raise failure(
             error,
@@ -418,25 +417,25 @@ def check_features(backbone: Backbone, batch: Float[Tensor, "batch 3 height widt
     weight = torch.from_numpy(last.weight).to(features.device)
     found = features @ weight.T + torch.from_numpy(last.bias).to(features.device)
     scale = float(expected.abs().max().clamp(min=1))
-    # Autocast rounds the model's own logits, but not the product formed here.
+    # Autocast rounds the model's own logits, but not this product.
     tolerance = 1e-3 if backbone.config.autocast == "off" else 3e-2
     if found.shape != expected.shape or not (
         float((found - expected).abs().max()) <= tolerance * scale  # not true of NaN either
     ):
         raise BackboneError(
             f"the classifier of {backbone.config.name}, applied to its features, does not give the"
-            " model's own logits: something follows or surrounds it",
+            " model's own logits, so the model computes more than this classifier",
             remedy=_WITHOUT_CLASSIFIER,
         )
 
 
 def _stored_names(path: Path, rows: int, names: _Names) -> _Names:
-    # Whoever wrote the weights may name no classes in our way.
+    # Files of other programs may contain no class names, or other metadata of the same key.
     with suppress(SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
         found = json.loads(metadata.get("class_names", "null"))
-        if "clinit_model" in metadata:  # a model of `clinit export` is a backbone too
+        if "clinit_model" in metadata:  # the file is an exported model of clinit
             found = json.loads(metadata["clinit_model"])["class_names"]
         if found is not None:
             names = tuple(map(str, msgspec.convert(found, list[str | int])))
@@ -454,14 +453,14 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         values = tensor.detach().cpu().contiguous().view(-1)
-        if values.stride(0) != 1:  # a single number that was spread out counts as contiguous
+        if values.stride(0) != 1:  # PyTorch calls a single expanded number contiguous
             values = values.clone(memory_format=torch.contiguous_format)
         digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def body_sha256(network: nn.Module) -> str:
-    """Return the SHA-256 of a network without its classifier: pooled features depend on it."""
+    """Return the SHA-256 of the weights that pooled features depend on: all but the classifier."""
     layers = network.get_classifier()  # type: ignore[operator]
     layers = nn.ModuleList(layers if isinstance(layers, tuple) else [layers])
     classifier = {id(each) for each in layers.parameters()}

@@ -1,13 +1,13 @@
-"""Compiled forward passes: the network as one program for batches of one shape.
+"""Compiled forward passes: the network as one *program* for batches of one shape.
 
 torch.compile joins the layers of a frozen network and folds its weights, which makes convolutional
-networks two to four times faster; vision transformers are matrix products already. The features
-differ from the plain network's by rounding, so a cache is of one kind: its plan records
-which. A program is for one size of batch: a smaller one is filled up, so that the features of a
-row do not depend on the size of the last batch. PyTorch keeps compiled programs, so that the next
-process that needs it is ready in a fraction of the time.
+networks two to four times as fast. Vision transformers gain less, because most of their work is
+matrix products already. Features of compiled and plain networks differ by rounding, so all features
+of a cache are computed in one way, which its plan records. Smaller batches are padded to the size
+of the program, so that the features of a row do not depend on the size of the last batch. PyTorch
+caches compiled programs, so the next process starts in a fraction of the time.
 
-On a CPU the program runs in one thread, several of them side by side (`work.pipeline`).
+On a CPU the program runs in one thread; several threads run it side by side (`work.pipeline`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from clinit.extract.network.transform import Transform
 
 Compile = Literal["auto", "on", "off"]
 Forward = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
-"""From normalised images to stored values."""
+"""Computes stored values from normalised images."""
 LEAST_S = 60.0
-"""Seconds of work below which `auto` does not compile: compiling takes 4 to 20."""
+"""Least work in seconds for which `auto` compiles; compiling takes 4 to 20 seconds."""
 LEAST_GAIN = 1.05
 """How many times faster a program must be for `auto` to keep it."""
 
 
 @runtime_checkable
 class Network(Protocol):
-    """A network that can be compiled: a dataclass with the field `program`, which computes."""
+    """A network that can be compiled: a dataclass with the field `program`."""
 
     @property
     def program(self) -> Forward | None:
-        """Its `forward`, compiled."""
+        """The compiled `forward`, if any."""
         ...
 
     def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
@@ -58,9 +58,10 @@ N = TypeVar("N", bound=Network)
 def compiled(
     forward: Forward, batch: Float[Tensor, "batch 3 height width"]
 ) -> Callable[[Tensor], Tensor]:
-    """Return `forward` as a program for batches of the size of `batch`, compiled on it.
+    """Return `forward` as a program for batches of the size of `batch`, compiled with `batch`.
 
-    Any number of threads may call it if each computes in one thread, as this one must.
+    Any number of threads may call the program. PyTorch must be set to one thread in each of them,
+    and in the calling thread.
     """
     size, device = len(batch), batch.device
     options: dict[str, Any] = {"cpp.threads": 1}
@@ -71,20 +72,20 @@ def compiled(
     @torch.no_grad()
     def call(batch: Tensor) -> Tensor:
         found = program(_filled(batch, size).contiguous(memory_format=torch.channels_last))
-        # The next call reuses the memory of a CUDA graph.
+        # The next call overwrites the memory of a CUDA graph.
         found = found.clone() if device.type == "cuda" else found
         return found[: len(batch)]
 
-    # On a CPU it logs that it finds no CUDA.
+    # On a CPU this module warns that it finds no CUDA.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    # For this program alone: weights that are trained must not be folded.
+    # Freezing folds weights. It is set only here, because weights in training must not be folded.
     with torch._inductor.config.patch(freezing=True):
         call(batch)
     return call
 
 
 def _deferred(forward: Forward, size: int) -> Forward:
-    """Return a program that is compiled when it is needed, which may be never."""
+    """Return a program that is compiled at its first call."""
     lock, made = Lock(), list[Forward]()
 
     def call(batch: Tensor) -> Tensor:
@@ -112,25 +113,25 @@ def on_its_way(
     images: int,
     on_note: Callable[[str], object] = lambda note: None,
 ) -> N:
-    """Return the network as it computes a number of images best: plain, or with a program.
+    """Return the network as it will compute the images: plain, or with a program.
 
     Args:
-        network: The plain one; one that has a program for batches of this size keeps it.
+        network: A network; if it has a program already, it is returned unchanged.
         transform: The transform of its images.
         wanted: `auto` compiles if the plain network would take `LEAST_S`, and keeps the program
-            if it is `LEAST_GAIN` times faster.
-        device: Its device.
-        batch_size: Images of a batch.
-        images: Number of remaining images, if known.
-        on_note: Called with the time that compiling took, or why there is no program.
+            if it is `LEAST_GAIN` times as fast.
+        device: The device of the network.
+        batch_size: Images per batch.
+        images: Number of remaining images.
+        on_note: Called with the time that compiling took, or the reason for not compiling.
 
     Raises:
-        BackboneError: If the program that is asked for cannot be compiled.
+        BackboneError: If `wanted` is `on` and the network cannot be compiled.
     """
     if network.program is not None:
         return network
     changed: Any = network
-    if wanted == "on" and not images:  # unless a damaged shard is found
+    if wanted == "on" and not images:  # needed only if a shard turns out to be damaged
         return replace(changed, program=_deferred(network.forward, batch_size))  # type: ignore[no-any-return]
     if wanted == "off" or not images:
         return network
@@ -146,19 +147,19 @@ def on_its_way(
         began = time.perf_counter()
         try:
             program = alone.submit(compiled, network.forward, batch).result()
-        except Exception as error:  # of a compiler that is missing, or of one of many passes
+        except Exception as error:  # a missing compiler, or any of its passes
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             if wanted == "on":
                 raise BackboneError(
                     f"the network cannot be compiled: {why}",
                     remedy="Install a C++ compiler (g++), or leave out `--compile on`.",
                 ) from error
-            on_note(f"the network is not compiled, because that failed: {why}")
+            on_note(f"the network is not compiled, because compiling failed: {why}")
             return network
         spent_s = time.perf_counter() - began
         gain = plain_s / alone.submit(seconds_of, program, batch).result()
     if wanted == "auto" and gain < LEAST_GAIN:
-        on_note(f"the network is not compiled: its program is {gain:.2f} times as fast")
+        on_note(f"the network is not compiled: its program is only {gain:.2f} times as fast")
         return network
     faster = f", {gain:.1f} times as fast" if wanted == "auto" else ""
     on_note(f"the network is compiled (in {spent_s:.0f} s{faster})")
@@ -169,7 +170,7 @@ def on_its_way(
 def seconds_of(
     forward: Forward, batch: Float[Tensor, "batch 3 height width"], calls: int = 3
 ) -> float:
-    """Return the shortest time of some calls, after one that counts for nothing."""
+    """Return the shortest time of some calls, after one call to warm up."""
     times = []
     for _ in range(1 + calls):
         began = time.perf_counter()

@@ -1,9 +1,10 @@
-"""Pixels to the input of a network, without augmentation.
+"""Transform images to the input of a network, without augmentation.
 
-`timm` is the preprocessing that the model was evaluated with: shorter side to input size /
-crop fraction, centre crop, the model's interpolation. `paper` is the text of "A Good Start
-Matters" (Harun and Kanan, CoLLAs 2025, appendix): resize to 256 x 256 whatever the aspect,
-centre crop 224 x 224. Resizing works on uint8 with antialiasing, normalisation on the device.
+`timm` is the preprocessing that the model was evaluated with: resize the shorter side to input
+size / crop fraction with the model's interpolation, then crop the centre. `paper` follows "A Good
+Start Matters" (Harun and Kanan, CoLLAs 2025, appendix): resize to 256 x 256 without keeping the
+aspect ratio, then crop the central 224 x 224. Resizing works on uint8 with antialiasing.
+Normalisation runs on the device.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class Transform:
     """Resize, centre crop, normalise.
 
     Raises:
-        ValueError: If a side, the interpolation, the mean or the deviation is beyond reason.
+        ValueError: If a side, the interpolation, the mean or the deviation is out of range.
     """
 
     resize: int | tuple[int, int]
-    """Length of the shorter side, or (height, width) to squash to, in pixels."""
+    """Length of the shorter side, or (height, width) without keeping the aspect, in pixels."""
     crop: tuple[int, int]
     """(height, width) in pixels."""
     interpolation: str
     """One of INTERPOLATIONS."""
     mean: tuple[float, ...]
-    """A value for each of three channels, of pixels in [0, 1]; finite."""
+    """Finite mean of each of the three channels, for pixels in [0, 1]."""
     std: tuple[float, ...]
-    """A positive deviation for each of the channels, of pixels in [0, 1]; finite."""
+    """Positive, finite standard deviation of each channel, for pixels in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -72,7 +73,7 @@ class Transform:
                 raise ValueError(f"{name} must be three {kind} numbers, got {cut_short(values)}")
 
     def describe(self) -> str:
-        """Return the transform as it stands in a fingerprint."""
+        """Return the transform as text, for fingerprints."""
         side = self.resize if isinstance(self.resize, int) else "x".join(map(str, self.resize))
         crop = "x".join(map(str, self.crop))
         return (
@@ -82,10 +83,10 @@ class Transform:
 
     @classmethod
     def parse(cls, text: str) -> Transform:
-        """Return the transform that `describe` gave as `text`.
+        """Return the transform for a text that `describe` returned.
 
         Raises:
-            ValueError: If the text has another form, or a value is beyond reason.
+            ValueError: If the text has another form, or a value is out of range.
         """
         match = _DESCRIPTION.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None:
@@ -100,14 +101,14 @@ class Transform:
         )
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after resizing; a thin image can become huge."""
+        """Return height and width after resizing; the longer side of a thin image can be huge."""
         if not isinstance(self.resize, int):
             return self.resize
         shorter = min(height, width)
         return self.resize * height // shorter, self.resize * width // shorter
 
     def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
-        """Resize and crop one image; still uint8."""
+        """Resize and crop one image; return uint8."""
         height, width = self.resized(image.shape[1], image.shape[2])
         resized = resize(image, (height, width), self.interpolation)
         cropped: Tensor = functional.center_crop(resized, list(self.crop))
@@ -120,9 +121,9 @@ class Transform:
         return self.normaliser(batch.device)(batch)
 
     def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """Return `normalise` for batches on `device`, with its constants there already.
+        """Return `normalise` for batches on `device`.
 
-        To copy them there at each batch would be to wait for the device at each batch.
+        Mean and deviation are copied to the device only once, because each copy waits for it.
         """
         mean = torch.tensor(self.mean, device=device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=device).view(1, -1, 1, 1)
@@ -137,14 +138,14 @@ class Transform:
 def resize(
     image: UInt8[Tensor, "3 _h _w"], size: tuple[int, int], interpolation: str
 ) -> UInt8[Tensor, "3 height width"]:
-    """Return an image of another size (height, width), the same bits on any CPU.
+    """Resize an image to (height, width), with the same bits on any CPU.
 
-    torchvision's function computes otherwise on a CPU without AVX2: in float32, where a sixth of
-    the pixels of a bilinear image come out a grey level apart.
+    torchvision's function is not used: without AVX2 it computes in float32, and a sixth of the
+    pixels of a bilinear image differ by a grey level.
     """
-    # The stride of the batch keeps channels last, as decoded: without it, they are moved.
+    # These strides keep the channels last, as they were decoded, so that nothing is copied.
     batch = image.as_strided((1, *image.shape), (image.numel(), *image.stride()))
-    if image.device.type == "cuda":  # it has antialiasing for floats alone
+    if image.device.type == "cuda":  # CUDA has antialiasing for floats only
         wide = interpolate(batch.float(), size, mode=interpolation, antialias=True)[0]
         return wide.round_().clamp_(0, 255).to(torch.uint8)
     return interpolate(batch, size, mode=interpolation, antialias=interpolation.startswith("bi"))[0]
@@ -163,12 +164,12 @@ def make_transform(
     Args:
         kind: `timm` or `paper`.
         config: timm's data configuration of the model (`timm.data.resolve_model_data_config`).
-        input_size: Height and width in pixels; the model's own when None.
-        mean: One value or one per channel; the model's own when None.
-        std: One value or one per channel; the model's own when None.
+        input_size: Height and width in pixels; None takes the model's own.
+        mean: One value, or one per channel; None takes the model's own.
+        std: One value, or one per channel; None takes the model's own.
 
     Raises:
-        BackboneError: If the model's own preprocessing is none that `timm` covers here.
+        BackboneError: If a `Transform` cannot represent the model's own preprocessing.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
@@ -184,7 +185,7 @@ def make_transform(
     scaled = (math.floor(height / fraction), math.floor(width / fraction))
     if mode not in ("center", "squash") or (mode == "center" and height != width):
         raise BackboneError(
-            f"the model's own preprocessing crops by {mode!r} to {height} x {width}",
+            f"the model's own preprocessing has crop mode {mode!r} and size {height} x {width}",
             remedy="Use `--transform paper`, or a square `--input-size`.",
         )
     return Transform(
@@ -201,5 +202,5 @@ def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """Return numbers from which `float` makes the same ones; six digits if they suffice."""
+    """Return numbers as text that `float` reads back exactly; six digits if they suffice."""
     return "/".join(f"{each:g}" if float(f"{each:g}") == each else repr(each) for each in values)

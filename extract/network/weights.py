@@ -1,10 +1,10 @@
-"""A network of timm with its weights: timm's own, from a file, or from a folder of the Hub.
+"""Build a timm network with pretrained weights, weights of a file, or a folder of the Hub.
 
-The tensors of a .pth file may have other names, as in checkpoints of torchvision: if no name is one
-of timm's and all tensors have the sizes of timm's, in their order, they are taken by their order.
+The tensors of a .pth file may have other names than timm's, as in checkpoints of torchvision. If no
+name is equal and all tensors have the sizes of timm's, in the same order, they are loaded by order.
 
-The library of the Hub tries each file six times, with pauses, before it looks into its cache; so
-the Hub is asked once before, and if it does not answer only the cache is searched.
+The library of the Hugging Face Hub tries each file six times, with pauses, before it searches its
+cache. So clinit first tries to reach the Hub; if that fails, the library searches only its cache.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from clinit.machine import out_of_memory
 from clinit.words import cut_short
 
 _PAUSES_S = (0.0, 1.0, 1.0)
-"""Seconds before each request; a Hub that refuses all of them counts as out of reach."""
+"""Seconds before each request; the Hub is out of reach if all requests fail."""
 
 _Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 _Deviation = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _DataConfig(msgspec.Struct, omit_defaults=True):
-    """timm's words for the transform of the images."""
+    """The transform of the images, in timm's terms."""
 
     input_size: tuple[Literal[3], _Side, _Side] | None = None
     interpolation: Literal["nearest", "bilinear", "bicubic"] | None = None
@@ -47,7 +47,7 @@ class _DataConfig(msgspec.Struct, omit_defaults=True):
 
 
 class TimmFolder(msgspec.Struct):
-    """The `config.json` of a network of timm on the Hugging Face Hub, next to its weights."""
+    """Content of `config.json`, which is next to the weights of a timm network on the Hub."""
 
     architecture: str
     pretrained_cfg: _DataConfig
@@ -59,16 +59,16 @@ class TimmFolder(msgspec.Struct):
         """Read the description of the network `name`.
 
         Raises:
-            BackboneError: If there is none, or it is of another network.
+            BackboneError: If `folder` contains none, or describes another network.
         """
         path = folder / "config.json"
         try:
             found = msgspec.json.decode(read_text(path), type=cls)
         except (TextFileError, msgspec.DecodeError) as error:
             raise BackboneError(
-                f"{folder} is no folder of a timm network: {path.name}: {error}",
-                remedy="Give one with the `config.json` and `model.safetensors` of timm, or the"
-                " weights alone: `--weights FILE`.",
+                f"{folder} is not a folder of a timm network: {path.name}: {error}",
+                remedy="Give a folder with timm's `config.json` and `model.safetensors`, or only"
+                " the file of the weights: `--weights FILE`.",
             ) from error
         if found.architecture != name.partition(".")[0]:
             raise BackboneError(
@@ -80,27 +80,27 @@ class TimmFolder(msgspec.Struct):
 
 
 def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
-    """Return the network with timm's own weights, from the cache of downloads or from the Hub.
+    """Return the network with timm's pretrained weights, from the Hub or its cache of downloads.
 
     Raises:
-        BackboneError: If they cannot be had.
-        MachineError: If the memory does not suffice.
+        BackboneError: If timm has no such weights, or they cannot be downloaded.
+        MachineError: If there is too little memory.
     """
     with hub_or_cache() as why:
         try:
             network: nn.Module = timm.create_model(name, pretrained=True, **model_args)
-        except Exception as error:  # timm and its hub client raise a dozen types
+        except Exception as error:  # timm and the client of the Hub raise a dozen types
             if why is None or out_of_memory(error):
                 raise failure(
                     error,
-                    f"timm cannot give pretrained weights of {name}",
+                    f"timm cannot load pretrained weights of {name}",
                     "Give a checkpoint with `--weights FILE`, or check the network connection.",
                 ) from error
             config = timm.get_pretrained_cfg(name, allow_unregistered=True)
             source = getattr(config, "hf_hub_id", None) or "REPOSITORY"
             raise BackboneError(
-                f"no weights of {name}: {why}, and they are not in its cache,"
-                f" {constants.HF_HUB_CACHE}",
+                f"no weights of {name}: {why}, and its cache {constants.HF_HUB_CACHE} does not"
+                " contain them",
                 remedy=f"On a machine with a network, `hf download {source} model.safetensors"
                 " --local-dir .` gets the file; give it with `--weights model.safetensors`.",
             ) from error
@@ -111,8 +111,8 @@ def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.
     """Return the network with the weights of a file.
 
     Raises:
-        BackboneError: If there are none, or they are of another network.
-        MachineError: If the memory does not suffice.
+        BackboneError: If the file contains no weights, or weights of another network.
+        MachineError: If there is too little memory.
     """
     state = _read_state(path)
     arguments = dict(model_args)
@@ -128,19 +128,19 @@ def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.
     try:
         by_order = path.suffix != ".safetensors" and _differs_by_names(state, network)
         timm.models.load_checkpoint(network, str(path), remap=by_order, weights_only=True)
-    except Exception as error:  # checkpoint filters raise what they meet
-        what = f"{path} does not fit {name}: it holds {len(state):,} tensors such as {_some(state)}"
+    except Exception as error:  # timm's checkpoint filters can raise anything
+        what = f"{path} does not fit {name}; it has {len(state):,} tensors such as {_some(state)}"
         remedy = (
-            "Check `--backbone` and `--model-arg` against the model that was saved: one without a"
-            " classifier is built with `--model-arg num_classes=0`, one of torchvision with its"
-            " number of classes."
+            "Give the `--backbone` and `--model-arg` of the saved model: for a model without a"
+            " classifier `--model-arg num_classes=0`, for one of torchvision its number of"
+            " classes."
         )
         raise failure(error, what, remedy) from error
     return network
 
 
 def _differs_by_names(state: Mapping[str, Any], network: nn.Module) -> bool:
-    """Return whether a state holds the tensors of a network in order, all by other names."""
+    """Return whether a state has the network's tensors in order, but none of their names."""
     own = network.state_dict()
     sizes = [each.numel() if isinstance(each, Tensor) else None for each in state.values()]
     return state.keys().isdisjoint(own) and sizes == [each.numel() for each in own.values()]
@@ -158,14 +158,13 @@ def _read_state(path: Path) -> Mapping[str, Any]:
         raise failure(
             error,
             f"{path} cannot be read as weights",
-            "A checkpoint is a safetensors file, or a .pth file that holds tensors only"
-            " (`weights_only=True`), no web page and no pointer of Git LFS: code in a checkpoint is"
-            " never run.",
+            "Give a safetensors file, or a .pth file that contains only tensors, as clinit never"
+            " runs code in a checkpoint; a web page or a Git LFS pointer is not a checkpoint.",
         ) from error
     if not any(isinstance(value, Tensor) for value in state.values()):
         raise BackboneError(
-            f"{path} holds no tensor, but {_some(state) or 'nothing'}",
-            remedy="Give the weights alone: a mapping of names to tensors, or one below the key"
+            f"{path} contains no tensor, but {_some(state) or 'nothing'}",
+            remedy="Save only the weights: a mapping of names to tensors, possibly under the key"
             " state_dict or model.",
         )
     return state
@@ -176,7 +175,7 @@ def _some(names: Mapping[str, Any]) -> str:
 
 
 def failure(error: Exception, what: str, remedy: str) -> ClinitError:
-    """Return what to raise for an error of timm: a `MachineError` if memory is short."""
+    """Return the error to raise for an error of timm: a `MachineError` if memory is short."""
     if out_of_memory(error):
         return MachineError(
             f"not enough memory: {what}",
@@ -188,9 +187,9 @@ def failure(error: Exception, what: str, remedy: str) -> ClinitError:
 
 @contextmanager
 def hub_or_cache() -> Iterator[str | None]:
-    """Let downloads search only the cache if the Hub is out of reach; yield why it is.
+    """Let downloads search only the cache if the Hub is out of reach; yield the reason, or None.
 
-    Asked as the library asks: with its proxies, certificates and time limit (HF_HUB_ETAG_TIMEOUT,
+    The test request uses the library's proxies, certificates and time limit (HF_HUB_ETAG_TIMEOUT,
     ten seconds).
     """
     if constants.HF_HUB_OFFLINE:
@@ -201,7 +200,7 @@ def hub_or_cache() -> Iterator[str | None]:
         time.sleep(pause_s)
         try:
             get_session().head(constants.ENDPOINT, timeout=float(constants.HF_HUB_ETAG_TIMEOUT))
-        except Exception as error:  # of whichever client this version of the library has
+        except Exception as error:  # the HTTP client depends on the version of the library
             words = " ".join(str(error).split()) or type(error).__name__
             why = f"{constants.ENDPOINT} cannot be reached ({words})"
         else:

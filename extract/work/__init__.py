@@ -1,8 +1,8 @@
-"""The work of an extraction: images in, shards out, in parts.
+"""Run extractions: compute the shards of a cache from images.
 
-settings, options  the options, without PyTorch
-run                all splits and views of a data set; Ray runs the same parts
-split_run          one split: the missing shards
-pipeline           decoding, transfer and network, overlapped
-recorded           network and transform behind an existing cache
+settings, options  options, without PyTorch
+run                all splits and views of a data set, here or on a Ray cluster
+split_run          the missing shards of one split
+pipeline           overlapped decoding, transfer and network
+recorded           network and transform of an existing cache
 """

@@ -1,4 +1,4 @@
-"""Options of an extraction; PyTorch is loaded when it begins, not before."""
+"""Options of an extraction; PyTorch is loaded only when the extraction begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions(Settings):
-    """A network of timm, and the transform of its images."""
+    """Options of a timm network and of the transform of its images."""
 
     backbone: str | None = None
     weights: Path | None = None
@@ -33,7 +33,7 @@ class NetworkOptions(Settings):
     device: str = "auto"
 
     def extraction(self, device: str | None = None) -> ExtractConfig:
-        """Return the configuration of an extraction on `device`; None for the option's device."""
+        """Return the configuration of an extraction on `device`; None means `self.device`."""
         from clinit.extract.network.backbone import BackboneConfig, parse_model_args
         from clinit.extract.work.run import ExtractConfig
         from clinit.machine import choose_device
@@ -52,21 +52,20 @@ class NetworkOptions(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractOptions(NetworkOptions):
-    """A data set, a network and a cache: the options of `clinit extract`."""
+    """The options of `clinit extract`: a data set, a network and a cache."""
 
     root: Path
     out: Path
     dataset: str | None = None
     manifest: Path | None = None
-    """A manifest of the images, instead of a data set."""
     split: str | None = None
-    """`train`, `val`, or `test` (test images as the split val); None for all existing splits."""
+    """`train`, `val`, or `test` (test images become the split val); None means all splits."""
     backbone: str | None = "convnextv2_femto.fcmae_ft_in1k"
     limit_per_class: int | None = None
     part: str | None = None
-    """`i/n`; None for everything."""
+    """`i/n`; None means all parts."""
     ray: str | None = None
-    """Address of a Ray cluster that extracts."""
+    """Address of a Ray cluster to extract on; None extracts on this machine."""
 
     def manifests(
         self,
@@ -78,12 +77,12 @@ class ExtractOptions(NetworkOptions):
         """Return the images of each split.
 
         Args:
-            doing: Entered with a few words while a folder is scanned.
-            warn: Called with what differs from the description of the data set.
-            note: Called if nothing can be evaluated.
+            doing: Shows a text while a folder is scanned.
+            warn: Called with each difference from the description of the data set.
+            note: Called if there are no images to evaluate on.
 
         Raises:
-            ManifestError: If images or the manifest are not as expected.
+            ManifestError: If images are missing, or the manifest is of another split.
         """
         found = {each.split: each for each in self._scan(doing, warn)}
         if self.dataset is not None and self.split is None and "val" not in found:
@@ -96,7 +95,7 @@ class ExtractOptions(NetworkOptions):
         self, doing: Callable[[str], AbstractContextManager[object]], warn: Callable[[str], None]
     ) -> Iterator[Manifest]:
         if self.dataset is not None:
-            check_known(self.dataset)  # before anything heavy is loaded
+            check_known(self.dataset)  # refuse a wrong name before the slow imports below
         from clinit.extract.dataset.manifest import read_manifest
         from clinit.extract.dataset.scan import scan_splits
 
@@ -125,7 +124,7 @@ class ExtractOptions(NetworkOptions):
         on_progress: Callable[[Progress], None],
         on_note: Callable[[str], object],
     ) -> Iterator[SplitResult]:
-        """Extract, here or on a cluster; see `extract`."""
+        """Extract on this machine or on a cluster; see `extract`."""
         from clinit.extract.work.run import extract, extract_on_ray
 
         if self.ray is not None:

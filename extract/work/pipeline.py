@@ -1,17 +1,17 @@
-"""Rows of images to features: decoded by threads, to the device, through the network and back.
+"""Compute features from images: threads decode, the device gets the pixels and computes.
 
-Threads suffice to decode: reading, decoding and resizing release the interpreter lock. Nothing is
-pickled and no process is left behind by a killed run.
+Threads suffice, because reading, decoding and resizing release the interpreter lock. So nothing is
+pickled, and a killed run leaves no processes behind.
 
 On the CPU several batches are computed at a time, each by one thread. Threads that share a batch
-wait for each other at every layer, and longest if decoders or other programs have taken the
-processor of one of them; those with a batch each never wait. Some kernels also round according to
-the number of their threads: with one, the bits are the same on any number of processors.
+would wait for each other at every layer, and longest if decoders or other programs take the
+processor of one thread. Some kernels also round differently with several threads; with one, the
+bits are the same on any number of processors.
 
-On a CUDA device three things happen at a time: a batch goes over on a stream of its own while the
-network works on the batch before, and the host decodes the next one. It waits for the features of
-a batch only when the next batch is under way. The kernels and their inputs are the same as without
-overlap, and so are the bits.
+On a CUDA device three things overlap: the host decodes a batch, the previous batch is copied to the
+device on its own stream, and the network computes the one before. The host waits for the features
+of a batch only after it has launched the next one. Kernels and inputs, and so the bits, are the
+same as without overlap.
 """
 
 from __future__ import annotations
@@ -50,23 +50,22 @@ PHASES = ("read", "decode", "transfer", "forward", "write")
 class Timing(Stopwatch):
     """Seconds of the main thread, by the phase that it computed or waited for (`PHASES`).
 
-    Reading and decoding happen in other threads; the main thread's waiting for them is split
-    between the two in proportion to the work of those threads. A CUDA device copies and computes
-    on its own; waiting for it is split between transfer and forward in proportion to its seconds
-    for each. Work that overlaps with a slower phase counts little: the largest share bounds the
-    rate.
+    Other threads read and decode; the main thread's time of waiting for them is divided between
+    `read` and `decode` in proportion to their work. Its time of waiting for a CUDA device is
+    divided between `transfer` and `forward` in proportion to the device's seconds. Work that
+    overlaps with a slower phase counts little, so the largest share limits the speed.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # without a device: waiting for it would undo the overlap
+        super().__init__()  # without a device, because a stopwatch that waits undoes the overlap
         self.seconds.update(dict.fromkeys(PHASES, 0.0))
 
     def add_wait(self, waited_s: float, **work: float) -> None:
-        """Split the seconds that a batch was waited for in proportion to the work behind it.
+        """Divide seconds of waiting for a batch between phases, in proportion to their work.
 
         Args:
-            waited_s: Seconds of the main thread.
-            work: Work by phase, in any unit; without any, the last phase gets the seconds.
+            waited_s: Seconds that the main thread waited.
+            work: Work of each phase, in any unit; if all is 0, the last phase gets the seconds.
         """
         total = sum(work.values())
         shares = [each / total if total > 0 else 0.0 for each in work.values()]
@@ -95,7 +94,7 @@ _NOW = " after resizing"
 
 
 class _Image(NamedTuple):
-    """Result of preparing an image: its problem, its content for the device, its seconds."""
+    """Result of preparing an image: why it is bad, its bytes if the device decodes it, seconds."""
 
     reason: str | None
     encoded: bytes | None
@@ -105,18 +104,18 @@ class _Image(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageBatch:
-    """Pixels of some rows; an unreadable image has zeros."""
+    """Pixels of some rows; an unreadable image is all zeros."""
 
     rows: Sequence[int]
     pixels: UInt8[Tensor, "batch 3 height width"]
     reasons: dict[int, str]
     """Why an image cannot be read, by row of the manifest."""
     read_s: float
-    """Seconds of reading, summed over the threads."""
+    """Seconds of reading, summed over threads."""
     decode_s: float
-    """Seconds of decoding and resizing, summed over the threads."""
+    """Seconds of decoding and resizing, summed over threads."""
     finish: Callable[[UInt8[Tensor, "batch 3 height width"]], None] | None = None
-    """Decodes on the device, into the pixels there, the images that the host has left to it."""
+    """Decodes on the device, into the batch's pixels there, images that the host has left."""
 
 
 def load_batches(
@@ -130,22 +129,21 @@ def load_batches(
     view: View | None = None,
     for_device: bool = False,
 ) -> Generator[ImageBatch]:
-    """Yield the images of `batches` (numbers of rows) in order.
+    """Decode the images of `batches` in threads; yield the batches in order.
 
     Args:
         images: The content of all images.
         batches: Row numbers of each batch; three batches are loaded ahead.
-        transform: The transform of the images, if no `view` is given.
+        transform: The transform of the images, used without `view`.
         workers: Number of threads.
-        max_pixels: An image that is larger, decoded or resized, is a bad one.
+        max_pixels: Images with more pixels, decoded or resized, are bad images.
         pin_memory: Whether the batches are for a CUDA device.
-        view: Random crops instead.
-        for_device: Whether a CUDA device decodes what it can.
+        view: The view whose random crops replace `transform`'s centre crops, if any.
+        for_device: Whether a CUDA device decodes the images that it can.
 
     Raises:
-        ManifestError: If the folder of an image has vanished, or a file is not the one in the
-            manifest.
-        MachineError: If memory, rights or open files are missing, or the storage fails.
+        ManifestError: If the folder of an image has vanished, or a file differs from the manifest.
+        MachineError: If memory, permissions or file handles are missing, or the storage fails.
     """
     height, width = transform.crop
 
@@ -157,7 +155,7 @@ def load_batches(
         return transform.to_input(image)
 
     def load(target: Tensor, row: int) -> _Image:
-        """Fill `target` with the pixels of one image, unless the device is to decode it."""
+        """Fill `target` with the pixels of one image, unless the device will decode it."""
         watch, reason, encoded = Stopwatch(), None, None
         with _machine_errors(images, row):
             try:
@@ -223,7 +221,7 @@ def load_batches(
 
 @contextmanager
 def _machine_errors(images: Images, row: int) -> Iterator[None]:
-    """Raise the error to report if the machine cannot prepare an image."""
+    """Turn errors of the machine while it prepares an image into a `MachineError`."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
@@ -231,7 +229,7 @@ def _machine_errors(images: Images, row: int) -> Iterator[None]:
             raise memory_error(images.place(row)) from error
         if isinstance(error, RuntimeError):
             raise
-        raise MachineError(  # of a decoder; HEIC needs a library of its own
+        raise MachineError(  # a decoder lacks a library, such as the one for HEIC
             f"cannot decode {images.place(row)}: {error}",
             remedy="Install the missing library, then run the same command again: `clinit extract`"
             " resumes.",
@@ -239,26 +237,26 @@ def _machine_errors(images: Images, row: int) -> Iterator[None]:
 
 
 IN_FLIGHT = 2
-"""Batches whose pixels are on the device: one that is computed, one that arrives."""
+"""Batches on the device at a time: the network computes one while the next is copied."""
 _BYTES_PER_SAMPLE = 192
-"""Memory of a forward pass per sample (one channel of one pixel) of its batch: 48 times the
-normalised batch, more than wide convolutional networks take (EfficientNet-B7: 36 times)."""
+"""Upper bound of the memory of a forward pass, per channel of a pixel: 48 times the normalised
+batch. Wide convolutional networks need less (EfficientNet-B7: 36 times)."""
 
 Compute = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
-"""From pixels on the device to stored values, on the device."""
+"""Computes stored values from pixels, both on the device."""
 
 
 def features_of(
     batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
-    """Yield each batch with its features on the host, in order.
+    """Compute the features of batches; yield each batch with its features on the host, in order.
 
     Args:
-        batches: Batches, none larger than the first; on a CUDA device their pixels are in pinned
-            memory.
-        compute: Must not wait for the device, or nothing overlaps.
+        batches: Batches, none larger than the first. For a CUDA device, their pixels must be in
+            pinned memory.
+        compute: Computes the features; to allow overlap, it must not wait for the device.
         device: The device that computes.
-        timing: Adds up the phases `transfer` and `forward`.
+        timing: Gets the seconds of the phases `transfer` and `forward`.
     """
     if device.type == "cuda":
         return overlapped(batches, compute, device, timing)
@@ -268,9 +266,10 @@ def features_of(
 def side_by_side(
     batches: Iterable[ImageBatch], compute: Compute, timing: Timing
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
-    """Yield each batch with its features, in order; as many at a time as PyTorch has threads.
+    """Yield each batch with its features, in order, computed on the CPU.
 
-    Fewer if the memory does not suffice for all. However it ends, nothing is left in flight.
+    As many batches are computed at a time as PyTorch has threads, or fewer if memory is short. All
+    of them have finished when the generator ends, even by an error.
     """
     remaining = iter(batches)
     first = next(remaining, None)
@@ -289,7 +288,7 @@ def side_by_side(
     try:
         for batch in chain([first], remaining):
             flights.append((batch, pool.submit(compute, batch.pixels)))
-            if len(flights) > threads:  # one waits, so that no thread ever does
+            if len(flights) > threads:  # one batch more than threads, so that no thread is idle
                 yield landed()
         while flights:
             yield landed()
@@ -300,9 +299,9 @@ def side_by_side(
 def overlapped(
     batches: Iterable[ImageBatch], compute: Compute, device: torch.device, timing: Timing
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
-    """Yield each batch with its features, while the next one is under way on a CUDA device.
+    """Yield each batch with its features, while a CUDA device works on the next batch.
 
-    However it ends, nothing is left in flight.
+    The device has finished all batches when the generator ends, even by an error.
     """
     lanes = _Lanes(compute, device, timing)
     flights: deque[_Flight] = deque()
@@ -319,13 +318,13 @@ def overlapped(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
-    """A batch under way, with all of the host's memory that its copies read and write."""
+    """A batch under way; it keeps the host memory alive that the copies read and write."""
 
     batch: ImageBatch
     features: Float[Tensor, "batch ..."]
-    """Features in pinned memory, to be read after `done`."""
+    """Features in pinned memory, complete only after `done`."""
     sent: Any
-    """A CUDA event, as all that follow."""
+    """A CUDA event, as are the following fields."""
     arrived: Any
     begun: Any
     computed: Any
@@ -333,24 +332,24 @@ class _Flight:
 
 
 class _Lanes:
-    """The two streams of a device, and the memory for the pixels that go over."""
+    """The two streams of a device, one for copies, and the device memory for pixels."""
 
     def __init__(self, compute: Compute, device: torch.device, timing: Timing) -> None:
         self._compute, self._device, self._timing = compute, device, timing
         self._copies = torch.cuda.Stream(device)
         self._work = torch.cuda.current_stream(device)
-        # Used in turns, and held until all is settled: freed memory could be given to another
-        # stream while this one reads it.
+        # Used in turns and never freed before `settle`, because PyTorch could give freed memory to
+        # another stream while this one still reads it.
         self._pixels: list[Tensor] = []
         self._launched = 0
 
     def launch(self, batch: ImageBatch) -> _Flight:
-        """Queue the copy of a batch, its forward pass and the way back; wait for nothing.
+        """Queue the copy of a batch, its forward pass and the copy of its features; do not wait.
 
-        The flight that had its place before must have landed.
+        The batch that was `IN_FLIGHT` launches earlier must have landed: its memory is reused.
         """
         sent, arrived, begun, computed = (torch.cuda.Event(enable_timing=True) for _ in range(4))
-        # Threads decode meanwhile: sleep, because waiting would otherwise spin on a core.
+        # `blocking` waits asleep instead of spinning on a core, which the decoders need.
         done = torch.cuda.Event(enable_timing=True, blocking=True)
         with self._timing.phase("transfer"):
             pixels = self._place(batch)
@@ -382,18 +381,17 @@ class _Lanes:
         return flight.batch, flight.features
 
     def settle(self) -> None:
-        """Wait until the device has finished this work."""
+        """Wait until the device has finished both streams."""
         self._copies.synchronize()
         self._work.synchronize()
 
     def _place(self, batch: ImageBatch) -> UInt8[Tensor, "batch 3 height width"]:
-        """Return the memory of the batch's pixels on the device."""
         if not self._pixels:
             shape, dtype = batch.pixels.shape, batch.pixels.dtype
             self._pixels = [
                 torch.empty(shape, dtype=dtype, device=self._device) for _ in range(IN_FLIGHT)
             ]
-            # Work that is still queued may have had this memory before.
+            # Earlier work that is still queued may use this memory.
             self._copies.wait_stream(self._work)
         place = self._pixels[self._launched % IN_FLIGHT]
         self._launched += 1

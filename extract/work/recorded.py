@@ -1,7 +1,7 @@
-"""The images, the network and the transform behind a feature cache, as it records them.
+"""Rebuild the network and the transform that computed the features of a cache.
 
-The fingerprint describes all of them. The weights themselves are in a file of their own, which is
-used only if its hash is the recorded one.
+The fingerprint of the cache describes both. The weights are loaded from their own file, and used
+only if their hash is the recorded one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def reload(
 
     Args:
         split: A split of a cache.
-        weights: The file of the weights; default: its place at extraction, or timm's
-            pretrained weights if no file was given then.
+        weights: The file of the weights. None takes the weights of the extraction: the recorded
+            path, or timm's pretrained weights if the extraction used them.
         device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
-        CacheError: If no network of ours computed the features, its weights are no longer in their
-            place, or these are other weights.
-        BackboneError: If the weights cannot be had or do not fit the network.
+        CacheError: If the features were imported, the file of the weights is missing, or it
+            contains other weights.
+        BackboneError: If the weights cannot be loaded or do not fit the network.
         DeviceError: If the device is absent.
     """
     found = weights if weights is not None else stored_weights(split)
@@ -49,8 +49,8 @@ def rebuild(
 
     Args:
         fingerprint: Fingerprint of a cache, or of a run record.
-        weights: The file of the weights; None takes timm's pretrained weights.
-        origin: The file that contains the fingerprint, for messages.
+        weights: The file of the weights; None means timm's pretrained weights.
+        origin: Path of the cache or the record with the fingerprint, for messages.
         device: As in `reload`.
     """
     fields, expected = fingerprint.fields, _extracted_weights(fingerprint, origin)
@@ -87,19 +87,19 @@ def rebuild(
 
 
 def stored_weights(split: CacheSplit) -> Path | None:
-    """Return the place of the weights at extraction; None for timm's own.
+    """Return the recorded path of the weights; None if they are timm's pretrained weights.
 
     Raises:
-        CacheError: If the file is unknown or missing.
+        CacheError: If no path is recorded, or the file is missing.
     """
     _extracted_weights(split.fingerprint, str(split.path))
     found = split.summary.run.weights
     if found is None:
         return None
     if not (isinstance(found, str) and Path(found).is_file()):
-        where = f"at {found}" if isinstance(found, str) else "in a place that it does not record"
+        where = f"were at {found}" if isinstance(found, str) else "are at an unrecorded path"
         raise CacheError(
-            f"the weights of the features in {split.path} are missing: they were {where}",
+            f"the weights of the features in {split.path} are missing: they {where}",
             remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
             " cache again: it records the path and computes nothing.",
         )
@@ -107,11 +107,10 @@ def stored_weights(split: CacheSplit) -> Path | None:
 
 
 def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
-    """Return the digest of the weights of the network that computed the features."""
     if fingerprint.weights is None:
         raise CacheError(
             f"no network is known for the features of {origin}: they were imported from"
             f" {'elsewhere' if fingerprint.backbone is None else fingerprint.backbone!r}",
-            remedy="Extract the images with `clinit extract` to have the network too.",
+            remedy="Extract the images with `clinit extract`, which records the network.",
         )
     return str(fingerprint.weights)

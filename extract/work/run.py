@@ -35,8 +35,8 @@ from clinit.files.lock import claim_file, make_folder
 from clinit.ray_tasks import connected, run_tasks
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
-"""Images per forward pass by default, by kind of device: on a CPU, activations of more leave the
-cache. Measured by `benchmarks/extract.py`."""
+"""Default images per forward pass, by kind of device, from `benchmarks/extract.py`. On a CPU, the
+activations of larger batches do not fit into the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class ExtractConfig(Settings):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """A backbone, its transform of images, and the facts that its features depend on."""
+    """A backbone, the transform of its images, and the fingerprint of its features."""
 
     backbone: Backbone
     transform: Transform
@@ -58,7 +58,7 @@ class Network:
     def of(
         cls, backbone: Backbone, transform: Transform, dtype: str, decoder: str = "cpu"
     ) -> Network:
-        """Return a network whose features are stored as `dtype`, with its fingerprint."""
+        """Return the network with the fingerprint of its features, stored as `dtype`."""
         fingerprint = Fingerprint.of_network(
             backbone=backbone.config.name,
             weights=backbone.weights_sha256,
@@ -77,11 +77,11 @@ def load_network(config: ExtractConfig) -> Network:
     """Load the backbone of `config` and check its features.
 
     Raises:
-        ClinitError: If the backbone does not serve.
+        ClinitError: If the backbone cannot be used.
     """
     if config.decoder == "cuda" and not config.backbone.device.startswith("cuda"):
         raise DeviceError(
-            f"--decoder cuda decodes on the device that computes, which is"
+            "--decoder cuda needs a CUDA device, but the network computes on"
             f" {config.backbone.device}",
             remedy="Leave out `--decoder`, or give `--device cuda` on a machine with a GPU.",
         )
@@ -113,24 +113,24 @@ def extract(
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
-    An interrupted extraction is resumed: the shards that verify are kept, and the result is
-    bit-identical to an uninterrupted one on the same device.
+    An interrupted extraction is resumed: undamaged shards are kept, and the cache has the same bits
+    as after an uninterrupted extraction on the same device.
 
     Args:
         manifests: One manifest per split (`train`, `val`); at least one.
         root: The folder that the paths in the manifests start from.
         out: The folder of the cache.
         config: How features are extracted.
-        part: The shards of every split that are computed. Processes that compute different parts,
-            on any hosts that share the folder, need not know of each other: whoever finds all
-            shards of a split there writes its summary.
-        network: The network that `config` names and its transform, if they are loaded already.
+        part: The part of every split's shards to compute. Other processes, on any hosts that share
+            the folder, may compute other parts; the process that finds all shards of a split writes
+            its summary.
+        network: The network that `config` describes, if it is loaded already.
         on_progress: Called after every batch.
-        on_note: Called with how the network computes, if that was chosen now.
+        on_note: Called with whether the network is compiled, if this call has decided that.
 
     Raises:
-        ClinitError: If the backbone does not serve, the cache belongs to another extraction or
-            is being extracted by another process, or the storage fails.
+        ClinitError: If the backbone cannot be used, the cache belongs to another extraction,
+            another process writes to it, or the storage fails.
     """
     if not root.is_dir():
         raise ManifestError(f"no folder at {root}", remedy="Give the folder of the images.")
@@ -142,7 +142,7 @@ def extract(
             )
     if config.views and "train" not in manifests:
         raise ManifestError(
-            f"views are of the training images, but only {', '.join(manifests)} is extracted",
+            f"--views needs training images, but only {', '.join(manifests)} is extracted",
             remedy="Leave out `--views`, or extract the split train too.",
         )
     network = network or load_network(config)
@@ -160,7 +160,7 @@ def extract(
         view = View.of(network.transform, seed=config.view_seed, number=number)
         places.append((manifests["train"], out / VIEWS_FOLDER / str(number), view))
     make_folder(out)
-    with claim_file(out / "plan", on_busy=lambda: None):  # parts that begin at once agree
+    with claim_file(out / "plan", on_busy=lambda: None):  # parts may begin at the same time
         plans = [_plan(network, config, *place) for place in places]
         folders = [folder for _, folder, _ in places]
         network = _on_its_way(network, plans, folders, config, part, on_note)
@@ -184,7 +184,7 @@ def extract(
         make_folder(runs[0].folder)
         for run in runs:
             if run is runs[0] or (run.folder / PLAN_FILE).exists():
-                settle_plan(run.plan, run.folder)  # refused now, not after hours
+                settle_plan(run.plan, run.folder)  # refuse a wrong plan now, not after hours
     for run in runs:
         make_folder(run.folder)
         yield run.run()
@@ -198,7 +198,10 @@ def _on_its_way(
     part: Part,
     on_note: Callable[[str], object],
 ) -> Network:
-    """Return the network, compiled or not: as the cache was begun, or else if that is faster."""
+    """Return the network, compiled if the existing plan requires that or, without one, if faster.
+
+    `config.compile` overrides this choice.
+    """
     begun = [read_plan(folder).compiled for folder in folders if (folder / PLAN_FILE).exists()]
     wanted = config.compile
     if begun and wanted == "auto":
@@ -245,14 +248,14 @@ def _plan(
 
 
 def _refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
-    """Compare with every existing split: one cache holds features of one backbone."""
+    """Check that existing splits are of the same backbone, as all splits of a cache must be."""
     for split in SPLITS:
         if not (out / split / PLAN_FILE).is_file():
             continue
         for each in read_plan(out / split).fingerprint.without_rows.differences(fingerprint):
             raise CacheError(
-                f"{out / split} holds features with {each.name} = {each.one},"
-                f" this command has {each.name} = {each.other}",
+                f"{out / split} contains features with {each.name} = {each.one},"
+                f" but this command has {each.name} = {each.other}",
                 remedy="Give the options it was begun with, or another folder with `--out`.",
             )
 
@@ -265,14 +268,14 @@ def extract_on_ray(
     address: str,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Iterator[SplitResult]:
-    """Extract on the Ray cluster at `address`: one task per part, a part for each GPU or node.
+    """Extract on the Ray cluster at `address`, in one task per GPU or, without GPUs, per node.
 
-    Arguments and errors as in `extract`; all nodes see `root` and `out` at the same place.
-    A device `auto` is CUDA if the cluster has a GPU, and each task takes `config.workers`
-    processors, or its share of a node. `on_progress` is called every few seconds.
+    Arguments and errors are as in `extract`. `root` and `out` must have the same path on all nodes.
+    The device `auto` is CUDA if the cluster has a GPU. A task takes `config.workers` processors;
+    None takes all of a node, or an equal share per GPU. `on_progress` is called every few seconds.
 
     Raises:
-        ClusterError: If there is no cluster, or it has no place for a task.
+        ClusterError: If there is no cluster at `address`, or no node can run a task.
     """
     out.mkdir(parents=True, exist_ok=True)
     with connected(address) as ray:
@@ -303,14 +306,14 @@ def extract_on_ray(
 
 
 def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, int]]:
-    """Return how many tasks a cluster has room for, and what each of them takes."""
+    """Return how many tasks fit on a cluster, and the resources of each task."""
     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
     on_gpu = device != "cpu" and (device != "auto" or any(each.get("GPU") for each in nodes))
     kind = "GPU" if on_gpu else "CPU"
     chosen = [each for each in nodes if each.get(kind, 0) >= 1]
     if not chosen:
         raise ClusterError(
-            f"the cluster has no {'GPU' if on_gpu else 'processor'} to work on",
+            f"no node of the cluster has a {'GPU' if on_gpu else 'processor'}",
             remedy="Choose another --device, or add nodes: `ray start --address=…`.",
         )
     most = min(int(each.get("CPU", 1) // (each["GPU"] if on_gpu else 1)) for each in chosen)
@@ -322,7 +325,6 @@ def _places(ray: Any, device: str, threads: int | None) -> tuple[int, dict[str, 
 def _extract_on_node(
     manifests: Mapping[str, Manifest], root: Path, out: Path, config: ExtractConfig, part: Part
 ) -> list[SplitResult]:
-    """Extract a part on a node of a cluster."""
     for folder in (root, out):
         if not folder.is_dir():
             raise ClusterError(

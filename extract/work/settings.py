@@ -1,4 +1,4 @@
-"""How images become features, whatever the network; PyTorch is not loaded for it."""
+"""Settings of an extraction except the network; this module does not load PyTorch."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ from clinit.machine import cpu_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Common settings of an extraction (`ExtractConfig`) and the options of a command."""
+    """Settings that an extraction (`ExtractConfig`) and the command-line options share."""
 
     transform: str = "timm"
     """`timm` (the model's own preprocessing) or `paper` (256 x 256, centre crop 224)."""
     input_size: int | None = None
-    """Height and width of the network's input in pixels; the model's own when None."""
+    """Height and width of the network's input in pixels; None takes the model's own."""
     mean: tuple[float, ...] | None = None
-    """Pixel mean in [0, 1], one number or one per channel; the model's own when None."""
+    """Mean of pixels in [0, 1], one number or one per channel; None takes the model's own."""
     std: tuple[float, ...] | None = None
-    """Standard deviation of a pixel, one number or one per channel; the model's own when None."""
+    """Standard deviation of pixels in [0, 1], like `mean`; None takes the model's own."""
     batch_size: int | None = None
-    """Images per forward pass; None for what the cache was begun with, else `BATCH_SIZES`."""
+    """Images per forward pass. None takes the value of an existing cache, else `BATCH_SIZES`."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether the network computes as one program; `auto`: as the cache was begun, else if that
-    pays (`network.compiled`)."""
+    """Whether to compile the network. `auto` does as in an existing cache; else it compiles if that
+    saves time (`network.compiled`)."""
     decoder: Literal["cpu", "cuda"] = "cpu"
-    """Decoder of JPEG files: threads, or the CUDA device; other pixels, see `dataset.decode`."""
+    """Decoder of JPEG files: CPU threads or the CUDA device, whose pixels differ slightly."""
     workers: int | None = None
-    """Threads that read and decode; None for one on each usable CPU."""
+    """Threads that read and decode; None means one per usable CPU."""
     dtype: str = "float16"
-    """How features are stored; float16 keeps three digits and halves the file."""
+    """Type of stored features; float16 keeps three digits and halves the files."""
     shard_rows: int = 4096
-    """Rows per shard: a killed run loses at most one shard."""
+    """Rows per shard. A killed run loses at most one shard."""
     strict: bool = False
-    """Stop at the first unreadable image instead of marking its row invalid."""
+    """Whether to stop at the first unreadable image instead of marking its row invalid."""
     max_pixels: int = MAX_PIXELS
-    """Largest image that is decoded, in pixels; a larger one is a bad image."""
+    """Largest image that is decoded, in pixels; the row of a larger image is marked invalid."""
     retry_invalid: bool = False
-    """Read the images of invalid rows again."""
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
     views: int = 0
-    """Random views of the training images, in addition to the plain features."""
+    """Number of random views of the training images, in addition to the plain features."""
     view_seed: int = 0
     """Seed of the views, in [0, 2^32)."""
     command: str | None = None

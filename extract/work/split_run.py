@@ -40,26 +40,26 @@ from clinit.stopwatch import Stopwatch
 
 MANIFEST_FILE = "manifest.parquet"
 _SAMPLE = 200
-"""Images whose places are checked before a folder is called the wrong one."""
+"""Images to look for before a folder is reported as the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the extraction of a split is."""
+    """Progress of the extraction of a split."""
 
     split: str
     rows_done: int
-    """Rows in finished batches, those found in earlier shards included."""
+    """Rows in finished batches and in existing shards."""
     rows_total: int
 
 
 @runtime_checkable
 class Extractor(Protocol):
-    """A network to run over the images: a backbone, or its first part."""
+    """A network that computes the values to store: a backbone, or its first blocks."""
 
     @property
     def config(self) -> BackboneConfig:
-        """The network and its manner of computing."""
+        """Which network, and how it computes."""
         ...
 
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
@@ -73,25 +73,24 @@ class SplitResult:
 
     plan: Plan
     path: Path
-    """The folder of the split."""
     part: Part = WHOLE
-    """The part whose shards were looked at."""
+    """The part of the shards that this run was for."""
     computed_rows: int = 0
-    """Rows extracted in this run; 0 if the part was complete."""
+    """Number of rows computed in this run; 0 if the part was complete."""
     replaced_shards: tuple[str, ...] = ()
-    """Why existing shards were computed again."""
+    """The fault of each damaged shard, which was computed again."""
     retried_rows: int | None = None
-    """Invalid rows whose images were read again; None if that was not asked for."""
+    """Number of invalid rows whose images were read again; None without `retry_invalid`."""
     shards_there: int
-    """Existing shards of all parts."""
+    """Number of existing shards of all parts."""
     problem: str = ""
-    """The fault in a shard of another part, if all exist."""
+    """If shards of all parts exist, the fault in a shard of another part; else empty."""
     run: RunFacts | None = None
-    """How this run has computed its rows; None if it computed none."""
+    """How this run computed its rows; None if it computed none."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the split is complete, with all its parts."""
+        """Whether all parts of the split are complete."""
         return self.shards_there == self.plan.num_shards and not self.problem
 
     @cached_property
@@ -101,7 +100,7 @@ class SplitResult:
 
     @property
     def top1(self) -> Top1:
-        """Accuracy of the stored head, on the rows whose class it knows."""
+        """Accuracy of the stored head, on images of the classes that it has a row for."""
         return self.split.summary.head.top1
 
 
@@ -114,24 +113,22 @@ class SplitRun:
     root: Path
     """The folder that the paths in the manifest start from."""
     folder: Path
-    """The folder of the split."""
     backbone: Extractor
     transform: Transform
     view: View | None = None
-    """Random crops instead of what `transform` shows."""
+    """The view whose random crops replace `transform`'s centre crops, if any."""
     settings: Settings
-    """Those settings that concern images and shards."""
     part: Part = WHOLE
-    """The shards that this worker may compute."""
+    """The shards that this process may compute."""
     head: Head | None
-    """The pretrained head, stored with the split (not a view) and judged on it."""
+    """The pretrained head. It is stored in the cache (not for a view), and its accuracy on the
+    features in the summary."""
     head_names: HeadNames
-    """Its class names, and their source."""
     on_progress: Callable[[Progress], None]
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> SplitResult:
-        """Extract the missing shards of this part; complete the split if all parts exist.
+        """Compute the missing shards of this part; if all parts exist, complete the split.
 
         Raises:
             ClinitError: If another process extracts the same part, the folder belongs to another
@@ -176,20 +173,20 @@ class SplitRun:
 
     @contextmanager
     def _claimed(self) -> Iterator[None]:
-        """Be the only process that extracts this part, and remove the drafts of killed ones."""
+        """Make this the only process that extracts the part; remove drafts of killed processes."""
         drafts_of = [shard_name(shard) for shard in self._shards]
         with claim_file(self.folder / self.part.name, drafts_of=drafts_of):
             for other in claimed_names(self.folder, "part-*"):
                 if not other.endswith(f"-of-{self.part.count}"):
                     raise ClinitError(
-                        f"another process extracts {other} into {self.folder}, this one"
-                        f" {self.part.name}: they have shards in common",
-                        remedy="Give both the same number of parts, or wait for the other one.",
+                        f"another process extracts {other} into {self.folder}, this process"
+                        f" {self.part.name}: some shards belong to both parts",
+                        remedy="Give both the same number of parts, or wait for the other process.",
                     )
             yield
 
     def _begin(self) -> None:
-        """Write plan, head and manifest, next to the shards, unless they exist."""
+        """Write the plan, the head and the manifest unless they exist."""
         with _alone(self.folder / PLAN_FILE):
             settle_plan(self.plan, self.folder)
         if self.head is not None and self.view is None:
@@ -205,7 +202,7 @@ class SplitRun:
             write_manifest(self.manifest, path)
 
     def _missing_shards(self, finished: CacheSplit | None) -> dict[int, str]:
-        """Return the shards to compute, with the reason for each existing one."""
+        """Return the shards to compute, each with its fault; an absent shard has an empty text."""
         missing = {}
         for shard in self._shards:
             path = self.folder / shard_name(shard)
@@ -218,7 +215,7 @@ class SplitRun:
         return missing
 
     def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
-        """Return the number of invalid rows of each whole shard that has some."""
+        """Return the number of invalid rows of each undamaged shard with invalid rows."""
         found = {
             shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
             for shard in self._shards
@@ -227,7 +224,10 @@ class SplitRun:
         return {shard: count for shard, count in found.items() if count}
 
     def _compute(self, todo: list[int], retried: Collection[int]) -> int:
-        """Compute shards and write them; return the number of their rows."""
+        """Compute and write shards; return their number of rows.
+
+        `retried` are the shards that exist and are replaced.
+        """
         done = 0
         total = sum(len(self.plan.rows(shard)) for shard in self._shards)
         found = total - sum(len(self.plan.rows(shard)) for shard in todo)
@@ -246,9 +246,9 @@ class SplitRun:
         return done
 
     def _withdraw_summary(self) -> None:
-        """Remove `cache.json`: a kill must not leave digests of shards that no longer exist.
+        """Remove `cache.json`, so that a kill leaves no digests of replaced shards.
 
-        Not before a shard is computed: a run that stops earlier leaves the cache unchanged.
+        This happens only when a shard is computed, so a run that stops earlier changes nothing.
         """
         path = self.folder / SUMMARY_FILE
         if path.exists():
@@ -256,7 +256,7 @@ class SplitRun:
             flush_folder(self.folder)
 
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
-        # One after the other: the process that wrote a shard last also reads it last.
+        # Only one process at a time: the one that wrote the last shard is also the last to read.
         with _alone(self.folder / SUMMARY_FILE):
             write_summary(
                 self.folder,
@@ -268,10 +268,10 @@ class SplitRun:
             )
 
     def _judge_again(self, finished: CacheSplit) -> None:
-        """Let the summary of a complete split be about this command's images, weights and head.
+        """Update the summary of a complete split with this command's images, weights and head.
 
-        The head is judged again if it or the names of its rows have changed since, or
-        if this command names them; a summary of an earlier version lacks some of that.
+        The accuracy of the head is computed again if its weights or class names have changed since,
+        if the summary of an earlier version lacks their digests, or if the user names the rows.
         """
         told = finished.summary
         run = replace(told.run, root=self._root, weights=self._weights)
@@ -289,12 +289,11 @@ class SplitRun:
 
     @property
     def _weights(self) -> str | None:
-        """The file of the weights; None for timm's own."""
+        """The file of the weights; None for timm's pretrained weights."""
         path = self.backbone.config.weights
         return None if path is None else str(path.absolute())
 
     def _facts(self, computed: int, started: datetime) -> RunFacts:
-        """Return the origin of the features that this process has computed."""
         timing = self.timing
         return RunFacts(
             root=self._root,
@@ -316,11 +315,11 @@ class SplitRun:
     def _shards_of(
         self, shards: Iterable[int], on_rows: Callable[[int], None]
     ) -> Iterator[tuple[int, Shard]]:
-        """Compute shards; yield each one when all of its features are back.
+        """Compute shards; yield the index and the content of each.
 
         Args:
-            shards: Which ones. The next is asked for when the images of the one before have been
-                handed to the decoders, so reading does not pause between two shards.
+            shards: Indices of the shards. The decoders take images of the next shard while the
+                features of the last one are computed, so reading does not pause between shards.
             on_rows: Called with the number of rows of every finished batch.
 
         Raises:
@@ -358,7 +357,7 @@ class SplitRun:
         return assemble(features, labels, reasons, dtype=self.plan.dtype)
 
     def _images(self, shards: Iterable[int]) -> Generator[ImageBatch]:
-        """Yield the images of `shards`; no batch crosses the border of a shard."""
+        """Yield batches of the images of `shards`; no batch contains images of two shards."""
         size = self.plan.batch_size
         loaded = load_batches(
             images_of(self.manifest.table, self.root),
@@ -390,21 +389,22 @@ class SplitRun:
                 yield batch
 
     def _refuse_wrong_root(self, rows: range, reasons: Mapping[int, str]) -> None:
-        """Stop if no file is in its place: then the root is wrong, not the files."""
+        """Stop if all files are missing: then probably `root` is wrong."""
         if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
             return
-        # The same is refused in every shard and by every process.
+        # A sample of all rows, so that every shard and every process decides alike.
         paths = self.manifest.table["path"]
         sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
         if not any((self.root / paths[row]).exists() for row in sample):
             raise ManifestError(
-                f"none of the {len(rows):,} images from {paths[rows.start]} on is in {self.root}",
+                f"{self.root} contains none of the {len(rows):,} images from {paths[rows.start]}"
+                " on",
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Write a file that other parts may be about to write as well, after them if need be."""
+    """Lock a file that processes of other parts may also write; wait until it is free."""
     with claim_file(path, on_busy=lambda: None):
         yield

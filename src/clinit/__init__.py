@@ -4,9 +4,9 @@
     runs = clinit.train_heads(base, new, clinit.Study.of({"tasks": 5}))
     runs.table()
 
-The parts of this package are the top-level folders of the repository, linked here:
-`extract` turns images into cached features, `headtrain` learns heads from them, `analysis`
-reads the records of runs, and `cli` is the only part that talks to the terminal.
+The parts of this package are links to the top-level folders of the repository: `extract` computes
+cached features from images, `headtrain` trains heads on them, `analysis` reads the records of runs,
+and `cli` is the only part that prints to the terminal.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,7 @@ __all__ = sorted(["__version__", *(name for names in _PLACES.values() for name i
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used, so that `import clinit` stays light."""
+    """Import a public name at its first use, so that `import clinit` stays fast."""
     from importlib import import_module
 
     if name == "__version__":

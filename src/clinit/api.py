@@ -1,4 +1,4 @@
-"""The package from Python: fill feature caches, load them, train runs, write and measure heads."""
+"""The Python interface: extract features, load caches, train runs, write and measure heads."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from clinit.machine import choose_device
 from clinit.words import byte_count
 
 Cache = Source | str | Path
-"""A feature cache: loaded, or its folder."""
+"""A loaded feature cache, or its folder."""
 Caches = Cache | Sequence[str | Path]
-"""One cache, or the folders of several of one backbone."""
+"""One cache, or the folders of several caches of one backbone."""
 Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]
-"""One run or several; a mapping holds settings by name."""
+"""One study or several; a mapping contains settings by name."""
 
 
 def extract_features(
@@ -57,28 +57,28 @@ def extract_features(
     features: str = "pooled",
     **options: Any,
 ) -> Source:
-    """Run a frozen timm backbone over images once; return its features, which stay in `out`.
+    """Run a frozen timm backbone over images once; return the features, which are stored in `out`.
 
-    Existing features are kept: a call that was interrupted resumes. (`clinit.extract` is the
-    package with the code.)
+    Existing features are not computed again, so an interrupted call resumes. (`clinit.extract` is
+    the package with the code.)
 
     Args:
-        images: Root of the images: `split/class/image`, or the layout of a known data set.
+        images: Folder of the images: `split/class/image`, or the layout of a known data set.
         out: Folder of the cache.
         backbone: Name of a timm model.
         dataset: `folder`, `webdataset` (tar shards), `huggingface` (Parquet files), or a known data
             set such as `imagenet1k` or `places365`.
-        splits: Splits to extract, of `train` and `val`; default: those that exist. `test` stands
-            for `val` if the test images are to be that split.
+        splits: Splits to extract: `train`, `val`, or `test`, whose images become the split val;
+            None extracts train and val if they exist.
         device: `auto`, `cuda` or `cpu`.
-        weights: File of the weights; default: those that timm downloads.
+        weights: File of the weights; None means timm's pretrained weights.
         model_args: Further arguments of `timm.create_model`.
         features: `pooled`, or `projected`: the output of the projection of a CLIP tower.
         options: Further settings of `clinit.extract.work.run.ExtractConfig`.
 
     Raises:
-        ClinitError: If the images or the weights cannot be read, or the cache was made from
-            other images or weights.
+        ClinitError: If images or weights cannot be read, or the cache was made from other images
+            or weights.
     """
     root, folder = Path(images), Path(out)
     read = [found.manifest for found in scan_splits(dataset, root, splits or ())]
@@ -100,14 +100,14 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
     """Read a feature cache: arrays, labels, class names, and the pretrained head.
 
     Args:
-        path: Its folder.
-        memory: Most memory for features, in bytes or as `8GB`: larger features stay on disk, and
-            rows of them are read by `features[rows]`. Default: all features are read into memory.
+        path: The folder of the cache.
+        memory: Most memory for features, in bytes or as `8GB`. Larger features stay on disk, and
+            `features[rows]` reads some of them. None reads all features into memory.
 
     Raises:
-        ValueError: If `memory` is no size.
-        CacheError: If there is none, or it is incomplete or damaged.
-        MachineError: If the memory does not hold a shard.
+        ValueError: If `memory` is not a size.
+        CacheError: If the cache does not exist, is incomplete or damaged.
+        MachineError: If the memory is too small for a shard.
     """
     if memory is None:
         return read_source(Path(path))
@@ -118,7 +118,7 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
 def _opened(
     base: Caches | None, new: Caches, memory: int | str | None
 ) -> tuple[Source | None, Source]:
-    """Open the caches that are given by their folders, all of them within the memory."""
+    """Open those caches that are folders, so that together they need at most `memory`."""
     folders = [
         [Path(path) for path in ([each] if isinstance(each, str | Path) else each)]
         for each in (base, new)
@@ -151,18 +151,17 @@ def _head(given: Head | str | Path | None) -> Head | Path | None:
 
 
 def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[str]) -> Head:
-    """Write a linear head to a file that every command with `--head` reads.
+    """Write a linear head to a file that every command with `--head` can read.
 
     Args:
         path: The file, .safetensors or .npz; an existing file is replaced.
-        weight: An array (classes, dim) of NumPy, torch or CuPy, of any float type; stored in
-            float32.
-        bias: An array (classes,) of the same; None for zeros.
-        class_names: One per row, all different: the names of the classes in the base cache.
+        weight: NumPy, torch or CuPy array (classes, dim) of any float type; stored in float32.
+        bias: Such an array (classes,); None means zeros.
+        class_names: One unique name per row, as the classes are named in the base cache.
 
     Raises:
-        ValueError: If an array has a wrong shape or type, or values that are not finite, or the
-            names are not unique.
+        ValueError: If an array has a wrong shape or type, values are not finite, or names are not
+            unique.
         ClinitError: If the file cannot be written.
     """
     place = Path(path)
@@ -177,7 +176,7 @@ def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[st
     with np.errstate(over="ignore"):
         rows, biases = rows.astype(np.float32), biases.astype(np.float32)
     if not (np.isfinite(rows).all() and np.isfinite(biases).all()):
-        raise ValueError("weight or bias holds values that are not finite in float32")
+        raise ValueError("weight or bias contains values that are not finite in float32")
     names = (class_names,) if isinstance(class_names, str) else tuple(class_names)
     if not all(isinstance(name, str) and name and is_text(name) for name in names):
         raise ValueError("class_names must be texts, one per row")
@@ -191,10 +190,10 @@ def save_head(path: str | Path, weight: Any, bias: Any, class_names: Sequence[st
 
 
 def load_head(path: str | Path) -> Head:
-    """Read a head file: of clinit, or from elsewhere with `weight` and `bias`.
+    """Read a head file, of clinit or of another program, with `weight` and `bias`.
 
     Raises:
-        HeadError: If there is none, or it is damaged.
+        HeadError: If the file does not exist or is damaged.
     """
     return read_head(Path(path))
 
@@ -210,17 +209,19 @@ def diagnose(
     """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
 
     Args:
-        cache: Features with their classes, or their folder; they are read from there. Or a file of
-            `clinit.sum_caches`, which needs a head and has no split.
-        head: The head, matched with the classes by name; default: the one in the cache.
+        cache: A cache, whose features are read from its folder; or a file of `clinit.sum_caches`,
+            for which `head` is required and `split` is not used.
+        head: The head, whose rows are matched with the classes by name; None takes the head in the
+            cache.
         split: `train` or `val`.
-        lam: Ridge of the least squares that D_LS compares with, >= 0.
+        lam: Ridge of the least-squares head that D_LS compares with, >= 0.
         device: `auto`, `cuda` or `cpu`.
 
     Raises:
         CacheError: If the cache lacks the split, or is damaged.
-        ExperimentError: If there is no head.
-        HeadError: If the width of the head differs, or it has no class of the split.
+        ExperimentError: If `head` is None and the cache contains no head.
+        HeadError: If the width of the head differs from the features', or the head has no class of
+            the split.
     """
     folder = cache.path if isinstance(cache, Source) else cache
     if head is not None and Path(folder).is_file():
@@ -231,7 +232,7 @@ def diagnose(
         head = cache.head if isinstance(cache, Source) else opened.head
     if head is None:
         raise ExperimentError(
-            f"{folder} holds no pretrained head",
+            f"{folder} contains no pretrained head",
             remedy="Extract the classes with a backbone that has a classifier, or give a head.",
         )
     chosen = head if isinstance(head, Head) else read_head(Path(head))
@@ -242,14 +243,14 @@ def probe(cache: Cache, **settings: Any) -> Probe:
     """Measure how well a linear head separates the classes of a cache: the linear probe.
 
     Args:
-        cache: Features with their classes, or their folder.
+        cache: A cache, or its folder.
         settings: Options of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
             `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
             `weight_decay` and `c` are lists of values to try.
 
     Raises:
         ValueError: If a setting is unknown or wrong.
-        ClinitError: If there is nothing to separate or to hold out, or every head diverges.
+        ClinitError: If there are too few classes or rows, or all heads diverge.
     """
     every = fields_of(ProbeConfig)
     if unknown := [name for name in settings if name not in every]:
@@ -260,11 +261,11 @@ def probe(cache: Cache, **settings: Any) -> Probe:
 
 
 def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
-    """Return the studies asked for, resolved; default: the studies of the paper.
+    """Return the given studies, resolved; None means the three starts of the paper.
 
     Raises:
-        ValueError: If a setting is wrong or means nothing, there is no study, or a study lacks a
-            part `top` or should not have one.
+        ValueError: If a setting is wrong or has no effect, there is no study, or a study has a part
+            `top` although `top` is false, or vice versa.
     """
     if asked is None:
         asked = [{"init": init} for init in PAPER_INITS]
@@ -299,22 +300,22 @@ def train_heads(
 ) -> Runs:
     """Train linear heads on new classes that arrive in tasks, on cached features.
 
-    Studies of one stream (all but their heads is the same) are trained side by side, on the same
-    batches; several seeds one after another. The numbers match `clinit train-head`. Runs
-    that `out` holds already, under whatever name, are not trained again.
+    Studies with the same stream (they differ only in their heads) are trained side by side, on the
+    same batches; seeds are trained one after another. The results equal `clinit train-head`'s. Runs
+    that `out` already contains, under any name, are not trained again.
 
     Args:
-        base: Features of the classes of the pretrained head, or a file of `clinit.sum_caches` (and
-            a cache with test rows and head next to it); None for a stream that starts from nothing,
-            whose first task makes the head.
-        new: Features of the classes that arrive.
-        study: What to train; default: random, class-mean and least-square rows.
-        seeds: Train it with each of these seeds, as `--seed` does: `range(5)`. Default: its own.
-        out: Folder to record each run in; default: nothing is written.
-        head: The pretrained head, or its file; default: the one in the base cache.
-        memory: Most memory for the features of caches that are given by their folders, in bytes or
-            as `8GB`; larger features stay on disk, with the same numbers. Default: free memory.
-        overwrite: Whether existing records, of these runs or others, are replaced.
+        base: Features of the classes of the pretrained head, or a file of `clinit.sum_caches` and a
+            cache with test rows and head. None means a stream without base classes, whose first
+            task makes the head.
+        new: Features of the classes that arrive in tasks.
+        study: The settings to train; None means random, class-mean and least-square rows.
+        seeds: Seeds for every study, such as `range(5)`; None takes the study's own.
+        out: Folder to record each run in; None writes nothing.
+        head: The pretrained head, or its file; None takes the head in the base cache.
+        memory: Most memory for the features of caches that are given as folders, in bytes or as
+            `8GB`. Larger features stay on disk, with the same results. None means free memory.
+        overwrite: Whether to replace existing records, of these runs or others.
         observer: Called with each event as it happens.
 
     Raises:
@@ -354,22 +355,22 @@ def train_top(
 ) -> Runs:
     """Train the top blocks of a backbone and its head on new classes that arrive in tasks.
 
-    Recorded runs are not trained again, and a run that was killed resumes from its checkpoint.
+    Recorded runs are not trained again, and a killed run resumes from its checkpoint.
 
     Args:
         base: Feature cache of the classes of the pretrained head.
-        new: Feature cache of the classes that arrive.
-        study: What to train, one run after another; default: random, class-mean and least-square
-            rows with low-rank updates.
+        new: Feature cache of the classes that arrive in tasks.
+        study: The settings to train, one run after another; None means random, class-mean and
+            least-square rows with low-rank updates.
         out: Folder to record each run in.
-        head: The pretrained head, or its file; default: the one in the base cache.
-        weights: File of the weights of the backbone; default: its place at extraction.
-        base_root: Folder of the base images; default: their place at extraction.
-        new_root: Folder of the new images; default: their place at extraction.
-        trunk_cache: Folder of stored activations; default: `out`/trunk-cache.
-        trunk_budget: Most bytes of activations that are stored; 0 stores none.
-        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        overwrite: Whether existing records, of these runs or others, are replaced.
+        head: The pretrained head, or its file; None takes the head in the base cache.
+        weights: File of the weights of the backbone; None takes its path at extraction.
+        base_root: Folder of the base images; None takes their path at extraction.
+        new_root: Folder of the new images; None takes their path at extraction.
+        trunk_cache: Folder of stored activations; None means `out`/trunk-cache.
+        trunk_budget: Most bytes of activations to store; 0 stores none.
+        checkpoint_every: Updates between two checkpoints; 0 writes one per task.
+        overwrite: Whether to replace existing records, of these runs or others.
         observer: Called with each event as it happens.
 
     Raises:

@@ -1,21 +1,21 @@
-"""Errors that a user of the command line can act on.
+"""Errors that a user can act on; the command line prints them without a traceback.
 
     ClinitError
     ├── ManifestError     a data set on disk, its description or its manifest
     ├── ImageError        one image that cannot be decoded
-    ├── MachineError      what the machine lacks: memory, rights, open files, a disk that reads
-    ├── BackboneError     a network that cannot serve as a frozen backbone
+    ├── MachineError      the machine lacks memory, permissions or file handles, or a disk fails
+    ├── BackboneError     a network that cannot be used as a frozen backbone
     ├── DeviceError       a device that does not exist
     ├── StorageError      a file that exists but cannot be read, although its content may be intact
     ├── ClusterError      a cluster that cannot be reached, or whose workers are lost
-    ├── CacheError        a feature cache: missing, incomplete, damaged, of another fingerprint
+    ├── CacheError        a feature cache: missing, incomplete, damaged, with another fingerprint
     ├── HeadError         a classifier head: missing, of another width, of other classes
     ├── StatisticsError   class statistics that cannot be merged or solved
-    ├── ExperimentError   a class-incremental experiment that cannot be run as asked
+    ├── ExperimentError   an experiment that cannot be run with these settings and data
     ├── ConfigFileError   a file of options: missing, damaged, with a key that is not an option
-    ├── ModelError        an exported model: missing, damaged, in the way of another
+    ├── ModelError        an exported model: missing, damaged, already at the path of a new one
     ├── CheckpointError   a checkpoint of an unfinished run: damaged, of another run
-    └── RecordError       a run record: missing, incomplete, of another layout
+    └── RecordError       a run record: missing, incomplete, with another layout
 
 Wrong arguments of library functions raise `ValueError`; impossible cases are asserted.
 """
@@ -37,26 +37,25 @@ class ClinitError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the remedy, to pass from one process to another."""
+        """Pickle the remedy too, so that an error can be passed to another process."""
         return partial(type(self), remedy=self.remedy), (str(self),)
 
 
 LOOK_AT_STORAGE = "Check its permissions and its disk or network, then run the same command again."
-"""Remedy if a file cannot be read."""
 
 
 def reason(error: OSError) -> str:
-    """Return the system's text of an error."""
+    """Return the operating system's text for an error."""
     return error.strerror or str(error)
 
 
 def unreadable(path: object, error: OSError) -> StorageError:
-    """Return the error of an existing file that cannot be read."""
+    """Return the error for an existing file that cannot be read."""
     return StorageError(f"cannot read {path}: {reason(error)}", remedy=LOOK_AT_STORAGE)
 
 
 def unwritable(path: object, error: OSError) -> ClinitError:
-    """Return the error of a place that cannot be written."""
+    """Return the error for a path that cannot be written."""
     return ClinitError(
         f"cannot write {path}: {reason(error)}",
         remedy="Free space or choose a place that you can write to, then run the same command"
@@ -73,15 +72,15 @@ class ImageError(ClinitError):
 
 
 class MachineError(ClinitError):
-    """The machine fails: it lacks memory, rights or open files, or its storage does not read."""
+    """The machine fails: it lacks memory, permissions or file handles, or its storage fails."""
 
 
 class BackboneError(ClinitError):
-    """A network cannot serve as a frozen backbone."""
+    """A network cannot be used as a frozen backbone."""
 
 
 class DeviceError(ClinitError):
-    """The device that was asked for does not exist."""
+    """The requested device does not exist."""
 
 
 class StorageError(ClinitError):
@@ -93,7 +92,7 @@ class ClusterError(ClinitError):
 
 
 class CacheError(ClinitError):
-    """A feature cache is missing, incomplete, damaged or of another fingerprint."""
+    """A feature cache is missing, incomplete, damaged or has another fingerprint."""
 
 
 class HeadError(ClinitError):
@@ -105,15 +104,15 @@ class StatisticsError(ClinitError, ValueError):
 
 
 class ExperimentError(ClinitError):
-    """A class-incremental experiment cannot be run as asked."""
+    """An experiment cannot be run with these settings and data."""
 
 
 class RecordError(ClinitError):
-    """A run record is missing, incomplete or of another layout."""
+    """A run record is missing, incomplete or has another layout."""
 
 
 class ModelError(ClinitError):
-    """An exported model is missing, damaged or in the way of another."""
+    """An exported model is missing, damaged, or in the way of a new one."""
 
 
 class ConfigFileError(ClinitError):

@@ -1,9 +1,9 @@
-"""CPUs and memory that this process may use, and the signs of a shortage.
+"""Find the CPUs, the memory and the device that this process may use, and recognise a shortage.
 
-A container shows the processors and the memory of its host. Its own limits are in the files of its
-control groups (cgroups): the group of the process and every group above, of which the tightest
-limit holds. joblib reads the files of the topmost group alone; psutil, which knows the free memory
-of the host, reads none.
+Inside a container, a process sees all processors and memory of the host. The limits of the
+container are in the files of its control groups (cgroups): the group of the process and all groups
+above it, of which the tightest limit applies. joblib reads only the topmost group; psutil, which
+returns the free memory of the host, reads none.
 
 Source: the Linux kernel's documentation of cgroup-v2, cgroup-v1/memory, sched-bwc.
 """
@@ -29,22 +29,22 @@ _SHORTAGE = re.compile(
     r"|CUBLAS_STATUS_ALLOC_FAILED|start new thread|failed to map segment from shared object",
     re.IGNORECASE,
 )
-"""Words of PyTorch, CUDA, the image libraries, Python and the loader of libraries when memory or a
-thread is refused."""
+"""Messages of PyTorch, CUDA, the image libraries, Python and the dynamic linker if they get no
+memory or no thread."""
 _SHORTAGE_TYPES = {"MemoryError", "OutOfMemoryError"}
-"""By name: the libraries that have the latter are not loaded for it."""
+"""Names of types, so that the libraries that define `OutOfMemoryError` need not be loaded."""
 _OF_RUST = {"PanicException", "PolarsError", "SafetensorError"}
 _NUMBER = re.compile(r"\(os error (\d+)\)|\berrno = (\d+)")
-"""How Rust and HDF5 write the number of an error of the system."""
+"""Forms in which Rust and HDF5 write the number of a system error."""
 
 
 def cpu_count(root: Path = _ROOT) -> int:
     """Return how many CPUs this process may keep busy: at least 1.
 
-    A quota is rounded up: of 1.5 CPUs the second is worth a thread.
+    A quota is rounded up, because half a CPU is worth a thread.
 
     Args:
-        root: Folder that holds `proc` and `sys`.
+        root: Folder that contains `proc` and `sys`.
     """
     quotas = [math.ceil(share) for group in _groups("cpu", root) for share in _cpu_quota(group)]
     return max(1, min([visible_cpus(), *quotas]))
@@ -53,7 +53,7 @@ def cpu_count(root: Path = _ROOT) -> int:
 def visible_cpus() -> int:
     """Return the number of CPUs that this process may run on, as most libraries count them.
 
-    A cpuset is counted, a quota of CPU time is not.
+    This respects a cpuset, but not a quota of CPU time.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -61,17 +61,17 @@ def visible_cpus() -> int:
 
 
 def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> int:
-    """Return the bytes of memory that this process may still take.
+    """Return how many bytes of memory this process may still allocate.
 
-    On the host, file buffers that the kernel would give back count as free; on a CUDA device,
-    memory that PyTorch holds for reuse.
+    On the host, file buffers that the kernel can release count as free; on a CUDA device, memory
+    that PyTorch keeps for reuse does.
 
     Args:
-        device: The device; the host for None and for the CPU.
-        root: Folder that holds `proc` and `sys`.
+        device: The device; None and the CPU mean the host.
+        root: Folder that contains `proc` and `sys`.
     """
     if device is not None and device.type == "cuda":
-        import torch  # like psutil not before: the command line counts CPUs before it loads either
+        import torch  # not above, like psutil: the command line counts CPUs before it loads either
 
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -84,8 +84,8 @@ def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> in
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error reports a shortage of memory.
 
-    The words of a library or the system count. The number of an OSError is exact, so its words do
-    not count, and other errors (`ValueError`) may repeat words of the data.
+    If an error has a system number, only the number decides. Otherwise the message of a library or
+    the system decides; other errors (`ValueError`) are ignored, because they may quote data.
     """
     if _types(error) & _SHORTAGE_TYPES:
         return True
@@ -96,9 +96,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def error_number(error: BaseException) -> int:
-    """Return the system's number (`errno`) of an error, 0 if it has none.
+    """Return the system's number (`errno`) of an error; 0 if it has none.
 
-    Polars, safetensors and HDF5 have it in their message alone.
+    Errors of Polars, safetensors and HDF5 contain the number only in their message.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
@@ -115,16 +115,16 @@ def _types(error: BaseException) -> set[str]:
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folders of the cgroups of this process, from its own to the topmost visible.
 
-    Folders may be missing: a container that shares the names of its host sees the path of its
-    group there, and the group itself as the topmost one.
+    A folder may not exist: a container in the cgroup namespace of its host sees the path of its
+    group on the host, although its own group is mounted as the topmost one.
     """
     top = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if not controllers:  # version 2: one tree for all
+        if not controllers:  # version 2 has one tree for all controllers
             mounts = [top]
-        elif controller in controllers.split(","):  # mounted as `cpu,cpuacct`, `cpu` a link
+        elif controller in controllers.split(","):  # mounted as `cpu,cpuacct`, with a link `cpu`
             mounts = [top / controllers, top / controller]
         else:
             continue
@@ -133,7 +133,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _cpu_quota(group: Path) -> list[float]:
-    """Return the CPUs that a group may use; nothing if it has no limit."""
+    """Return how many CPUs a group may use, in a list that is empty without a limit."""
     words = _read(group / "cpu.max").split()
     if not words:
         words = [_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
@@ -145,7 +145,7 @@ def _cpu_quota(group: Path) -> list[float]:
 
 
 def _memory_left(group: Path) -> list[int]:
-    """Return the bytes that a group has left; nothing if it has no limit."""
+    """Return the bytes that a group has left, in a list that is empty without a limit."""
     for limit, used, buffers in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -160,7 +160,6 @@ def _memory_left(group: Path) -> list[int]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file; nothing if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -168,14 +167,14 @@ def _read(path: Path) -> str:
 
 
 CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-"""Names that PyTorch has for the instructions, of x86 and of Arm."""
+"""PyTorch's names of the bfloat16 instructions of x86 and Arm."""
 
 
 def choose_device(name: str) -> torch.device:
     """Return the device called `name`; `auto` is CUDA if there is a device, else the CPU.
 
     Raises:
-        DeviceError: If CUDA is asked for and there is no CUDA device.
+        DeviceError: If `name` is a CUDA device and there is none.
     """
     import torch
 
@@ -184,7 +183,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if available else "cpu")
     if name.startswith("cuda") and not available:
         raise DeviceError(
-            f"--device {name} was asked for, but PyTorch finds no CUDA device",
+            f"--device {name} needs a CUDA device, but PyTorch finds none",
             remedy="Use --device cpu, or install a CUDA build of PyTorch and its driver"
             " (`nvidia-smi` shows the driver).",
         )
@@ -199,7 +198,7 @@ def device_name(device: torch.device) -> str:
 
 
 def cpu_has_bf16() -> bool:
-    """Return whether the CPU multiplies bfloat16."""
+    """Return whether the CPU has instructions that multiply bfloat16."""
     import torch
 
     capabilities = torch.cpu.get_capabilities()

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster. Ray gives a task that is lost with its node to another one."""
+"""Run tasks on a Ray cluster. If a node fails, Ray repeats its task on another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clinit.errors import ClinitError, ClusterError, MachineError
 
 T = TypeVar("T")
 LOOK_S = 2.0
-"""Seconds between two looks at the finished tasks."""
+"""Most seconds between two checks for finished tasks."""
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def connected(address: str) -> Iterator[Any]:
         ) from error
     try:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
-        if colon and port.isdigit():  # Ray itself would wait for two minutes
+        if colon and port.isdigit():  # fail early, because Ray itself would wait for two minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
@@ -55,14 +55,15 @@ def run_tasks(
     on_look: Callable[[], None] = lambda: None,
     **resources: Any,
 ) -> Iterator[T]:
-    """Call `task` once with each of the arguments; yield what it returns, in any order.
+    """Call `task` once with each tuple of arguments; yield the results, in any order.
 
     Args:
         ray: The module, see `connected`.
-        task: The task; a node that lacks memory or rights is not the only one to be asked.
+        task: The task. If it raises a `MachineError`, such as for a node that lacks memory or
+            permissions, Ray repeats it.
         calls: The arguments of each call.
         on_look: Called every few seconds.
-        resources: Needs of each call: `num_cpus`, `num_gpus`.
+        resources: Resources of each call: `num_cpus`, `num_gpus`.
 
     Raises:
         ClinitError: If a task raises one.
@@ -80,7 +81,7 @@ def run_tasks(
         if isinstance(cause := getattr(error, "cause", None), ClinitError):
             raise cause from None
         raise ClusterError(
-            f"a task was given up: {(str(error).strip().splitlines() or ['lost'])[-1]}",
+            f"Ray gave up a task: {(str(error).strip().splitlines() or ['lost'])[-1]}",
             remedy="Look at `ray status` and at the logs of the workers (`ray logs`); then run the"
             " same command again: it resumes.",
         ) from error

@@ -1,4 +1,4 @@
-"""Wall time, in all and by named phase."""
+"""Measure wall time, in total and by named phase."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Measures the seconds since it was made, and adds up those spent in named phases."""
+    """Measures the seconds since its creation, and the seconds spent in named phases."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         """Start.
 
         Args:
-            device: Device of the measured work. A CUDA device is waited for at the
-                end of each phase, so that the work queued in a phase counts in it.
+            device: Device of the measured work. If it is a CUDA device, each phase ends with
+                waiting for it, so that work queued in a phase counts in this phase.
         """
         self._device = device
         self._started = time.perf_counter()
@@ -34,13 +34,13 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds of the block to `name`, also if the block raises."""
+        """Add the seconds of the block to the phase `name`, even if the block raises an error."""
         started = time.perf_counter()
         try:
             yield
         finally:
             if self._device is not None and self._device.type == "cuda":
-                import torch  # imported late: reading and decoding images do not need PyTorch
+                import torch  # not above, because reading and decoding images need no PyTorch
 
                 torch.cuda.synchronize(self._device)
             self.seconds[name] += time.perf_counter() - started

@@ -1,8 +1,8 @@
-"""Words in messages: text from data, counts, sizes, lists, guesses for a mistyped word.
+"""Format text for messages: data, counts, sizes, lists, and suggestions for a mistyped word.
 
-Names of files, classes and runs and the messages of libraries may contain control characters, and
-a terminal obeys them: it changes its title, hides lines, moves the cursor over earlier lines.
-`visible` prints them as escapes, `escaped` also the marks of Markdown.
+Names of files and classes, and messages of libraries, may contain control characters. A terminal
+would obey them: change its title, hide lines, or move the cursor over earlier lines. `visible`
+replaces them with escapes; `escaped` also escapes the marks of Markdown.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from difflib import get_close_matches
 
 OBEYED = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
-    "\u2028-\u202e\u2066-\u2069"  # line separators, overrides and isolates of the direction
-    "\ud800-\udfff"  # bytes of a file name that are no UTF-8
+    "\u2028-\u202e\u2066-\u2069"  # line separators, and marks that change the writing direction
+    "\ud800-\udfff"  # surrogates, which Python uses for bytes of file names that are not UTF-8
 )
-"""As the inside of a class of characters in a regular expression."""
+"""Control characters, in the form of a character class of a regular expression, without []."""
 _PATTERN = re.compile(f"[{OBEYED}]")
 _PATTERN_BUT_LINES = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Return `text` with control characters written out: \x1b, \u202e, \x0a.
+    r"""Return `text` with escapes instead of control characters: \x1b, \u202e, \x0a.
 
-    With `lines`, line breaks and tabs stay.
+    With `lines`, line breaks and tabs are kept.
     """
     return (_PATTERN_BUT_LINES if lines else _PATTERN).sub(_written_out, text)
 
@@ -39,7 +39,7 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless it is one: 0 runs, 1 class."""
+    """Return a count with its noun in singular or plural: 0 runs, 1 class, 2 classes."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{ending}"
 
@@ -47,7 +47,7 @@ def number_of(count: int, noun: str) -> str:
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 MOST = 9 * 10**18
-"""Largest 64-bit count in use: more than anybody has."""
+"""Largest size in bytes; it fits into 64 bits."""
 
 
 def byte_count(text: str) -> int:
@@ -57,7 +57,7 @@ def byte_count(text: str) -> int:
     1500000000
 
     Raises:
-        ValueError: If the text is no size, or the size exceeds `MOST`.
+        ValueError: If the text is not a size, or the size exceeds `MOST`.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
     unit = match[2] if match else ""
@@ -71,7 +71,7 @@ def byte_count(text: str) -> int:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size in the largest unit of which it has one.
+    """Return a size in the largest unit in which it is at least 1.
 
     >>> size_text(2_345_678_901)
     '2.35 GB'
@@ -107,7 +107,7 @@ def contrast(first: str, second: str, *, letters: int = LETTERS) -> tuple[str, s
 
 
 def contrast_digests(first: str, second: str) -> tuple[str, str]:
-    """Return two SHA-256s as a message names them; see `contrast`."""
+    """Return two SHA-256s shortened for a message; see `contrast`."""
     return contrast(first, second, letters=DIGEST_LETTERS)
 
 
@@ -119,8 +119,8 @@ def _cut(text: str, start: int, letters: int) -> str:
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most similar to an unknown one; None if no word is similar.
 
-    The comparison ignores case and leading dashes, and takes `_` for `-`. A known word that begins
-    with the unknown one is similar.
+    The comparison ignores case, leading dashes, and the difference between `_` and `-`. A known
+    word that begins with the unknown one is similar.
     """
     by_plain = {_plain(each): each for each in known}
     plain = _plain(word)
@@ -146,21 +146,21 @@ def _plain(word: str) -> str:
 
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~$&#!]|:(?=//)|(?<=[wW]{3})\.")
-"""Marks, and what makes a link of an address."""
+"""Marks of Markdown, and characters that make an address a link."""
 
 
 def escaped(text: str) -> str:
-    """Return text that Markdown shows letter by letter, in one line."""
+    """Return text in which Markdown shows every character, in one line."""
     return _SPECIAL.sub(r"\\\g<0>", visible(text))
 
 
 def lines_of_table(heads: list[str], rows: list[list[str]], *, numbers: int = 0) -> list[str]:
-    """Return the lines of a table as GitHub has them.
+    """Return the lines of a Markdown table in GitHub's syntax.
 
     Args:
         heads: Names of the columns, escaped.
         rows: Lines of cells, escaped.
-        numbers: The last so many columns are aligned to the right.
+        numbers: Number of columns, at the end, that are aligned to the right.
     """
     rule = ["---"] * (len(heads) - numbers) + ["---:"] * numbers
     return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
@@ -173,7 +173,7 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 
 
 def printable(path: str | os.PathLike[str]) -> str:
-    r"""Return `path` with the bytes that are not UTF-8 written as \xff."""
+    r"""Return `path` with escapes (\xff) for bytes that are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -190,10 +190,10 @@ def examples(names: Sequence[str]) -> str:
 
 
 def cut_short(value: object, most: int = 60) -> str:
-    """Return the Python literal of a value as a message shows it: its first characters."""
+    """Return the beginning of the `repr` of a value, for messages."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # such as an integer of thousands of digits
+    except (ValueError, RecursionError):  # such as for an integer of thousands of digits
         text = type(value).__name__
     return text if len(text) <= most else f"{text[:most]}…"
 

@@ -151,7 +151,7 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
         ("a = " + "[" * 100_000, "is not TOML", ""),
         ("iterations = " + "9" * 5000, "is not TOML", ""),
         ("#" * (16 * 2**20 + 1), "larger than 16 MiB", ""),
-        ("a = 1\0", "it holds NUL", ""),
+        ("a = 1\0", "it contains NUL", ""),
     ],
 )
 def test_what_no_option_takes_is_refused_with_the_nearest(
@@ -228,9 +228,9 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "fact", "remedy"),
     [
-        ("", ConfigFileError, "study.toml holds no grid", "[[sweep.grid]]"),
-        ("[sweep.grid]\n", ConfigFileError, "study.toml has a grid that is empty", "[[sweep.gr"),
-        ("[sweep]\ngrid = [1]\n", ConfigFileError, "or no table", "[[sweep.grid]]"),
+        ("", ConfigFileError, "study.toml contains no grid", "[[sweep.grid]]"),
+        ("[sweep.grid]\n", ConfigFileError, "contains a grid that is empty", "[[sweep.grid]]"),
+        ("[sweep]\ngrid = [1]\n", ConfigFileError, "or not a table", "[[sweep.grid]]"),
         ("[grid]\nseed = 1\n", ConfigFileError, "'grid'", ""),
         ("[sweep.grid]\nbufer = 1\n", ConfigFileError, "study.toml: a sweep", "buffer"),
         ("[[sweep.grid]]\nseed = [[1]]\n", ConfigFileError, "seed takes an integer", "seed="),

@@ -62,7 +62,7 @@ def test_a_model_is_measured_as_it_predicts(model: Path, images: Path, tmp_path:
     told = json.loads(result.stdout)
     assert told["images"] == {"known": 20, "strangers": 4}
     assert told["unreadable"] == [{"image": "a/empty.png", "error": "the file is empty"}]
-    assert "1 folder of no class of the model (<b>x): 4 images" in result.stderr
+    assert "1 folder not named as a class of the model (<b>x): 4 images" in result.stderr
     seen = call("predict", model, images, "--json", "--device=cpu", "--top=1")
     answers = {each["image"]: each["classes"] for each in json.loads(seen.stdout)}
     with table.open(newline="") as file:
@@ -108,11 +108,11 @@ def test_two_models_answer_the_same_images(model: Path, images: Path, tmp_path: 
     ("words", "message"),
     [
         ("MODEL nowhere", "no folder of images at nowhere"),
-        ("MODEL IMAGES/a", "holds images"),
+        ("MODEL IMAGES/a", "contains images"),
         ("nowhere IMAGES", "no model file at nowhere"),
-        ("MODEL STRANGE", "the model has no class of these 1 names (<b>x)"),
-        ("MODEL IMAGES --csv x.txt", "--csv is the file to write, .csv, got x.txt"),
-        ("MODEL IMAGES --html x.csv", "--html is the file to write, .html, got x.csv"),
+        ("MODEL STRANGE", "none of the 1 folders (<b>x) is named as a class"),
+        ("MODEL IMAGES --csv x.txt", "--csv needs a file that ends in .csv, got x.txt"),
+        ("MODEL IMAGES --html x.csv", "--html needs a file that ends in .html, got x.csv"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(

@@ -43,10 +43,10 @@ def test_the_output_names_what_was_exported_and_how_it_is_loaded(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: give --out one, not"),
-        ("h.npz", ("--weights", "w"), "--weights means nothing if the head alone"),
-        ("h", ("--head-only",), "--out is a file that ends in .npz or .safetensors"),
-        ("model.pth", (), "--out is a folder, or a file that ends in"),
+        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: --out must be one, got"),
+        ("h.npz", ("--weights", "w"), "--weights has no effect if only the head"),
+        ("h", ("--head-only",), "--out must be a file that ends in .npz or .safetensors"),
+        ("model.pth", (), "--out must be a folder, or a file that ends in"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(
@@ -64,8 +64,8 @@ def test_a_run_without_test_images_gives_a_model_and_a_head(
     run = shutil.copytree(tiny_run, tmp_path / "run")
     without_test_images(run)
     out = tmp_path / "model.safetensors"
-    assert "no test image: its accuracy is unknown" in invoke(run, "--out", out).output
+    assert "no test images, so its accuracy is unknown" in invoke(run, "--out", out).output
     assert isinstance(invoke(run, "--out", out).exception, ModelError)  # it is there
     result = invoke(run, "--out", tmp_path / "h.npz")
-    assert "A head of 5 classes, 2 of which arrived later, on 12 features" in result.output
+    assert "A head of 5 classes, 2 of which are new, on 12 features" in result.output
     assert f"clinit predict {tmp_path / 'h.npz'} FEATURES.npy" in result.output

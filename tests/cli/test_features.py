@@ -56,7 +56,7 @@ def test_an_import_names_the_command_that_fits_a_head_and_tells_how_good_it_is(w
 
 def test_a_head_alone_is_exported_and_names_rows(work: Path) -> None:
     text = (work / "export.log").read_text()
-    assert "A head of 5 classes, 2 of which arrived later, on 8 features of own" in text
+    assert "A head of 5 classes, 2 of which are new, on 8 features of own" in text
     assert "Probabilities: temperature " in text
     assert f"clinit predict {work / 'head.npz'} FEATURES.npy" in text
     told = json.loads(done("predict", work / "head.npz", work / "new-val.npy", "--json"))
@@ -79,13 +79,13 @@ def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        ("predict head.npz new-val.npy --device cpu", "--device means nothing here"),
-        ("predict . a.jpg --features-name emb", "is a model of images"),
+        ("predict head.npz new-val.npy --device cpu", "--device has no effect here"),
+        ("predict . a.jpg --features-name emb", "is a model for images"),
         ("export RUN --out model --head-only", "a file that ends in .npz or .safetensors"),
-        ("export RUN --out x.npz --onnx", "--onnx means nothing if the head alone is"),
-        ("export RUN --out x.npz --no-temperature --base new", "--base means nothing if no"),
-        ("export RUN --out x.npz --no-temperature --new new", "--new means nothing if no"),
-        ("export RUN --out m --no-temperature --no-memory --new new", "--new means nothing"),
+        ("export RUN --out x.npz --onnx", "--onnx has no effect if only the head"),
+        ("export RUN --out x.npz --no-temperature --base new", "--base has no effect if no"),
+        ("export RUN --out x.npz --no-temperature --new new", "--new has no effect if no"),
+        ("export RUN --out m --no-temperature --no-memory --new new", "--new has no effect"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(
@@ -115,8 +115,8 @@ def test_verify_prints_the_command_that_writes_a_damaged_shard_again(
         for line in refused(call("cache", "verify", out)).remedy.splitlines()
         if "clinit cache" in line and "&&" in line
     )
-    place, typed = line.removeprefix("It was: cd ").split(" && clinit ")
+    place, typed = line.removeprefix("The command was: cd ").split(" && clinit ")
     assert shlex.split(place) == [str(Path.cwd())]
     done(*shlex.split(typed))
     assert shard.read_bytes() == whole
-    assert "Nothing has changed since it was written." in done("cache", "verify", out)
+    assert "Nothing has changed since the cache was written." in done("cache", "verify", out)

@@ -49,7 +49,7 @@ def record(made: Path) -> Path:
 
 
 def test_the_command_says_that_the_stream_starts_from_nothing(made: Path, record: Path) -> None:
-    assert "the stream starts from nothing" in (made / "told.txt").read_text()
+    assert "the stream starts without classes" in (made / "told.txt").read_text()
     info = read_info(record)
     assert info["base"] is None
     assert len(info["tasks"]) == 2
@@ -142,13 +142,13 @@ def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_pat
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        (("train-head", "--head", "x.safetensors"), "--head goes with --base"),
-        (("train-head", "--head-width", "full"), "--head-width full goes with --base"),
+        (("train-head", "--head", "x.safetensors"), "--head needs --base"),
+        (("train-head", "--head-width", "full"), "--head-width full needs --base"),
         (("train-head", "--tasks", "5"), "5 tasks were asked for, but only 4"),
         (("train-top",), "--base"),
-        (("sweep", "--top", "init=random"), "--top takes one cache at --base"),
-        (("sweep", "--head", "x.safetensors", "init=random"), "--head goes with --base"),
-        (("sweep", "head_width=full"), "--head-width full goes with --base"),
+        (("sweep", "--top", "init=random"), "--top takes only one cache each"),
+        (("sweep", "--head", "x.safetensors", "init=random"), "--head needs --base"),
+        (("sweep", "head_width=full"), "--head-width full needs --base"),
     ],
 )
 def test_what_needs_base_classes_is_refused(

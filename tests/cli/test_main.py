@@ -89,7 +89,7 @@ MISTAKES = {
     ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127/255",
     ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
     ("reproduce", "last-laier"): "last-layer",
-    ("reproduce", "cost", "--base", "b"): "--base and --new go together",
+    ("reproduce", "cost", "--base", "b"): "--base needs --new and vice versa",
 }
 
 

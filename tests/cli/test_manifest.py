@@ -52,7 +52,7 @@ def test_build_writes_a_manifest_and_says_what_is_in_it(root: Path) -> None:
         ("folder", ("--strict",), "1 of 3 classes have no image in train"),
         ("imagenet", (), "known are digits, imagenet1k, places365 and folder"),
         ("folder", ("--split", "dev"), "is not one of"),
-        ("folder", ("--label-column", "label"), "are of Parquet files"),
+        ("folder", ("--label-column", "label"), "are for Parquet files"),
     ],
 )
 def test_what_cannot_be_built_writes_nothing(

@@ -45,7 +45,7 @@ def test_less_memory_is_noted_and_makes_no_other_run(
     ("words", "fact"),
     [
         (["align", "BASE", "--out=OUT", "--memory=much"], "got 'much'"),
-        (["align", "BASE", "--out=OUT", "--memory=0"], "--memory takes a size above 0"),
+        (["align", "BASE", "--out=OUT", "--memory=0"], "--memory must be a size above 0"),
         (
             ["sweep", "CACHES", "--out=OUT", "--top", "--memory=1GB", "seed=0"],
             "--memory is for banks of heads",

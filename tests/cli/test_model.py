@@ -108,7 +108,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
     np.testing.assert_array_equal(after.weight[:5], before.weight)
     np.testing.assert_array_equal(after.bias[:5], before.bias)
     for part in (
-        "2 classes added: convnextv2_atto knows 7 classes now",
+        "2 classes added: convnextv2_atto now has 7 classes",
         "Images: 16 to learn from, 0 kept aside; their features are at",
         "synthetic features from class statistics",
         "old classes, held out 5 ",  # one of six images of each
@@ -180,11 +180,11 @@ def test_more_images_solve_rows_anew_and_two_models_become_one(
     shutil.copy(images / "f" / "0.png", more / "f")
     printed = done("add", grown[0], more, "--more", "--out", tmp_path / "more-of-f", *cpu)
     assert "1 of 5 images seen already: they count once" in printed
-    assert "4 more images of 1 class, 2 classes solved anew: convnextv2_atto knows 7" in printed
+    assert "4 more images of 1 class, 2 classes computed anew: convnextv2_atto now has 7" in printed
     done("add", remembering, draw(tmp_path / "other", "hi", 6), "--out", tmp_path / "hi", *cpu)
     words = ("merge", tmp_path / "more-of-f", tmp_path / "hi", "--out")
     printed = done(*words, tmp_path / "both")
-    assert "2 classes solved anew, 2 classes added: convnextv2_atto knows 9 classes" in printed
+    assert "2 classes computed anew, 2 classes added: convnextv2_atto now has 9" in printed
     assert memory_of(tmp_path / "both").counts.tolist() == [5] * 5 + [12, 8, 6, 6]
     told = json.loads(invoke(*words, tmp_path / "both.safetensors", "--json").stdout)
     assert (told["history"][-1]["action"], told["memory"]) == ("merge", None)
@@ -195,7 +195,7 @@ def test_classes_are_removed_with_what_is_remembered_of_them(
 ) -> None:
     fewer = tmp_path / "fewer"
     printed = done("remove", grown[0], "b", "g", "--out", fewer)
-    assert "2 removed: convnextv2_atto knows 5 classes now" in printed
+    assert "2 removed: convnextv2_atto now has 5 classes" in printed
     assert "`clinit remember` computes it anew" in printed
     before, after = head_of(grown[0]), head_of(fewer)
     assert after.class_names == memory_of(fewer).class_names == tuple("acdef")
@@ -261,7 +261,7 @@ def test_few_or_bad_images_are_told(model: Path, images: Path, tmp_path: Path) -
         "g/9.heic",
         "Images: 13 to learn from, 3 kept aside",
         "zero rows recognise nothing until they are trained",
-        "3 images of added classes tested: too few to measure",
+        "3 images of added classes tested: too few for an accuracy",
     ):
         assert part in printed
     assert re.search(r"added classes, held out 3 - \d of 3 ", printed)
@@ -320,7 +320,7 @@ def test_a_network_of_timm_is_a_model_too(
     assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
     printed = done("add", images, "--out", tmp_path / "out", *network)
     assert "synthetic features from the classifier's weights" in printed
-    assert "no held-out image of an old class is known" in printed
+    assert "no held-out features of old classes" in printed
     assert head_of(tmp_path / "out").class_names == tuple("abcfg")
     cache = tiny_run.parent / "caches" / "base"
     message = refused(ModelError, "add", images, "--out", tmp_path / "no", "--old", cache, *network)
@@ -358,9 +358,9 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL 0", ManifestError, "no train split of folder in"),
         ("add IMAGES MODEL", ModelError, "Give the model first: MODEL IMAGES"),
         ("add MODEL IMAGES --out TAKEN", ModelError, "exists and is never replaced"),
-        ("add IMAGES", None, "give MODEL and IMAGES; or --backbone and IMAGES alone"),
-        ("add MODEL IMAGES --backbone resnet18", None, "--backbone and IMAGES alone"),
-        ("add MODEL IMAGES --mean 0.5", None, "--mean goes with --backbone"),
+        ("add IMAGES", None, "give MODEL and IMAGES; or give --backbone and only IMAGES"),
+        ("add MODEL IMAGES --backbone resnet18", None, "--backbone and only IMAGES"),
+        ("add MODEL IMAGES --mean 0.5", None, "--mean needs --backbone"),
         ("add MODEL IMAGES --onnx --out x.safetensors", None, "--onnx writes into a folder"),
         ("add MODEL IMAGES --more", ModelError, "2 of these 2 classes are new to the model (f, g)"),
         ("add MODEL a1 --more", ModelError, "of all training images of 1 class (a)"),
@@ -368,7 +368,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("merge MODEL MODEL", ModelError, "has all classes of the other"),
         ("merge MODEL IMAGES", ModelError, "it is not a model"),
         ("remember MODEL f1", ModelError, "no class of 1 of these names (f)"),
-        ("remember MODEL IMAGES --out x.safetensors", None, "a file remembers nothing"),
+        ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
         ("remove MODEL a b c d e", ModelError, "without these 5 classes, none would be left"),
         ("rename MODEL a=c", ModelError, "'c' cannot be the name of a class"),

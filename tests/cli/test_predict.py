@@ -132,12 +132,12 @@ def test_csv_has_a_line_an_image_and_class(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--threshold", 1), "--threshold means nothing without --reject"),
-        (("--reject-rate", 0.1), "--reject-rate means nothing without --reject"),
+        (("--threshold", 1), "--threshold has no effect without --reject"),
+        (("--reject-rate", 0.1), "--reject-rate has no effect without --reject"),
         (("--reject=energy", "--reject-rate=0.1", "--threshold=1"), "next to --threshold"),
         (("--reject", "energy", "--threshold", "nan"), "--threshold must be a finite number"),
-        (("--csv", "out.txt"), "--csv is the file to write, .csv, got out.txt"),
-        (("--features-name", "x"), "--features-name means nothing here"),
+        (("--csv", "out.txt"), "--csv needs a file that ends in .csv, got out.txt"),
+        (("--features-name", "x"), "--features-name has no effect here"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

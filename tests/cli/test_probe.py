@@ -68,8 +68,8 @@ def test_json_contains_what_the_library_returns(cache: Path) -> None:
     ("arguments", "fact"),
     [
         (["--by", "lbfgs", "--lr", 0.1], "--lr goes with adamw alone"),
-        (["--out", "head.bin"], "--out is the head file to write, .safetensors"),
-        (["--overwrite"], "--overwrite means nothing without --out"),
+        (["--out", "head.bin"], "--out must be a file that ends in .safetensors"),
+        (["--overwrite"], "--overwrite has no effect without --out"),
     ],
 )
 def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], fact: str) -> None:

@@ -81,7 +81,7 @@ def test_caches_that_have_moved_are_asked_for(
     result = rerun(run)
     assert result.exit_code == 1
     assert "which no longer exists" in str(result.exception)
-    assert getattr(result.exception, "remedy", "") == "Give its new place with --base."
+    assert getattr(result.exception, "remedy", "") == "Give its new path with --base."
     result = rerun(
         run, "--base", tmp_path / "caches" / "base", "--new", tmp_path / "caches" / "new"
     )
@@ -99,7 +99,7 @@ def test_other_data_and_a_taken_folder_are_refused(
     assert str(result.exception) == f"there is already a run record at {run}"
     result = rerun(run, "--out", run, "--overwrite")
     assert result.exit_code == 2
-    assert "--out is the run that is repeated" in result.output
+    assert "--out is the recorded run itself" in result.output
 
 
 def test_heads_of_a_bank_are_trained_beside_each_other_again(

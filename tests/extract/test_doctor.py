@@ -125,7 +125,7 @@ def test_storage_is_written_locked_and_left_as_it_was(
 
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "flock", partial(fail, 37))
-        only(doctor.check_storage(tmp_path), "warning", "cannot lock files", "one command on a")
+        only(doctor.check_storage(tmp_path), "warning", "cannot lock files", "one command per")
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "TemporaryDirectory", partial(fail, 28))
         only(doctor.check_storage(tmp_path), "fault", "No space left on device", "--out")

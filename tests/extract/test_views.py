@@ -90,7 +90,7 @@ def test_what_the_views_cannot_be_made_of_is_refused_before_anything_is_computed
         replace(config, views=-1)
     extracted(root, out, config)
     shutil.rmtree(out / "val")
-    with pytest.raises(CacheError, match=r"views/0 was begun with view_seed = 0, this command has"):
+    with pytest.raises(CacheError, match=r"views/0 was begun with view_seed = 0, but this"):
         extracted(root, out, replace(config, view_seed=1, views=3))
     assert not (out / "val").exists()
 
@@ -106,11 +106,11 @@ def test_a_view_that_is_not_of_the_train_split_beside_it_is_refused(
     second, first = out / "views" / "1", tmp_path / "first"
     shutil.copytree(out / "views" / "0", first)
     for origin, message in (
-        (tmp_path / "transform/views/1", "features with transform = resize 37x37"),
-        (tmp_path / "manifest/views/1", "features with manifest ="),
-        (tmp_path / "seed/views/1", "view_seed = 1 where view_seed = 0 is expected"),
-        (first, "view = 0 where view = 1 is expected"),
-        (out / "train", "augmentation = nothing where augmentation = random resized crop"),
+        (tmp_path / "transform/views/1", "features have transform = resize 37x37"),
+        (tmp_path / "manifest/views/1", "features have manifest ="),
+        (tmp_path / "seed/views/1", "view_seed = 1, expected view_seed = 0"),
+        (first, "view = 0, expected view = 1"),
+        (out / "train", "augmentation = nothing, expected augmentation = random resized crop"),
     ):
         shutil.rmtree(second)
         shutil.copytree(origin, second)

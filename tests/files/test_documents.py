@@ -114,11 +114,11 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, object], messa
     ("text", "message"),
     [
         ("", "is damaged: Expecting value: line 1 column 1 (char 0)"),
-        ("[1]", "is damaged: it holds [1] instead of fields"),
+        ("[1]", "is damaged: it contains [1] instead of fields"),
         ("[" * 200_000, "is damaged: it is nested too deeply"),
         ('{"a": ' * 200_000, "is damaged: it is nested too deeply"),
-        ('{"a": NaN}', "is damaged: it holds NaN, which is no JSON"),
-        ('{"a": -1e999}', "is damaged: it holds '-1e999', which no float64 holds"),
+        ('{"a": NaN}', "is damaged: it contains NaN, which is not JSON"),
+        ('{"a": -1e999}', "is damaged: it contains '-1e999', which is too large for"),
         ('{"a": ' + "9" * 5000 + "}", "is damaged: Exceeds the limit (4300 digits)"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, claim: object) ->
             claim_folder(target) if claim is claim_folder else claim_file(target / "head")
         )
     assert str(caught.value) == (
-        f"{target / name} is a link or no regular file: it is not a lock of clinit"
+        f"{target / name} is a link or not a regular file, so it is not a lock of clinit"
     )
     assert victim.read_text() == "dear"
 

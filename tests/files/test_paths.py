@@ -85,7 +85,7 @@ def test_what_clinit_has_not_written_is_never_replaced(tmp_path: Path) -> None:
         message, remedy = refusal(tmp_path / name, overwrite=True)
         assert message.startswith(f"{tmp_path / name} exists and is never replaced")
         assert message.endswith(
-            "it is a link" if "link" in name else "it is no head that clinit has written"
+            "it is a link" if "link" in name else "it is not a head written by clinit"
         )
         assert remedy == "Choose another --out, or move it away."
 

@@ -16,7 +16,7 @@ from clinit.headtrain.stream.scenario import read_class_order
     ("content", "reason"),
     [
         (b"a\nb\n\xff", r"it is not UTF-8 text \(line 3\)"),
-        (b"a\0", "it is not text: it holds NUL bytes"),
+        (b"a\0", "it is not text: it contains NUL bytes"),
         (b"a" * (LIMIT_BYTES + 1), "it is larger than 16 MiB"),
         (None, "No such file or directory"),
     ],

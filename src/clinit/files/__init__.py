@@ -1,1 +1,1 @@
-"""Files: written by one commit, by one writer at a time, and read with their types."""
+"""Read and write files: atomic commits, one writer at a time, typed documents."""

@@ -1,9 +1,9 @@
-"""Write files so that a reader sees the old state or the new one, never a half of either.
+"""Write files atomically: a reader sees either the old content or the new, never a part.
 
-The rename is the only commit: the content is written under a name that nobody else has, flushed
-to the disk and renamed; then the folder is flushed, so that the new name survives a power cut
-too. A writer removes only its own draft; the next process that claims the folder or the file
-(`lock`) removes the drafts of a killed one.
+The content is written into a *draft*, a file with a unique name, flushed to the disk and renamed.
+Then the folder is flushed, so that the new name survives a power cut. A writer removes only its own
+draft; drafts of a killed process are removed by the next process that claims the folder or the file
+(`lock`).
 """
 
 import os
@@ -18,13 +18,13 @@ from pathlib import Path
 from clinit.errors import ClinitError, unwritable
 
 DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
-"""Names of drafts; the stem is the name of the file."""
+"""Matches names of drafts; the stem is the name of the final file."""
 
 
 def draft_of(path: Path) -> Path:
-    """Return a new name under which the content of `path` is written before its commit.
+    """Return a new path for the draft of `path`.
 
-    It is random: process identifiers repeat in containers that share a folder.
+    Its name is random, because process identifiers repeat in containers that share a folder.
     """
     return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
@@ -45,13 +45,12 @@ def flush_file(path: Path) -> None:
 
 
 def commit_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Create or replace `path` by what `write` writes to the empty draft it is given.
+    """Create or replace the file `path`; `write` gets the path of the empty draft and fills it.
 
     A link at `path` is replaced, not followed.
 
     Raises:
-        ClinitError: If the folder cannot be written or the disk is full. `path` is then what
-            it was before.
+        ClinitError: If the folder cannot be written or the disk is full. `path` is then unchanged.
     """
     _refuse_other_than_file(path)
     try:
@@ -77,15 +76,16 @@ def _commit(path: Path, write: Callable[[Path], object]) -> None:
 def commit_folder(
     folder: Path, write: Callable[[Path], object], *, overwrite: bool = False
 ) -> None:
-    """Create `folder` by what `write` writes into the empty draft of it.
+    """Create `folder`; `write` gets the path of the empty draft folder and fills it.
 
     Args:
-        folder: It must not exist, unless it is overwritten.
-        write: Is given the draft.
-        overwrite: Whether an existing folder is removed.
+        folder: The folder; without `overwrite`, it must not exist.
+        write: Writes files into the draft folder.
+        overwrite: Whether to replace an existing folder.
 
     Raises:
-        ClinitError: If it cannot be written. Nothing is left behind then.
+        ClinitError: If the folder cannot be written. Then no draft is left, and an existing folder
+            is unchanged.
     """
     draft = draft_of(folder)
     try:
@@ -104,10 +104,11 @@ def commit_folder(
 
 
 def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
-    """Give a folder that is written its name; one that has the name goes with `overwrite` alone.
+    """Rename a finished draft to `folder`; with `overwrite`, replace an existing folder.
 
     Raises:
-        OSError: If it cannot be renamed, or the name is taken. An existing folder is kept then.
+        OSError: If the draft cannot be renamed, or `folder` exists and `overwrite` is false. An
+            existing folder is then kept.
     """
     if overwrite and folder.exists():
         former = draft_of(folder)
@@ -125,17 +126,17 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
 
 
 def _remove(draft: Path) -> None:
-    with suppress(OSError):  # a wrong name or folder has been reported already
+    with suppress(OSError):  # the error that led here is reported already
         draft.unlink()
 
 
 def _refuse_other_than_file(path: Path) -> None:
-    """Refuse a device or a pipe: the rename would remove it from the system.
+    """Refuse to replace a device or a pipe, which the rename would remove from the system.
 
     Raises:
-        ClinitError: If there is one, or a folder.
+        ClinitError: If `path` is a device, a pipe or a folder.
     """
-    with suppress(OSError):  # nothing exists, or the writing will report the fault
+    with suppress(OSError):  # `path` does not exist, or writing will report the fault
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"

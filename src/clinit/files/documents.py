@@ -1,9 +1,9 @@
-"""JSON documents: sealed when they are written, checked when they are read.
+"""JSON documents with a digest: *sealed* when they are written, checked when they are read.
 
-Every document of ours names its format and ends with the SHA-256 of the rest of it, so that a
-changed byte is found even if the document remains valid. It is then converted into the type that
-the reader names; msgspec names a field that is missing, of another type or out of range. Size and
-nesting are checked first.
+Every document begins with its format and ends with the SHA-256 of the rest (its *seal*), so that a
+changed byte is detected even if the JSON remains valid. After checks of size, nesting and seal, it
+is converted into the type that the reader passes; msgspec reports fields that are missing, of
+another type or out of range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clinit.words import cut_short
 
 T = TypeVar("T")
 
-# Types of fields. Their ranges leave out what no run has and what sums or products would overflow.
+# Types of fields. Real values are within the ranges, whose sums and products do not overflow.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
@@ -37,22 +37,20 @@ _SEAL = "sha256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentKind:
-    """One kind of document, and the error and remedy if one is damaged."""
+    """One kind of document, and the error to raise if a document is damaged."""
 
     title: str
     """Name with its article: `the plan of a feature cache`."""
     format: str
-    """The format that is written; it is sealed."""
     older: tuple[str | None, ...] = ()
-    """Earlier formats, without a seal, that are read too; None: documents without a format."""
+    """Earlier formats, without a seal, that can be read; None means documents without a format."""
     error: type[ClinitError]
     remedy: str
-    """Next step if a document is damaged."""
     max_bytes: int = 2**24
-    """Largest document in a file; reading it takes some twenty times as much memory."""
+    """Largest file that is read; reading it takes about twenty times as much memory."""
 
     def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `content` with its format before it and its digest behind it."""
+        """Return `content` with the format as first field and the digest as last field."""
         told = {"format": self.format, **content}
         return {**told, _SEAL: content_sha256(told)}
 
@@ -64,9 +62,9 @@ class DocumentKind:
         """Create or replace the document at `path`, atomically.
 
         Raises:
-            ClinitError: If it cannot be written.
+            ClinitError: If the file cannot be written.
         """
-        # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+        # A path that is not UTF-8 contains lone surrogates, which UTF-8 text can only escape.
         text = (self.text(content) + "\n").encode(errors="backslashreplace")
         commit_file(path, lambda draft: draft.write_bytes(text))
 
@@ -78,16 +76,17 @@ class DocumentKind:
         Args:
             path: The file.
             content: The type of its fields.
-            adapt: Applied to the fields before, to convert another layout.
+            adapt: Changes the fields before the conversion, such as from another layout.
 
         Raises:
-            ClinitError: The `error` of this kind, if it is absent, damaged or has another format.
-            StorageError: If it exists and cannot be read.
+            ClinitError: The `error` of this kind, if the document is absent, damaged or has another
+                format.
+            StorageError: If the file exists and cannot be read.
         """
         return self.convert(adapt(self.load(path)), content, origin=str(path))
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Read the document at `path`, its format and its seal checked, its fields not yet.
+        """Read the document at `path`; check its format and seal, but not its fields.
 
         Raises:
             ClinitError: As in `read`.
@@ -107,7 +106,7 @@ class DocumentKind:
         return self.parse(text, origin=str(path))
 
     def parse(self, text: str, *, origin: str) -> dict[str, Any]:
-        """Return the content of a document, its format and its seal checked and taken off.
+        """Check the format and the seal of a document; return its content without them.
 
         Args:
             text: The document.
@@ -123,7 +122,7 @@ class DocumentKind:
         except ValueError as error:
             raise self._damaged(origin, str(error)) from error
         if not isinstance(content, dict):
-            raise self._damaged(origin, f"it holds {cut_short(content)} instead of fields")
+            raise self._damaged(origin, f"it contains {cut_short(content)} instead of fields")
         found, seal = content.get("format"), content.pop(_SEAL, None)
         if found not in (self.format, *self.older):
             raise self.refusal(
@@ -136,7 +135,7 @@ class DocumentKind:
         return content
 
     def convert(self, content: Mapping[str, Any], kind: type[T], *, origin: str) -> T:
-        """Return the fields of a document in their types.
+        """Convert the content of a document into the type `kind`.
 
         Raises:
             ClinitError: If a field is missing, has another type or is out of range.
@@ -152,20 +151,20 @@ class DocumentKind:
         return self.refusal(f"{origin} is damaged: {why}")
 
     def refusal(self, message: str) -> ClinitError:
-        """Return the error for what is not as it should be, with what to do about it."""
+        """Return the error of this kind of document, with its remedy."""
         return self.error(message, remedy=self.remedy)
 
 
 def content_sha256(content: Any) -> str:
-    """Return the SHA-256 (hex) of plain values, whatever the order of their keys."""
+    """Return the SHA-256 (hex) of plain values; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"it holds {name}, which is no JSON")
+    raise ValueError(f"it contains {name}, which is not JSON")
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"it holds {cut_short(text)}, which no float64 holds")
+        raise ValueError(f"it contains {cut_short(text)}, which is too large for float64")
     return number

@@ -1,12 +1,12 @@
-"""One writer at a time: claims on folders, and on files that are to be written.
+"""Claims on folders and files, so that only one process at a time writes to them.
 
-A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` next to the
-file. The kernel gives it back when the process ends, however it ends. A lock file that is a link is
-never followed, and none is written to, so that nobody can have another file emptied.
+A claim is a kernel lock on an empty file: `.lock` in the folder, or `.NAME.lock` next to the file.
+The kernel releases the lock when the process ends, even by a kill. Lock files are never written to
+and links never followed, so that a planted link cannot make clinit empty another file.
 
-A claim saves work and identifies drafts of ended processes; the renames of `commit` alone ensure
-that no reader sees half a file and no finished file is lost. So storage that cannot lock works too,
-without claims; `clinit doctor` warns of it.
+A claim only saves work and shows which drafts ended processes have left; the renames of `commit`
+alone ensure that no reader sees half a file and no finished file is lost. So clinit works, without
+claims, on storage that cannot lock; `clinit doctor` warns about it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ def claim_folder(
     leaves_lock: bool = True,
     on_busy: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """Be the only process that writes into a folder; remove the drafts of killed ones.
+    """Make this the only process that writes into a folder; remove drafts of killed processes.
 
     Args:
-        folder: Made if it does not exist.
-        leaves_lock: Whether the lock file stays, as in folders that are clinit's own; it is removed
-            from a folder of files for others.
-        on_busy: Called if another process holds the claim, before this one waits for it; None
-            does not wait.
+        folder: The folder, made if it does not exist.
+        leaves_lock: Whether to keep the lock file; false for folders for other programs.
+        on_busy: Called if another process has the claim, before this process waits for it; None
+            raises an error instead.
 
     Raises:
-        ClinitError: If another process holds it and nobody waits, the folder cannot be written,
-            or it has been removed or replaced before the end.
+        ClinitError: If another process has the claim and `on_busy` is None, or the folder cannot
+            be written, is removed or is replaced.
     """
     make_folder(folder)
     with _claim(folder / _LOCK, folder, on_busy=on_busy) as claim:
@@ -60,14 +59,15 @@ def claim_folder(
                 remedy="Run the same command again; it completes the folder.",
             )
         if not leaves_lock:
-            # While it is held, as in `claim_file`; after an error it stays, for the next command.
+            # Remove it before the release, as in `claim_file`; after an error, leave it.
             (folder / _LOCK).unlink(missing_ok=True)
 
 
 def remove_left_locks(folder: Path) -> None:
-    """Remove the lock that an ended command has left in a folder, or a folder of such locks alone.
+    """Remove the lock file that an ended command has left in a folder.
 
-    Nothing else is removed: a folder with a file in it stays, and so does a lock that is held.
+    If the folder contains only such locks, remove it. Locks of running commands and all other files
+    are kept.
     """
     for path in folder.rglob("*"):
         if (path.is_symlink() or not path.is_dir()) and not _is_left(path):
@@ -84,7 +84,7 @@ def make_folder(folder: Path) -> None:
     """Make a folder if it does not exist.
 
     Raises:
-        ClinitError: If it cannot be made.
+        ClinitError: If the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,10 +99,10 @@ def claim_file(
     drafts_of: Iterable[str] = (),
     on_busy: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """Be the only process that writes the file `path`; remove the drafts of killed ones.
+    """Make this the only process that writes the file `path`; remove drafts of killed processes.
 
-    Its folder is made if it does not exist; arguments and errors as in `claim_folder`.
-    `drafts_of` names more files of this folder that nobody else writes meanwhile.
+    Its folder is made if absent. `drafts_of` names further files in it that only this process
+    writes. `on_busy` and errors are as in `claim_folder`.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:
@@ -115,12 +115,12 @@ def claim_file(
         try:
             yield
         finally:
-            # While it is held: who waits for it sees that the name is gone, and begins anew.
+            # Remove it before the release: a waiting process sees that it is gone and starts anew.
             lock.unlink(missing_ok=True)
 
 
 def claimed_names(folder: Path, pattern: str) -> list[str]:
-    """Return the names of claimed files in a folder, including claims of this process."""
+    """Return the names of claimed files in a folder, including those claimed by this process."""
     locks = folder.glob(f".{pattern}.lock")
     return [
         lock.name.removeprefix(".").removesuffix(".lock") for lock in locks if _is_claimed(lock)
@@ -133,7 +133,7 @@ class _Claim:
 
     descriptor: int
     locked: bool
-    """False if the storage cannot lock."""
+    """Whether it is locked; False if the storage cannot lock."""
 
 
 @contextmanager
@@ -143,13 +143,13 @@ def _claim(
     *,
     on_busy: Callable[[], None] | None,
 ) -> Iterator[_Claim]:
-    """Hold the lock file `lock` if the storage can lock."""
+    """Open the lock file; hold its lock if the storage can lock."""
     while True:
         descriptor = _open(lock, claimed)
         try:
             locked = _hold(descriptor, claimed, on_busy)
             if locked and not _names(lock, descriptor):
-                continue  # its holder has removed it in the meantime
+                continue  # the former holder has removed the lock file: make a new one
             yield _Claim(descriptor, locked)
             return
         finally:
@@ -175,7 +175,7 @@ def _hold(
     claimed: Path,
     on_busy: Callable[[], None] | None,
 ) -> bool:
-    """Lock the file; return whether the storage can."""
+    """Lock an open lock file; return False if the storage cannot lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -194,12 +194,12 @@ def _hold(
 def _wait(descriptor: int, claimed: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:  # such as a server that has gone meanwhile
+    except OSError as error:  # such as a file server that has become unreachable
         raise unwritable(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:
-    """Return whether `path` is the open file."""
+    """Return whether `path` is still the name of the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except (FileNotFoundError, NotADirectoryError):
@@ -207,12 +207,12 @@ def _names(path: Path, descriptor: int) -> bool:
 
 
 def _sweep(folder: Path, stems: Collection[str] | None = None) -> None:
-    """Remove drafts in a claimed folder, or only the drafts of claimed files in it."""
+    """Remove the drafts in a claimed folder; with `stems`, only drafts of these claimed files."""
     with os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := DRAFT.fullmatch(entry.name))]
     for entry, match in found:
         if stems is None and _is_claimed(folder / f".{match['stem']}.lock"):
-            continue  # by the writer of that file
+            continue  # another process is writing this file
         if stems is None or match["stem"] in stems:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -221,7 +221,7 @@ def _sweep(folder: Path, stems: Collection[str] | None = None) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a file is a lock that nobody holds."""
+    """Return whether a file is a lock file that no process holds."""
     return (
         path.name == _LOCK and path.is_file() and not path.stat().st_size and not _is_claimed(path)
     )
@@ -232,7 +232,7 @@ def _is_claimed(lock: Path) -> bool:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
-    except OSError:  # it exists, perhaps another user's
+    except OSError:  # the lock exists and cannot be opened: perhaps it is another user's
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,6 +245,6 @@ def _is_claimed(lock: Path) -> bool:
 
 def _not_a_lock(lock: Path) -> ClinitError:
     return ClinitError(
-        f"{lock} is a link or no regular file: it is not a lock of clinit",
+        f"{lock} is a link or not a regular file, so it is not a lock of clinit",
         remedy="Check the origin of this folder; remove this file if you trust the rest.",
     )

@@ -1,4 +1,4 @@
-"""Whether a result can be written, asked before the work that it is the result of."""
+"""Check paths before long work: whether results can be written, and files can be read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from clinit.words import printable
 
 
 def check_writable(path: Path, option: str = "--out") -> None:
-    """Check that a file or folder can be written, if that can be known before.
+    """Check that a file or folder can be written, as far as possible without writing.
 
-    Nothing is made: the rights of the nearest folder that exists are looked at, and its storage.
+    The check reads the permissions and the free space of the nearest existing folder.
 
     Raises:
-        ClinitError: If it cannot.
+        ClinitError: If `path` cannot be written.
     """
     if why := obstacle(path):
         raise ClinitError(
@@ -28,7 +28,7 @@ def check_writable(path: Path, option: str = "--out") -> None:
 
 
 def obstacle(path: Path) -> str | None:
-    """Return why a file or folder cannot be written; None if it can."""
+    """Return why a file or folder cannot be written; None if no reason is found."""
     above = (path, *path.absolute().parents) if path.is_dir() else path.absolute().parents
     nearest = next(each for each in above if os.path.lexists(each))
     try:
@@ -43,13 +43,14 @@ def obstacle(path: Path) -> str | None:
 
 
 def check_readable(path: Path, error: type[ClinitError]) -> None:
-    """Open `path` once: libraries report a file without rights as missing or damaged.
+    """Check that `path` is a file that can be opened.
 
-    A pipe is refused: they would wait for ever for somebody to write into it.
+    Libraries would report a file without read permission as missing or damaged, and would wait for
+    ever for input from a pipe.
 
     Raises:
-        StorageError: If the system does not let it be read.
-        ClinitError: The given `error`, if it is not a file.
+        StorageError: If the file cannot be opened.
+        ClinitError: The given `error`, if `path` is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -70,7 +71,7 @@ _WHOLES = {
     "*/plan.json": "feature cache",
     "model.safetensors": "model folder",
 }
-"""Files that identify a folder whose files belong together, by digests or fingerprints."""
+"""Pattern -> kind of result that a folder with such a file is; its files belong together."""
 
 
 def check_free(
@@ -81,15 +82,16 @@ def check_free(
     *,
     overwrite: bool | None = None,
 ) -> None:
-    """Check that a result can be written to `path`; remove the locks of ended commands there.
+    """Check that a result may be written to `path`; remove locks that ended commands left there.
 
     Args:
         path: A file or a folder.
         what: The kind of result, for the message.
-        foreign: Gives the reason why the existing file is no such result of clinit, or contains
-            more; None if it is one.
+        foreign: Returns why an existing file or folder is not, or not only, such a result of
+            clinit; None if it is one.
         error: The error to raise.
-        overwrite: Whether an existing result may be replaced; None if nobody can ask for it.
+        overwrite: Whether to allow replacing an existing result; None if the caller has no such
+            option.
 
     Raises:
         ClinitError: If an existing file or folder may not be replaced.
@@ -113,10 +115,10 @@ def check_free(
 
 
 def _part_of(path: Path) -> str | None:
-    """Return which result a file is a part of; None for a file that stands alone, or a folder."""
+    """Return a message if a file is part of a result; None for single files and for folders."""
     if not path.is_file():
         return None
     found = [what for marker, what in _WHOLES.items() if any(path.parent.glob(marker))]
     if found == ["model folder"] and not (path.parent / "config.json").is_file():
-        return None  # a model file of this name, in a folder of the user
+        return None  # a single model file of this name, in a folder of the user
     return f"it is part of the {found[0]} {path.parent}" if found else None

@@ -1,7 +1,8 @@
-"""Arrays in a safetensors file that describes them.
+"""Read and write safetensors files with a description of their arrays.
 
-The description is a sealed JSON document with the digest of the arrays. It stands under one key of
-the metadata: safetensors writes several in a random order, and equal content should be equal files.
+The description is a sealed JSON document with the digest of the arrays. It is stored under a single
+key of the metadata, because safetensors writes several keys in a random order, and files of equal
+content should be equal.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ def tensors_bytes(
         tensors: Arrays by name.
         facts: Fields of the description, next to the digest of the arrays.
         kind: Kind of the description.
-        key: Where it stands in the metadata.
+        key: Key of the description in the metadata.
     """
     plain = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     text = kind.text({**facts, "tensors": digest(plain)}, indent=None)
-    # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    # A name that is not UTF-8 contains lone surrogates, which UTF-8 text can only escape.
     return save(plain, metadata={key: text.encode(errors="backslashreplace").decode()})
 
 
 def read_tensors(
     path: Path, kind: DocumentKind, key: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a file, and their description; types of fields are not checked.
+    """Return the arrays of a file, and their description without a check of its fields.
 
     Raises:
-        StorageError: If there is no such file, or it may not be read.
-        ClinitError: The `error` of `kind`, if it is no such file, or damaged.
+        StorageError: If the file does not exist or cannot be read.
+        ClinitError: The `error` of `kind`, if it is another file, or damaged.
     """
     check_readable(path, kind.error)
     try:
@@ -51,9 +52,9 @@ def read_tensors(
             text = (file.metadata() or {}).get(key)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise kind.refusal(f"{path} is no safetensors file: {error}") from error
+        raise kind.refusal(f"{path} is not a safetensors file: {error}") from error
     if text is None:
-        raise kind.refusal(f"{path} has no description: clinit has not written it")
+        raise kind.refusal(f"{path} contains no description, so clinit has not written it")
     facts = kind.parse(text, origin=f"the description in {path}")
     if facts.pop("tensors", None) != digest(tensors):
         raise kind.refusal(f"{path} has changed since it was written")

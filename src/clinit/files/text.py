@@ -1,7 +1,7 @@
-"""Text files that a user names: read whole, but never without end.
+"""Read text files that a user names.
 
-The size is bounded, because a path may name an endless device such as /dev/zero. A named pipe
-without a writer counts as empty; `<(command)` is a pipe and is read until the command ends.
+The size is bounded, because a path may be an endless device such as /dev/zero. A named pipe without
+a writer counts as empty. The shell's `<(command)` is a pipe, which is read until the command ends.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import stat
 from pathlib import Path
 
 LIMIT_BYTES = 16 * 2**20
-"""Class names and options take a thousandth of it."""
+"""Most bytes of a text file; class names and options usually take a thousandth."""
 
 
 class TextFileError(Exception):
-    """A file is not the expected text; the message is the reason, to be printed after a colon."""
+    """A file is not the expected text; messages quote the reason after a colon."""
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines that are not blank, without blanks around them.
+    """Return the lines that are not blank, without spaces around them.
 
-    `splitlines` would also end a line at characters that a name may hold, such as U+2028.
+    `splitlines` is not used, because it also splits at characters that a name may contain, such as
+    U+2028.
     """
     return [line.strip() for line in re.split(r"\r\n?|\n", text) if line.strip()]
 
@@ -31,7 +32,7 @@ def read_text(path: Path) -> str:
     """Return the content of a file of UTF-8 text, without a byte order mark.
 
     Raises:
-        TextFileError: If it cannot be read, is no text or has more than `LIMIT_BYTES`.
+        TextFileError: If the file cannot be read, is not text or has more than `LIMIT_BYTES`.
     """
     try:
         content = _read(path)
@@ -41,15 +42,15 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise TextFileError(f"it is not UTF-8 text (line {line:,})") from error
-    except ValueError as error:  # a name with a NUL
+    except ValueError as error:  # a NUL in the file name
         raise TextFileError(str(error)) from error
     if "\0" in text:
-        raise TextFileError("it is not text: it holds NUL bytes")
+        raise TextFileError("it is not text: it contains NUL bytes")
     return text
 
 
 def _read(path: Path) -> bytes:
-    # Without waiting for the other end of a pipe.
+    # O_NONBLOCK: do not wait for a writer if the file is a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         os.close(descriptor)

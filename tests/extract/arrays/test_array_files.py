@@ -106,7 +106,7 @@ def test_arrays_of_other_names_are_found_by_option_and_listed_without(
         (named, "'labels' or 'label'", "--labels-name"),
         ({**named, "labels_name": "no"}, "'no'", "--labels-name"),
     ):
-        text = f"holds no {wanted}; it holds embedding, target"
+        text = f"contains no {wanted}; it contains embedding, target"
         with pytest.raises(CacheError, match=text) as caught:
             imported(tmp_path / name, **settings)
         assert option in caught.value.remedy
@@ -117,9 +117,9 @@ def test_labels_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", FEATURES)
     np.save(tmp_path / "y.npy", LABELS)
     tensors(tmp_path / "a.safetensors", features=FEATURES)
-    with pytest.raises(CacheError, match="holds one array: the labels of its rows are missing"):
+    with pytest.raises(CacheError, match="only one array: the labels of its rows are missing"):
         imported(tmp_path / "a.npy")
-    with pytest.raises(CacheError, match="holds no 'x'; it holds one array without a name"):
+    with pytest.raises(CacheError, match="contains no 'x'; it contains one array"):
         imported(tmp_path / "a.npy", tmp_path / "y.npy", features_name="x")
     split = imported(tmp_path / "a.safetensors", tmp_path / "y.npy")
     check(split)
@@ -135,7 +135,7 @@ def test_class_names_come_from_the_metadata_or_from_the_option(tmp_path: Path) -
     arrays: dict[str, np.ndarray] = {"features": FEATURES, "labels": LABELS}
     for text in ("a, b", "{}", '["a", "a"]', "[]", "[1]", '["' + "x" * 4097):
         save_file(arrays, path, metadata={"class_names": text})
-        with pytest.raises(CacheError, match="are no JSON list of different texts") as caught:
+        with pytest.raises(CacheError, match="is not a JSON list of different texts") as caught:
             imported(path)
         assert "--classes FILE" in caught.value.remedy
     names = ["c", "a", "b", "without a row"]
@@ -202,7 +202,7 @@ def test_arrays_of_another_content_are_refused(tmp_path: Path, name: str, write:
         imported(path, labels_name="features")
     if "npz" in name:
         write(path)
-        with pytest.raises(CacheError, match="it holds no array"):
+        with pytest.raises(CacheError, match="it contains no array"):
             imported(path)
 
 

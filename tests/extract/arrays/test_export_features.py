@@ -174,6 +174,6 @@ def test_an_export_into_the_cache_is_refused_by_whatever_name(
     monkeypatch.chdir(tmp_path)
     relative = open_cache(Path("cache"))  # as typed, beside an absolute target
     splits = [relative.split(split)] if split else list(relative.splits.values())
-    with pytest.raises(CacheError, match="lies in the cache itself"):
+    with pytest.raises(CacheError, match="is inside the exported cache"):
         list(export_features(splits, cache.path / target, format))
     assert {p: p.read_bytes() for p in cache.path.rglob("*") if p.is_file()} == before

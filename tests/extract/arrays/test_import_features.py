@@ -115,10 +115,10 @@ NUMBERS = np.zeros(3, dtype=np.int64)
         (ONES[:2], np.array([7, 2]), {}, "the label 7, but only 2 rows"),
         (ONES, np.arange(4), {"classes": "ab"}, "labels from 0 to 3, expected 0 to 1"),
         (ONES, WORDS, {"classes": "ax"}, "2 labels that are not among the 2 class names: b, c"),
-        (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "a text that is no class name: 'xxx"),
-        (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "a text that is no class name"),
-        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "a text that is no class name"),
-        (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "width 5, these have width 2"),
+        (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "text that is not a class name: 'xxx"),
+        (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "text that is not a class name"),
+        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "text that is not a class name"),
+        (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "imported ones have width 2"),
     ],
 )
 def test_files_of_another_content_are_refused(
@@ -137,15 +137,15 @@ def test_files_of_another_content_are_refused(
 @pytest.mark.parametrize(
     ("labels", "settings", "fact"),
     [
-        (WORDS, {"split": "train"}, "holds a complete split already"),
-        (WORDS, {"backbone": "dino"}, "backbone = clip, this split has backbone = dino"),
+        (WORDS, {"split": "train"}, "already contains a complete split"),
+        (WORDS, {"backbone": "dino"}, "backbone = clip, but this split has backbone = dino"),
         (
             np.array(["a", "b", "d", "e"]),
             {},
             "this split has classes = a, b, d, e",
         ),
-        (WORDS, {"classes": "cba"}, "classes = a, b, c, this split has classes = c, b, a"),
-        (WORDS, {"classes": "abcd"}, "classes = a, b, c, this split has classes = a, b, c, d"),
+        (WORDS, {"classes": "cba"}, "classes = a, b, c, but this split has classes = c, b, a"),
+        (WORDS, {"classes": "abcd"}, "classes = a, b, c, but this split has classes = a, b, c, d"),
     ],
 )
 def test_what_does_not_fit_the_cache_is_refused(
@@ -212,7 +212,7 @@ def test_a_killed_import_goes_on_and_ends_the_same(
         imported(tmp_path / "c", arrays, report=killed_after(shards))
     leftover = tmp_path / "c" / "train" / ".shard-00003.h5.tmp-0123456789abcdef"
     leftover.write_bytes(b"half")
-    with pytest.raises(CacheError, match=f"holds {min(shards, 8)} of 8 shards"):
+    with pytest.raises(CacheError, match=f"contains {min(shards, 8)} of 8 shards"):
         open_cache(tmp_path / "c")
     before = {p: p.stat().st_ino for p in (tmp_path / "c" / "train").glob("shard-*.h5")}
     imported(tmp_path / "c", arrays)
@@ -249,7 +249,7 @@ def test_a_lost_head_is_written_again_by_its_import_and_replaced_by_no_other(
     imported(tmp_path / "c", arrays, head=head)
     stored = tmp_path / "c" / "head.safetensors"
     before = stored.read_bytes()
-    with pytest.raises(HeadError, match="holds another head than the one given"):
+    with pytest.raises(HeadError, match="is another head than the one given"):
         imported(tmp_path / "c", arrays, head=other, split="val")
     for damaged in (before[:-1] + b"\x01", None):
         stored.write_bytes(damaged) if damaged else stored.unlink()

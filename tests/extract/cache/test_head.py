@@ -50,8 +50,8 @@ def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.
 @pytest.mark.parametrize(
     ("tensors", "match"),
     [
-        ({"bias": B}, "no `weight`; it holds bias"),
-        ({"weight": W, "b": B}, "no `bias`; it holds b, weight"),
+        ({"bias": B}, "no `weight`; it contains bias"),
+        ({"weight": W, "b": B}, "no `bias`; it contains b, weight"),
         ({"weight": W, "bias": np.ones(3)}, r"weight \(2, 3\) and bias \(3,\)"),
         ({"weight": B, "bias": B}, r"weight \(2,\) and bias \(2,\)"),
         ({"weight": W * np.nan, "bias": B}, "are not finite"),
@@ -75,14 +75,14 @@ def test_tensors_that_are_no_head_are_refused(
         ({"clinit_head": '{"class_names": ["a"]}'}, "names 1 classes"),
         ({"clinit_head": '{"class_names": ["\\ud800", "b"]}'}, "names 2 classes"),
         ({"clinit_head": "["}, "is damaged: Expecting"),
-        ({"clinit_head": "3"}, "it holds 3 instead of fields"),
+        ({"clinit_head": "3"}, "it contains 3 instead of fields"),
         ({"clinit_head": '{"class_names": 3}'}, r"at `\$\.class_names`"),
         ({"clinit_head": '{"fingerprint": ["f"]}'}, "Expected `str`, got `array`"),
         ({"clinit_head": "[" * 5000}, "it is nested too deeply"),
         ({"clinit_head": '{"format": "clinit-head/1"}'}, "its format is 'clinit-head/1'"),
         ({"clinit_head": '{"format": "clinit-head/2"}'}, "it has changed since it was written"),
-        ({"class_names": '["cat", "cat"]'}, "no JSON list of different texts"),
-        ({"class_names": '["cat", 3]'}, "no JSON list of different texts"),
+        ({"class_names": '["cat", "cat"]'}, "not a JSON list of different texts"),
+        ({"class_names": '["cat", 3]'}, "not a JSON list of different texts"),
         ({"class_names": '["cat"]'}, "names 1 classes"),
     ],
 )
@@ -99,8 +99,8 @@ def test_metadata_that_describe_no_head_are_refused(
     [
         ({"class_names": np.arange(2)}, "texts for `class_names`"),
         ({"class_names": np.array(["a", "a"])}, "1 different texts"),
-        ({"origin": np.array(["{"])}, "`origin` of .* is no JSON"),
-        ({"origin": np.array(["3"])}, "`origin` of .* is no JSON"),
+        ({"origin": np.array(["{"])}, "`origin` of .* is not a JSON"),
+        ({"origin": np.array(["3"])}, "`origin` of .* is not a JSON"),
     ],
 )
 def test_npz_files_that_describe_no_head_are_refused(

@@ -54,7 +54,7 @@ def test_what_earlier_versions_did_not_record_changes_the_identifier_only_if_it_
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"batch_size": 5}, "was begun with batch_size = 3, this command has batch_size = 5"),
+        ({"batch_size": 5}, "was begun with batch_size = 3, but this command has batch_size = 5"),
         ({"fingerprint": Fingerprint({"manifest": "1"})}, "backbone = x, .* backbone = nothing"),
     ],
 )

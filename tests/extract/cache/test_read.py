@@ -107,7 +107,7 @@ def test_a_shard_that_changes_or_goes_later_is_refused_when_a_row_of_it_is_read(
             found[50:51]
     os.utime(path, ns=(1, 1))
     assert found[:30].shape == (30, 16)  # of the first shard
-    with pytest.raises(CacheError, match=f"^{path} has changed since this command has verified it"):
+    with pytest.raises(CacheError, match=f"^{path} has changed since this command verified it"):
         found[:60]
     path.unlink()
     with pytest.raises(CacheError, match=f"^{path} is missing$"):

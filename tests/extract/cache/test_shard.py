@@ -98,7 +98,7 @@ def test_the_rule_is_that_of_a_slow_loop() -> None:
 def test_a_shard_of_another_plan_or_place_is_refused(path: Path) -> None:
     with pytest.raises(CacheError, match="belongs to another extraction"):
         read_shard(path, replace(PLAN, batch_size=3), 0)
-    with pytest.raises(CacheError, match=r"`features` is of shape \(7, 5\), expected \(3, 5\)"):
+    with pytest.raises(CacheError, match=r"`features` has shape \(7, 5\), expected \(3, 5\)"):
         read_shard(path, PLAN, 2)
 
 
@@ -176,18 +176,18 @@ CHUNKS = {"maxshape": (None, 5), "chunks": (2**28, 5)}
     [
         (put("features", compression="gzip"), "`features` is stored through a filter"),
         (put("labels", fletcher32=True), "`labels` is stored through a filter"),
-        (new("features", (2**40, 5), "f2"), r"`features` is of shape \(1099511627776, 5\)"),
-        (new("features", (7, 5), "f8"), "`features` holds float64, expected float16 or float32"),
-        (new("features", (7, 5), h5py.string_dtype()), "`features` holds object, expected"),
+        (new("features", (2**40, 5), "f2"), r"`features` has shape \(1099511627776, 5\)"),
+        (new("features", (7, 5), "f8"), "`features` contains float64, expected float16 or float32"),
+        (new("features", (7, 5), h5py.string_dtype()), "`features` contains object, expected"),
         (new("features", (7, 5), "f2", **CHUNKS), "`features` declares 70 bytes in a file of"),
-        (new("labels", (7,), "i4"), "`labels` holds int32, expected int64"),
-        (new("labels", (7, 1), "i8"), r"`labels` is of shape \(7, 1\), expected \(7,\)"),
-        (put("labels", data=h5py.Empty("i8")), r"`labels` is of shape None, expected \(7,\)"),
+        (new("labels", (7,), "i4"), "`labels` contains int32, expected int64"),
+        (new("labels", (7, 1), "i8"), r"`labels` has shape \(7, 1\), expected \(7,\)"),
+        (put("labels", data=h5py.Empty("i8")), r"`labels` has shape None, expected \(7,\)"),
         (new("invalid_rows", (2**40,), "i8"), "declares 8,796,093,022,208 bytes in a file of"),
-        (put("invalid_reasons", data=np.zeros(1, int)), "`invalid_reasons` holds int64, expected"),
-        (put("invalid_rows", data=np.array([3])), "`valid` and `invalid_rows` do not agree"),
-        (put("invalid_rows", data=np.array([2, 3])), r"is of shape \(1,\), expected"),
-        (lambda f: (f.move("valid", "v"), f.create_group("valid")), "`valid` is no data set"),
+        (put("invalid_reasons", data=np.zeros(1, int)), "`invalid_reasons` contains int64"),
+        (put("invalid_rows", data=np.array([3])), "`valid` and `invalid_rows` disagree"),
+        (put("invalid_rows", data=np.array([2, 3])), r"has shape \(1,\), expected"),
+        (lambda f: (f.move("valid", "v"), f.create_group("valid")), "`valid` is not a data set"),
         (lambda f: f.__delitem__("labels"), "."),
         (lambda f: f.attrs.__delitem__("plan"), "."),
     ],

@@ -114,7 +114,7 @@ def test_a_shard_with_other_invalid_rows_than_the_summary_is_refused(
     assert [verify_shard(found, index) is None for index in range(3)] == [
         index != shard for index in range(3)
     ]
-    with pytest.raises(CacheError, match=r"differ from the entry in cache\.json"):
+    with pytest.raises(CacheError, match=r"differ from its entry in cache\.json"):
         found.load()
 
 

@@ -89,8 +89,8 @@ def test_parts_that_do_not_belong_together_are_told(cache: Path) -> None:
     shutil.rmtree(cache / "views" / "1")
     shutil.copytree(cache / "views" / "0", cache / "views" / "1")
     (problem,) = problems(cache)
-    assert "views/1 is no view of the train split" in problem
-    assert "view = 0 where view = 1 is expected" in problem
+    assert "views/1 is not a view of the train split" in problem
+    assert "view = 0, expected view = 1" in problem
     shutil.rmtree(cache / "train")
     assert [each.partition(" is a view of")[0] for each in problems(cache)] == [
         f"{cache}/views/{view}" for view in "01"
@@ -100,7 +100,7 @@ def test_parts_that_do_not_belong_together_are_told(cache: Path) -> None:
 def test_the_command_prints_a_line_for_every_problem(cache: Path) -> None:
     whole = CliRunner().invoke(app, ["cache", "verify", str(cache)])
     assert whole.exit_code == 0
-    assert whole.stdout.splitlines()[-1] == "Nothing has changed since it was written."
+    assert whole.stdout.splitlines()[-1] == "Nothing has changed since the cache was written."
     (cache / "train" / "shard-00000.h5").unlink()
     head = cache / "head.safetensors"
     head.write_bytes(head.read_bytes()[:-1] + b"\x01")

@@ -104,7 +104,7 @@ def test_a_download_of_the_hub_is_its_one_revision(tmp_path: Path) -> None:
     (folder.parent / "classnames.txt").write_text("one\ntwo\n")
     assert [name for _, _, name in rows(huggingface(root))] == ["two", "one"]
     (root / "snapshots" / "2a1d").mkdir()
-    with pytest.raises(ManifestError, match="holds 2 revisions of a data set"):
+    with pytest.raises(ManifestError, match="contains 2 revisions of a data set"):
         huggingface(root)
 
 
@@ -125,7 +125,7 @@ SUFFIX = {"webdataset": ".tar", "huggingface": ".parquet"}
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
-        (lambda kind, root: (root / "notes.txt").touch(), "file of train; and found notes.txt"),
+        (lambda kind, root: (root / "notes.txt").touch(), "file of train; found notes.txt"),
         (lambda kind, root: os.mkfifo(root / f"train{SUFFIX[kind]}"), "it is a device or a pipe"),
         (lambda kind, root: (root / f"0{SUFFIX[kind]}").symlink_to("no"), "cannot read .*No such"),
         (lambda kind, root: write(kind, root, "0", ""), "without a label: 1"),
@@ -147,7 +147,7 @@ def test_containers_that_cannot_serve_are_refused(
     [
         ("webdataset", lambda root: shard(root / "0.tar", ("../../c", "0")), "leads out"),
         ("huggingface", lambda root: names(root, a=["ant"], b=["bee"]), "different classes"),
-        ("huggingface", lambda root: names(root, a=["crane"] * 2), "two classes 'crane'"),
+        ("huggingface", lambda root: names(root, a=["crane"] * 2), "two classes named 'crane'"),
     ],
 )
 def test_a_data_set_in_containers_that_contradicts_itself_is_refused(

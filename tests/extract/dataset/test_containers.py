@@ -48,8 +48,8 @@ def test_numbers_come_out_as_they_are(numbers: list[int | None]) -> None:
     [
         ([(0, None), (None, "bee")], "some are names ('bee')"),
         ([(0, "ant"), (0, "wasp")], "label 0 of it has two names, ant and wasp"),
-        ([(0, "ant"), (1, "ant")], "two classes 'ant'"),
-        ([(0, "1"), (1, None)], "two classes '1'"),
+        ([(0, "ant"), (1, "ant")], "two classes named 'ant'"),
+        ([(0, "1"), (1, None)], "two classes named '1'"),
         ([(10**15, None)], "1,000,000,000,000,000"),
         ([(None, "x" * 5000)], "5,000 characters"),
         ([(None, "")], "0 characters"),

@@ -109,7 +109,7 @@ def test_another_tar_of_the_same_size_is_not_that_of_the_manifest(
     rows = tar_rows(tmp_path / "x.tar", [("0.jpg", CONTENT[0]), ("1.jpg", CONTENT[1])])
     make_tar(tmp_path / "x.tar", members)
     assert (tmp_path / "x.tar").stat().st_size == rows[0][-1]
-    with pytest.raises(ManifestError, match=r"x\.tar does not hold 0\.jpg where the manifest"):
+    with pytest.raises(ManifestError, match=r"x\.tar does not contain 0\.jpg at its position"):
         ContainedImages(tmp_path, table(rows)).read(0)
 
 
@@ -150,7 +150,7 @@ def outside(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
-        (pipe, r"does not hold 0\.jpg|has 0 bytes"),
+        (pipe, r"does not contain 0\.jpg|has 0 bytes"),
         (longer, r"has ([0-9,]+) bytes, not ([0-9,]+) as in the manifest: it was changed"),
         (Path.unlink, "there is no file"),
         (outside, "is a link that leaves"),

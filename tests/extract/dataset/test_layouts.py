@@ -115,7 +115,7 @@ def test_what_is_without_a_line_or_an_image_is_counted(
         (KAGGLE, f"ImageId,PredictionString\n{name(1)},n99999999 1 2", "the class 'n99999999'"),
         (KAGGLE, f"ImageId,PredictionString\n{name(1)},", f"{name(1)} the class ''"),
         (KAGGLE, "\n".join(["ImageId,PredictionString", *CSV * 2]), f"{name(4)} twice"),
-        *((KAGGLE, text, "is no table") for text in ("", "a,b\n1,2\n", "\x00\x01")),
+        *((KAGGLE, text, "is not a table") for text in ("", "a,b\n1,2\n", "\x00\x01")),
         *(
             (TRUTHS, f"1\n{line}\n", f"has '{line}' in line 2")
             for line in ("0", "1001", "1003", "n01440764", "1.5")

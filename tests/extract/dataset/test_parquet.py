@@ -84,14 +84,14 @@ TWO = {"image": [b"1"], "fine": [0], "coarse": [0]}
 @pytest.mark.parametrize(
     ("columns", "given", "features", "fact"),
     [
-        ({"a": [b"1"], "b": [b"1"], "label": [0]}, AS_TOLD, {}, "images is not clear: a, b"),
-        ({"a": [1], "label": [0]}, AS_TOLD, {}, "images is not clear: no column"),
-        (TWO, AS_TOLD, {"fine": LABEL, "coarse": LABEL}, "labels is not clear: fine, coarse"),
-        ({"image": [b"1"], "a": [0]}, AS_TOLD, {}, "labels is not clear: no column"),
+        ({"a": [b"1"], "b": [b"1"], "label": [0]}, AS_TOLD, {}, "a, b are possible"),
+        ({"a": [1], "label": [0]}, AS_TOLD, {}, "column of images in"),
+        (TWO, AS_TOLD, {"fine": LABEL, "coarse": LABEL}, "fine, coarse are possible"),
+        ({"image": [b"1"], "a": [0]}, AS_TOLD, {}, "column of labels in"),
         (FINE, Columns("picture"), {}, "no column 'picture'; its columns are image, label"),
         (FINE, Columns(label="kind"), {}, "no column 'kind'"),
         (FINE, Columns("label"), {}, "no images in 'label'"),
-        ({"image": [b"1"], "label": [0.5]}, AS_TOLD, {}, "holds Float64"),
+        ({"image": [b"1"], "label": [0.5]}, AS_TOLD, {}, "contains Float64"),
     ],
 )
 def test_columns_that_are_not_clear_are_asked_for(

@@ -166,7 +166,7 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes)
     [
         ([], "folder", "gone", "train", ["no folder at", "found nothing"]),
         (["x.tar"], "folder", "x.tar", "train", ["found a file"]),
-        (["1.png"], "folder", ".", "train", ["holds images (1.png) and no folder of a class"]),
+        (["1.png"], "folder", ".", "train", ["contains images (1.png) but no class folder"]),
         (["a/1.png"], "imagenet1k", ".", "test", ["imagenet1k has no test images"]),
         (
             ["train/cat/1.png", "ILSVRC2012_img_val/ILSVRC2012_val_00000001.JPEG", "meta.mat"],
@@ -175,7 +175,7 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, name: bytes)
                 "class-folders: ILSVRC2012_img_val with no class folder of ImageNet-1K",
                 "imagenet-kaggle: no LOC_val_solution.csv in ., ILSVRC, devkit/data,",
                 "imagenet-devkit: no ILSVRC2012_validation_ground_truth.txt in ., ILSVRC,",
-                "and found ILSVRC2012_img_val/, meta.mat, train/",
+                "found ILSVRC2012_img_val/, meta.mat, train/",
             ],
         ),
         (

@@ -136,7 +136,7 @@ def test_a_cache_is_of_one_way_and_resumes_to_the_same_bits(
     assert extracted(root, out, config)[1].computed_rows == 6
     assert files(out) == files(tmp_path / "whole")
     assert read_plan(out / "val").compiled
-    with pytest.raises(CacheError, match="compiled = True, this command has compiled = False"):
+    with pytest.raises(CacheError, match="compiled = True, but this command has compiled = False"):
         extracted(root, out, replace(config, compile="off"))
     extracted(root, tmp_path / "plain", config)
     assert not read_plan(tmp_path / "plain" / "train").compiled

@@ -37,7 +37,7 @@ def test_arguments_of_one_family_of_networks_are_taken(model: str, argument: str
     ],
 )
 def test_what_is_no_architecture_is_refused_by_its_name(name: str) -> None:
-    text = f"the model argument '{name}' is none of those that describe an architecture"
+    text = f"the model argument '{name}' does not describe an architecture"
     with pytest.raises(ValueError, match=text):
         check_model_args({"depths": (1, 2), name: "x"})
 

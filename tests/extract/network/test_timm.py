@@ -153,5 +153,5 @@ def test_a_classifier_that_is_no_head_is_refused_and_left_out_on_request(
 
 
 def test_an_encoder_without_pooling_is_refused(load: Callable[..., Backbone]) -> None:
-    with pytest.raises(BackboneError, match="nothing pools it"):
+    with pytest.raises(BackboneError, match="it does not pool them"):
         load("qwen3_vit_88m_enc")

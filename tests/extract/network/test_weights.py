@@ -26,7 +26,7 @@ from tests.extract.work.made import tiny_backbone
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (None, "holds no tensor, but epoch, optimizer"),
+        (None, "contains no tensor, but epoch, optimizer"),
         ({"weight": torch.zeros(365, 384), "bias": torch.zeros(365)}, "2 tensors such as weight"),
         (b"version https://git-lfs.github.com/spec/v1\n", "cannot be read as weights"),
         (b"\n<!DOCTYPE html>", "cannot be read as weights"),
@@ -89,9 +89,9 @@ def test_a_folder_of_timm_gives_arguments_classes_and_transform(
     [
         ({"architecture": "resnet18"}, "contains the network 'resnet18', not convnextv2_atto"),
         ({"label_names": ["x"]}, "names 1 classes, its classifier has 3 rows"),
-        ({"pretrained_cfg": {"std": [0, 0, 0]}}, "no folder of a timm network"),
-        ({"pretrained_cfg": None}, "no folder of a timm network"),
-        ({"model_args": {"checkpoint_path": "evil.pth"}}, "'checkpoint_path' is none of those"),
+        ({"pretrained_cfg": {"std": [0, 0, 0]}}, "not a folder of a timm network"),
+        ({"pretrained_cfg": None}, "not a folder of a timm network"),
+        ({"model_args": {"checkpoint_path": "evil.pth"}}, "'checkpoint_path' does not describe"),
     ],
 )
 def test_a_folder_of_another_network_is_refused(
@@ -141,7 +141,7 @@ def test_weights_that_are_not_in_the_cache_are_refused_within_seconds(
         load_backbone(BackboneConfig(name="convnextv2_atto.fcmae_ft_in1k"))
     assert time.monotonic() - began < 20
     assert f"{address} cannot be reached (" in str(caught.value)
-    assert str(caught.value).endswith(f"not in its cache, {tmp_path}")
+    assert str(caught.value).endswith(f"its cache {tmp_path} does not contain them")
     assert "hf download timm/convnextv2_atto.fcmae_ft_in1k " in caught.value.remedy
     assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
 

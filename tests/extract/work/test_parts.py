@@ -48,7 +48,7 @@ def test_parts_are_computed_one_by_one_and_the_last_one_completes_the_cache(
     first = extracted(root, parts, config, Part(1, 3))
     assert [result.is_complete for result in first] == [False, False]
     assert [(result.computed_rows, result.shards_there) for result in first] == [(6, 3), (2, 1)]
-    with pytest.raises(CacheError, match="holds 3 of 8 shards: its extraction was interrupted"):
+    with pytest.raises(CacheError, match="contains 3 of 8 shards: its extraction was interrupted"):
         open_split(parts / "train")
     for part, rows in ((Part(1, 3), [0, 0]), (Part(3, 3), [4, 2])):
         assert [each.computed_rows for each in extracted(root, parts, config, part)] == rows
@@ -81,7 +81,7 @@ def test_parts_at_once_give_the_bits_of_the_whole(
 
 
 @pytest.mark.parametrize(
-    ("held", "match"), [("part-1-of-2", "another process is writing"), ("part-3-of-3", "in common")]
+    ("held", "match"), [("part-1-of-2", "another process is writing"), ("part-3-of-3", "to both")]
 )
 def test_a_part_that_another_process_extracts_is_refused(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, held: str, match: str

@@ -75,7 +75,7 @@ def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
     run = json.loads(path.read_text())["run"]
     del run["weights"]
     edit_document(path, run=run)
-    with pytest.raises(CacheError, match="in a place that it does not record") as caught:
+    with pytest.raises(CacheError, match="they are at an unrecorded path") as caught:
         reload(open_split(split.path))
     assert "--weights FILE" in caught.value.remedy
     again = extract()

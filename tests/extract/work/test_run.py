@@ -266,7 +266,7 @@ def without_images(root: Path) -> None:
     ("damage", "kind", "match"),
     [
         (shutil.rmtree, ManifestError, "no folder at"),
-        (without_images, ManifestError, r"none of the 6 images from train/a/0\.png on is in"),
+        (without_images, ManifestError, r"contains none of the 6 images from train/a/0\.png on"),
         (lambda root: shutil.rmtree(root / "train"), ClinitError, "has vanished"),
         (lambda root: (root / "train" / "a" / "0.png").unlink(), ImageError, r"0\.png \(row 0\)"),
     ],

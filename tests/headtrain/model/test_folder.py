@@ -165,7 +165,7 @@ def description(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "[]", "it holds []"),
+        (lambda text: "[]", "it contains []"),
         (lambda text: "{", "Expecting property name"),
         (lambda text: text.replace('"d"', '"q"'), "it has changed"),
         (described(format="clinit-model/9"), "clinit-model/9"),

@@ -119,8 +119,8 @@ def test_a_file_gives_back_what_was_written(rows: FeatureSet, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seal": None}, "has no description"),
-        ({"bytes": b"\x00" * 64}, "is no safetensors file"),
+        ({"seal": None}, "contains no description"),
+        ({"bytes": b"\x00" * 64}, "is not a safetensors file"),
         ({"bit": -3}, "has changed since it was written"),
     ],
 )
