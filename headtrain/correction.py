@@ -22,8 +22,9 @@ Bias correction
     u_k <- alpha u_k + beta    for the classes of the task,
 
 which is the row (alpha w_k, alpha b_k + beta). In PyCIL, the correction of each task remains a
-fixed layer, and later tasks train the rows below it: the same function, but its rows learn alpha
-times as fast. mammoth continues from uncorrected rows. Both distil from the corrected network.
+fixed layer, and later tasks train the rows below it. This is the same function, but its rows learn
+alpha times as fast. The code of mammoth continues from uncorrected rows. Both distil from the
+corrected network.
 
 alpha and beta minimise the cross entropy of held-out rows, in which each class seen counts the
 same; old classes with held-out rows represent old classes without any. This problem is convex, and

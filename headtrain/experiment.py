@@ -117,7 +117,7 @@ def run_experiment(
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
     if not base.class_names and studies[0].start.head_width == "full":
         raise ExperimentError(
-            "--head-width full widens a pretrained head, and there is none: no base classes",
+            "--head-width full needs a pretrained head, but no base classes are given",
             remedy="Leave it out, or give the cache of base classes (--base CACHE).",
         )
     scenario = build_scenario(base, new, head, studies[0].stream)
@@ -164,9 +164,10 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
             or (diagnosed and study.is_closed)
         ):
             raise ExperimentError(
-                f"{method} reads rows of the base classes here, and {base.path} has none",
-                remedy="Give their cache (--base CACHE). Statistics serve --old-rows statistics and"
-                " --method naive, ncm, lda, slda, simplecil, and ridge with a number as --lambda.",
+                f"{method} reads rows of the base classes here, but {base.path} has none",
+                remedy="Give their cache (--base CACHE). Statistics suffice for --old-rows"
+                " statistics and --method naive, ncm, lda, slda, simplecil, and ridge with a number"
+                " as --lambda.",
             )
         if (weighting := averages.get(method)) is not None:
             base.averaging(weighting, method)

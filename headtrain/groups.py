@@ -15,10 +15,10 @@ Crops can be as far from each other as different photographs, so that a single d
 condition. Therefore, if a quarter of all rows were found in groups, averages decide instead: a node
 is a group if its height is at most g_m times the height at which it is joined with another node.
 
-If S is the whole class, there is no other row to compare with. Its rows are one group if the
-condition holds with 2/3 of the median distance of different groups in other classes on the right.
-No absolute scale is used, because nearness differs between backbones and between classes, as
-measured in `benchmarks/photographs_2-core-amd-epyc_2026-11-23.md`.
+If S is the whole class, no other row can be compared. Its rows are then one group if the condition
+is met with 2/3 of the median distance between groups in other classes, in place of the distance to
+other rows. No absolute scale is used, because nearness differs between backbones and between
+classes, as measured in `benchmarks/photographs_2-core-amd-epyc_2026-11-23.md`.
 
 This file also draws rows per class, and shares a number of rows among classes.
 """
@@ -98,7 +98,7 @@ def _gap(rows: Any) -> Any:
 
 
 def _at_a_glance(features: FeatureRows, rows: Int[np.ndarray, " rows"]) -> bool:
-    """Return whether, by a look at a few rows, the class may contain a group.
+    """Return whether the class may contain a group, judging by a few of its rows.
 
     The m - 1 nearest rows of a row in a group of m are at most g_m times as far as the next row.
     """

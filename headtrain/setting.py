@@ -57,7 +57,7 @@ class Imported(str):
 
     @property
     def path(self) -> str:
-        """The import path alone."""
+        """The import path, without the digest."""
         return self.partition("@")[0]
 
     def load(self) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ class Imported(str):
             raise ExperimentError(
                 f"the source of {self.path} has changed: its SHA-256 begins with {digest}, the run"
                 f" has {wanted}",
-                remedy="Restore the source, or train anew with the path alone, without its digest.",
+                remedy="Restore the source, or train again with the path without the digest.",
             )
         if not callable(function):
             raise ExperimentError(

@@ -1,18 +1,19 @@
 """One temperature for all logits of a model, so that its probabilities match its accuracy.
 
 A head trained to a small loss is overconfident. Dividing its logits z by one T > 0 changes no
-answer, and softmax(z / T) has the least mean negative log-likelihood of held-out rows at the T for
-which, with b = 1 / T,
+answer. With b = 1 / T, the mean negative log-likelihood of held-out rows is least if
 
     d/db Ave[-log softmax(b z)_y] = Ave[sum_k softmax(b z)_k z_k - z_y] = 0.
 
-The negative log-likelihood is convex in b, so that there is at most one such T. There is none if
-every row is labelled right (the larger b the better), or if the logits are useless (b = 0). If a
+The negative log-likelihood is convex in b, so that at most one such T exists. None exists if every
+row is labelled right (the larger b the better), or if the logits are useless (b = 0). If a
 temperature is needed although every row is labelled right, z_y is replaced by
-(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows: n right answers of n make
-labels likely, not certain. A class that the head rules out has no probability at any T, and is left
-out with its rows. T is fitted to half of the held-out rows of each class, and measured on the other
-half by the expected calibration error over 15 bins B_m of equal width of the largest probability,
+(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows, because n right answers of
+n make labels likely, but not certain. A class that the head rules out has no probability at any T,
+and is left out with its rows.
+
+T is fitted to half of the held-out rows of each class, and measured on the other half. The measure
+is the expected calibration error over 15 bins B_m of equal width of the largest probability,
 
     ECE = sum_m |B_m| / n |accuracy(B_m) - mean probability(B_m)|.
 

@@ -3,11 +3,11 @@
     h = max(0, W^T f),    G = sum h h^T,    Q = sum h y^T,    head = (G + lam I)^-1 Q
 
 with W ~ N(0, 1), one-hot y and no bias. After each task, lambda is chosen from the rows of the task
-only, as the authors do: it is fitted on four fifths, and chosen by the squared error on the last
-fifth, which consists of whole groups of rows that repeat each other. (The order of rows is seeded;
-the authors' loader shuffles them.) Lambdas for which G + lam I is singular in double precision are
-not chosen. The adapter that RanPAC may train on its first task is left out, because features are
-frozen here.
+only, as the authors do. Heads are fitted to four fifths of these rows, and the last fifth chooses
+the head of the least squared error. The fifth consists of whole groups of rows that repeat each
+other; the order of rows is drawn by the seed, while the authors' loader shuffles them. Lambdas for
+which G + lam I is singular in double precision are not chosen. The adapter that RanPAC may train on
+its first task is left out, because features are frozen here.
 
 Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
@@ -218,5 +218,5 @@ class Ranpac(ClosedForm):
         return StatisticsError(
             f"the Gram matrix of {self._drawn.width:,} random features is singular at lambda ="
             f" {lam:g}, with {int(self._moments.counts.sum()):,} rows",
-            remedy="Give a larger one with --ranpac-lambda, or leave it out: it is then chosen.",
+            remedy="Give a larger --ranpac-lambda, or leave it out to choose it automatically.",
         )

@@ -8,10 +8,10 @@
 The scale of the logits matters, because new rows are scaled to match this head, and training
 continues with cross entropy. In logistic regression the penalty sets the scale. It is chosen by the
 loss, because many penalties label the held-out rows equally well, and the strongest of them makes
-all probabilities nearly equal. The scores of least squares and discriminants have another scale:
-they are divided by a temperature. It is fitted on a fifth of the rows of each class, to a head of
-the other rows, with smoothed labels (`clinit.headtrain.temperature`), so that it exists even if all
-rows of this fifth are labelled right.
+all probabilities nearly equal. Scores of least squares and discriminants have another scale, and
+are divided by a temperature (`clinit.headtrain.temperature`). To fit it, a second head is solved
+without a fifth of the rows of each class, on which its temperature is fitted. Labels are smoothed,
+so that a temperature exists even if all of these rows are labelled right.
 """
 
 from __future__ import annotations

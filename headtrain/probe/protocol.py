@@ -114,7 +114,7 @@ class Probe:
 
     @property
     def held_out_top1(self) -> float | None:
-        """Top-1 of the chosen point on the rows of the choice; an upper estimate."""
+        """Top-1 of the chosen point on the rows that it was chosen on: an upper estimate."""
         return next((point.top1 for point in self.grid if point.settings == self.chosen), None)
 
     @property

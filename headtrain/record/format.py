@@ -13,7 +13,7 @@
     top.safetensors      the backbone's changed parameters, if any were trained
 
 The folder is written under a temporary name and renamed: a record is complete or absent.
-Files are compared with their digests as they are read: the hashed bytes are the parsed ones.
+Files are compared with their digests as they are read: the same bytes are hashed and parsed.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
     try:
         return dict(load(_content(record.path, TOP, record.digests)))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, f"it does not hold parameters ({error})") from error
+        raise damaged(path, f"it does not contain parameters ({error})") from error
 
 
 def read_records(paths: Sequence[Path]) -> list[RunRecord]:

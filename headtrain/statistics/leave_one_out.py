@@ -1,7 +1,7 @@
 """Scores of a row from the least-square head that is solved without this row.
 
-With z = (h, 1), w_i the weight of row i in an average, A = Ave[z z^T] + lam I and
-r_i = y_i - W z_i, leaving row i out of both averages of Eq. 3 of the paper changes the head by a
+Let z = (h, 1), w_i the weight of row i in an average, A = Ave[z z^T] + lam I and
+r_i = y_i - W z_i. Leaving row i out of both averages of Eq. 3 of the paper changes the head by a
 matrix of rank one,
 
     W_-i = W - w_i r_i (A^-1 z_i)^T / (1 - l_i),    l_i = w_i z_i^T A^-1 z_i  (the leverage),

@@ -1,11 +1,11 @@
 """The inner loop of the statistics: class sums and the Gram matrix of a block of rows.
 
-On the CPU, BLAS `syrk` does half the work of a product for the Gram matrix, which is symmetric,
-and the class sums are products with a sparse matrix of ones, one per row: dense one-hot targets
-would cost 2 C / d times as much as the Gram matrix itself. (`np.add.reduceat` over label-sorted
-rows was 10 to 20 times slower than the sparse product.) On a GPU both are dense products. The
-product with ones takes 2,048 rows at a time, and the classes between the first and the last of
-them, which are few if rows are sorted by class.
+On the CPU, BLAS `syrk` does half the work of a product for the Gram matrix, which is symmetric. The
+class sums are products with a sparse matrix of ones, one per row, because dense one-hot targets
+would cost 2 C / d times as much as the Gram matrix. `np.add.reduceat` over label-sorted rows was 10
+to 20 times slower than the sparse product. On a GPU both are dense products. The product with ones
+takes 2,048 rows at a time, and the classes between the first and the last of them, which are few if
+rows are sorted by class.
 """
 
 from __future__ import annotations

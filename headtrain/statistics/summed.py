@@ -309,7 +309,7 @@ def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
 
 
 def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
-    """Return existing statistics of the wanted rows; None if missing, damaged or of others."""
+    """Return existing statistics of the wanted rows; None if missing, damaged or of other rows."""
     if path.is_file():
         with suppress(StatisticsError):
             found = read_summed(path, part=part)

@@ -94,7 +94,7 @@ class Pool:
         return self.dim * self._dtype.itemsize
 
     def holds(self, rows: int) -> bool:
-        """Return whether so many rows may be copied into memory."""
+        """Return whether `rows` rows may be copied into memory."""
         return self.room is None or rows * self.row_bytes <= self.room
 
     def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:

@@ -261,7 +261,7 @@ def merge(under: Grid, over: Grid) -> dict[str, Choice]:
         if len(together) > 1 and not taken.isdisjoint(together) and not named.issuperset(together):
             raise ExperimentError(
                 f"{key} vary together, but only {', '.join(sorted(named & {*together}))} is given"
-                " anew",
+                " again",
                 remedy=f"Give all of them: {key}=... with a value for each.",
             )
     return {**kept, **over}

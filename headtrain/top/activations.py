@@ -124,7 +124,7 @@ def whole_images() -> Iterator[None]:
     except ImageError as error:
         raise ImageError(
             str(error),
-            remedy="Its features were extracted from a whole image: put it back, give the"
+            remedy="Its features were extracted from a whole image: put this back, give the"
             " --max-pixels of the extraction, or the folders of the images with --base-root and"
             " --new-root.",
         ) from error

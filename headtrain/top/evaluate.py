@@ -1,10 +1,10 @@
 """Features of the network in its present state, and the measurements made on them.
 
-Forward transfer is measured by a linear probe, as in the paper: after a task, a new head is trained
-on the frozen features of the classes of the next task only, with cross entropy, AdamW, a constant
-learning rate, no weight decay and no augmentation. The reported number is the best top-1 accuracy
-over all evaluation points, including the point before the first step. It is an upper estimate,
-because it is chosen on the validation rows on which it is measured.
+Forward transfer is measured by a linear probe, as in the paper. After a task, a new head is trained
+on frozen features of only the classes of the next task. It is trained with cross entropy, AdamW, a
+constant learning rate, no weight decay and no augmentation. The reported number is the best top-1
+accuracy over all evaluation points, including the point before the first step. It is an upper
+estimate, because it is chosen on the validation rows on which it is measured.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ likelihood). The square is taken before the mean: the square of the mean gradien
 as the batch grows, so that the meaning of lambda would depend on the batch size. Here the number of
 samples that are read at a time changes only the rounding.
 
-The classifier needs no gradient of single samples: with r_i = dl / dz the gradient of the logits
+The classifier needs no gradient of single samples. With r_i = dl / dz the gradient of the logits
 and h_i the features, its diagonal is one product, (r * r)^T (h * h) / N, and the mean of r * r for
-the biases. For the blocks the gradients are formed one sample at a time, or, on a CUDA device,
-several at a time by `vmap`: on a CPU the batched kernels are slower (measured: 1.2 to 2.4
-times the time of the loop for blocks of ViT, ConvNeXt and ResNet).
+the biases. For the blocks, gradients are computed for one sample at a time or, on a CUDA device,
+for several samples by `vmap`. On a CPU the batched kernels are slower (measured: 1.2 to 2.4 times
+the time of the loop for blocks of ViT, ConvNeXt and ResNet).
 
 Everything is computed in float32, even if the training mixes precisions, because gradients of
 single samples are small, and `vmap` does not support all kernels of mixed precision.

@@ -113,7 +113,7 @@ def prepare_runs(
     assert study.top is not None
     if backbone.config.output == "projected":
         raise ExperimentError(
-            f"{base.source.path} holds projected features: no block learns behind a projection",
+            f"{base.source.path} contains projected features: blocks cannot be trained with these",
             remedy="Extract the caches with `--features pooled`.",
         )
     if backbone.head is None:
@@ -225,7 +225,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
         raise ExperimentError(
             f"no images are known for the features in {cache}: they were imported",
             remedy="Extract the images with `clinit extract`; imported features are"
-            " for `clinit train-head` alone.",
+            " for `clinit train-head` only.",
         )
     found = root if root is not None else Path(stored or "")
     # The first valid image: an invalid image may have been missing from the start.

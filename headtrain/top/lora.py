@@ -2,8 +2,8 @@
 
     W + (alpha / rank) (B A)        A (rank, in), B (out, rank), B = 0 at the start
 
-The paper prints W + B A without a factor and refers to the LoRA paper, where alpha is the first
-rank that is tried, so that the factor is 1: this is alpha = rank here. The default of loralib and
+The paper prints W + B A without a factor and refers to the LoRA paper. There alpha is the first
+rank that is tried, so that the factor is 1, which is alpha = rank here. The default of loralib and
 of this module is alpha = 1.
 
 A convolution of k x k is a matrix (out, in k k), a 1 x 1 convolution a linear layer. The update is
@@ -91,9 +91,9 @@ def add_lora(
     """Give the weights of `layers` an update that starts at zero.
 
     A is drawn with variance 1 / (3 fan_in), from a normal distribution (`gaussian`) or from
-    U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default): in float32 on the CPU, in the order of
-    `layers`, whatever the network's device and precision. A rank above min(out, fan_in) is allowed,
-    but useless.
+    U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default). It is drawn in float32 on the CPU, in the
+    order of `layers`, whatever the network's device and precision. A rank above min(out, fan_in) is
+    allowed, but useless.
     """
     for name in layers:
         module = network.get_submodule(name)

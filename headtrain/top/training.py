@@ -15,8 +15,8 @@ AdamW has a learning rate per layer, each on a one-cycle schedule:
 
     lr(group, step) = onecycle(step) * lr * layer_decay ** (layers between the group and the last)
 
-The layers are timm's (`param_groups_layer_decay` and the network's `group_matcher`): the classifier
-is the last layer, each block is one layer, and a low-rank factor belongs to the layer of its block,
+The layers are timm's (`param_groups_layer_decay` and the network's `group_matcher`). The classifier
+is the last layer, and each block is one layer. A low-rank factor belongs to the layer of its block,
 because the matcher reads the beginning of a parameter's name. `OneCycleLR` gets a list of rates,
 because a scalar `max_lr` would replace the rates of all groups.
 
@@ -134,7 +134,7 @@ class Held(TopMethod):
         return {**self._method.state(), **start}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore both."""
+        """Restore the state of the method, and the start."""
         start = {name for name in state if name.startswith("start.")}
         self._start = {name.removeprefix("start."): state[name] for name in start}
         self._method.restore({name: state[name] for name in state.keys() - start})
@@ -195,8 +195,8 @@ def top_optimizer(
 ) -> tuple[AdamW, OneCycleLR]:
     """Return the optimizer of all parameters with a gradient, and its schedule.
 
-    One cycle as in PyTorch: a cosine from lr/25 up to lr over the first 30 % of the steps, and down
-    to lr/250,000 at the last step; beta1 moves the other way, from 0.95 to 0.85 and back. Step the
+    The cycle is PyTorch's: a cosine from lr/25 up to lr over the first 30 % of the steps, and down
+    to lr/250,000 at the last step. beta1 moves the other way, from 0.95 to 0.85 and back. Step the
     schedule after each step of the optimizer.
 
     Args:

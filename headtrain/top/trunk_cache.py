@@ -237,5 +237,5 @@ def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Ten
             f"the images of {part.name} give features that differ from those in the cache by"
             f" {np.nanmax(error):.0%} of their length",
             remedy="Give the folders of the extracted images with --base-root and --new-root,"
-            " or extract these into a new cache.",
+            " or extract the new images into a new cache.",
         )
