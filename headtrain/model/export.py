@@ -87,7 +87,7 @@ class TrainedRun:
         expected = {names, names[:learnt]}  # the head of a stopped run may have further rows
         if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
             raise RecordError(
-                f"the classes of the head in {run} are not the {len(names):,} of the record",
+                f"the head in {run} does not have the {len(names):,} classes of the record",
                 remedy="The record is damaged: remove its folder and run `clinit train-head`"
                 " again.",
             )
@@ -418,8 +418,8 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
         expected = tuple(state[name].shape) if name in state else "no such parameter"
         if expected != value.shape or not np.isfinite(value).all():
             raise RecordError(
-                f"{run} changes {name} of the backbone from shape {expected} to {value.shape}, or"
-                " to values that are not finite",
+                f"{run} changes {name} of the backbone, {expected}, to {value.shape}, or to values"
+                " that are not finite",
                 remedy="Run it again; if its training has diverged, with a lower learning rate.",
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
