@@ -1,6 +1,6 @@
 """Corrections of a head after the training of a task, each with its numbers.
 
-    weight_aligning    one factor that gives new rows the mean norm of the old ones
+    weight_aligning    one factor that gives new rows the mean norm of old rows
     bias_correction    a factor and a shift of the new logits, by the loss of held-out rows
 
 Both are written into the rows of the head, and the next task starts from corrected rows. `norm` and

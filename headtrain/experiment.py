@@ -138,7 +138,7 @@ def run_experiment(
     learner = Learner(scenario, plan, studies, method, observer, diagnose)
     with torch.no_grad():
         learner.learn()
-    watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
+    watch, load_s = learner.watch, base.load_s + new.load_s  # seconds of the whole bank
     phases = {name: watch.seconds[name] for name in PHASES}
     timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}

@@ -49,8 +49,8 @@ MOST_ROWS = 2048
 ALIKE, MOST_ALIKE = 8, 256
 """Above these numbers of rows in a group, and in a class, a start uses only some repeated rows."""
 GLANCE_ABOVE, GLANCE_ROWS = 256, 32
-"""A class of more rows than the first number is searched only if one of the second number of its
-rows, evenly spaced, may be in a group."""
+"""A class of more than `GLANCE_ABOVE` rows is searched only if one of `GLANCE_ROWS` evenly spaced
+rows may be in a group."""
 
 
 def find_groups(
@@ -222,7 +222,7 @@ def repeating(groups: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | No
 def thinned(
     labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark the rows that a start uses: evenly spaced ones of large groups, all others.
+    """Mark the rows that a start uses: evenly spaced rows of large groups, and all other rows.
 
     `ALIKE` rows of a group are marked, or more if its class then has at most `MOST_ALIKE`. Leaving
     a group out takes the inverse of a matrix of as many rows.

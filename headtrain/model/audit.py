@@ -276,7 +276,7 @@ def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, 
 
 
 def oddity(content: bytes) -> str | None:
-    """Return why an image is odd: it is tiny, or nearly of one colour. None: it is not.
+    """Return why an image is odd (tiny, or nearly of one colour); None if it is not.
 
     An unreadable image is not odd; the extraction reports it.
     """

@@ -49,7 +49,7 @@ class ClassStatistics:
     totals: Int[np.ndarray, " classes"]
     """Number of rows of each class in the whole set; a class without rows does not count."""
     weighting: Weighting
-    """`class`: every class with rows weighs the same. `sample`: every row does."""
+    """`class`: every class with rows weighs the same. `sample`: every row weighs the same."""
     counts: Num[np.ndarray, " classes"]
     """Number of rows of each class read so far; a repeated row counts as its share. Equal to
     `totals`, up to rounding, once all parts are merged."""
