@@ -1,14 +1,12 @@
 """NumPy and CuPy through one code path; torch tensors enter and leave without a copy.
 
-The functions come from the Python array API standard, by array-api-compat. If NumPy or
-CuPy have something better (BLAS `syrk`, sparse products, triangular solves) it is chosen here or
-by the caller; any other library of the standard takes the general path.
+The functions come from the Python array API standard, by array-api-compat. If NumPy or CuPy have a
+better function (BLAS `syrk`, sparse products, triangular solves), this file or the caller chooses
+it; any other library of the standard takes the general path.
 
-Features as array code reads them: an array, or rows elsewhere that are sent on demand.
-
-Features that fit on the device are kept there as an array. Others stay in host memory, or on disk
-if they do not fit there either, and blocks of them are copied to the device when they are taken;
-the results are on the device.
+Features that fit on the device are kept there as an array. Other features stay in host memory, or
+on disk if they do not fit there either. `take` copies blocks of them to the device, so that all
+results are on the device.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def cupy_problem() -> str | None:
         import cupy
 
         float(cupy.ones(1).sum())
-    except Exception as error:  # it has many: no library or compiler, or one for another driver
+    except Exception as error:  # many types: no library or compiler, or one for another driver
         return f"CuPy is installed, but cannot be used ({str(error).splitlines()[0]})"
     return None
 
@@ -75,7 +73,7 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 def placed(array: np.ndarray, device: torch.device) -> Any:
-    """Return `array` for array code on `device`: copied there, or as it is.
+    """Return `array` for array code on `device`: copied there, or unchanged.
 
     Call it, and all that uses the result, inside `torch_stream(device)`.
     """
@@ -122,11 +120,11 @@ def as_tensor(array: Any) -> torch.Tensor:
 
 
 def torch_stream(source: Any) -> contextlib.AbstractContextManager[Any]:
-    """Run CuPy on torch's current stream, where `source` is a CUDA device or a tensor on one.
+    """Run CuPy on torch's current stream, if `source` is a CUDA device or a tensor on one.
 
     Otherwise CuPy would read on its own stream, before torch has finished writing. Each library
-    keeps memory for reuse that the other one cannot have: torch releases what it does not use
-    beforehand, CuPy afterwards.
+    caches memory that the other cannot use: torch releases its unused memory beforehand, CuPy
+    afterwards.
     """
     device = source.device if array_api_compat.is_torch_array(source) else source
     if getattr(device, "type", "cpu") != "cuda" or library_for(device) != "cupy":
@@ -168,7 +166,7 @@ class Cholesky:
             numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
         """
         with contextlib.ExitStack() as stack:
-            if array_api_compat.is_cupy_array(system):  # it would return garbage
+            if array_api_compat.is_cupy_array(system):  # by default, it returns garbage
                 import cupyx
 
                 stack.enter_context(cupyx.errstate(linalg="raise"))
@@ -198,9 +196,9 @@ class StreamedRows:
     """Features in host memory or on disk; blocks are copied to the device that computes."""
 
     host: Float[Any, "rows dim"]
-    """The features, in their stored type: an array, or `StoredRows`."""
+    """The features, in their stored dtype: an array, or `StoredRows`."""
     send: Callable[[np.ndarray], Any]
-    """Copies a block of them to the device, and returns it as an array there."""
+    """Copies a block of features to the device, and returns it as an array there."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -225,7 +223,7 @@ def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Floa
 
 
 def slices(count: int, step: int = 4096) -> Iterator[slice]:
-    """Cut so many numbers into blocks."""
+    """Cut the numbers below `count` into slices of at most `step`."""
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
 
@@ -240,7 +238,7 @@ def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> Feature
 
 
 def widen(features: Num[Any, "*shape"]) -> Num[Any, "*shape"]:
-    """Return float16 as float32. NumPy takes twelve times as long as torch for that."""
+    """Return float16 as float32, by torch, because NumPy takes twelve times as long."""
     if not isinstance(features, np.ndarray) or features.dtype != np.float16:
         return features
     import torch
@@ -251,7 +249,7 @@ def widen(features: Num[Any, "*shape"]) -> Num[Any, "*shape"]:
 
 
 def as_type(features: Num[Any, "rows dim"], dtype: Any) -> Float[Any, "rows dim"]:
-    """Return features as arrays of `dtype`, without a copy if they are."""
+    """Return features as arrays of `dtype`, if possible without a copy."""
     return namespace(features).astype(widen(features), dtype, copy=False)
 
 

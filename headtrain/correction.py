@@ -1,18 +1,18 @@
 """Corrections of a head after the training of a task, each with its numbers.
 
-    weight_aligning    one factor that gives new rows the mean norm of the old ones
-    bias_correction    a factor and a shift of the new logits, by the loss of rows kept aside
+    weight_aligning    one factor that gives new rows the mean norm of old rows
+    bias_correction    a factor and a shift of the new logits, by the loss of held-out rows
 
-Both are written into the rows of the head, and the next task starts from these. `norm` and
+Both are written into the rows of the head, and the next task starts from corrected rows. `norm` and
 `calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are trained.
 
 Weight aligning
 
     w_k <- gamma w_k,    gamma = mean norm of the old rows / mean norm of the new rows
 
-Biases stay as they are: the paper has none, and the code of PyCIL, whose layer has one, multiplies
-the weights alone. The old rows are all those before the task, earlier corrections included. The
-paper trains with distillation too and keeps weights positive; neither is part of this correction.
+Biases do not change: the layer of the paper has none, and PyCIL, whose layer has a bias, multiplies
+only the weights. Old rows are all rows before the task, with earlier corrections. The paper also
+trains with distillation and keeps weights positive; neither is part of this correction.
 
 Source: B. Zhao, X. Xiao, G. Gan, B. Zhang, S.-T. Xia, "Maintaining discrimination and fairness in
 class incremental learning", CVPR 2020, Section 4.2.
@@ -21,16 +21,16 @@ Bias correction
 
     u_k <- alpha u_k + beta    for the classes of the task,
 
-which is the row (alpha w_k, alpha b_k + beta): the correction is written into the head, and the
-next task starts from corrected rows. In PyCIL the correction of each task stays in the network,
-fixed, while later tasks train below it: the same function, whose rows learn alpha times as fast.
-mammoth trains on from uncorrected rows. Both distil from the corrected network.
+which is the row (alpha w_k, alpha b_k + beta). In PyCIL, the correction of each task remains a
+fixed layer, and later tasks train the rows below it. This is the same function, but its rows learn
+alpha times as fast. The code of mammoth continues from uncorrected rows. Both distil from the
+corrected network.
 
-alpha and beta minimise the cross entropy of the rows kept aside, in which each class seen counts
-the same: old classes with a row kept aside represent those without one. Convex in
-two numbers, and solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior
-holds alpha if these rows are separated; the original takes hundreds of steps of gradient descent
-with a weight decay. Distillation, which the original trains with, is no part of this correction.
+alpha and beta minimise the cross entropy of held-out rows, in which each class seen counts the
+same; old classes with held-out rows represent old classes without any. This problem is convex, and
+solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior bounds alpha if these
+rows are separable. The original takes hundreds of steps of gradient descent with weight decay, and
+trains with distillation, which is no part of this correction.
 
 Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
 """
@@ -57,8 +57,8 @@ class Correction(NamedTuple):
 
     factor         factor of the trained weights
     shift          shift of the biases
-    rows_aside     rows that were kept aside to choose by
-    loss_before    class-balanced cross entropy of these rows, and `loss_after`
+    rows_aside     number of held-out rows
+    loss_before    class-balanced cross entropy of these rows; `loss_after` likewise
     steps          Newton steps
     """
 
@@ -67,7 +67,7 @@ class Correction(NamedTuple):
 
 
 def weight_aligned(head: Rows, start: int, stop: int) -> Correction:
-    """Return the rows [start, stop) of a trained head at the mean norm of those before them."""
+    """Return the rows [start, stop) of a trained head, scaled to the mean norm of rows before."""
     new = head.between(start, stop)
     gamma = norm_ratio(head.weight[:start, :], new.weight)
     return Correction(Rows(gamma * new.weight, new.bias), {"factor": gamma, "shift": 0.0})
@@ -77,7 +77,7 @@ def bias_corrected(aside: NewClasses) -> Correction:
     """Return the new rows of a trained head with their logits corrected.
 
     Args:
-        aside: The rows kept aside, of old and of new classes, and the trained head.
+        aside: The held-out rows of old and of new classes, and the trained head.
     """
     around, new = CalibrationSet.of(aside, LOSSES["ce"]), aside.stale
     weights = torch.from_numpy(class_weights(around.labels, aside.start, aside.stop))
@@ -92,7 +92,8 @@ def class_weights(
 ) -> Float[np.ndarray, " rows"]:
     """Return the weight of each row if all classes seen count the same; they add up to 1.
 
-    The classes [0, start) that have rows share the weight of all of these, and so do the others.
+    Classes in [0, start) that have rows share the weight of all classes in [0, start); likewise for
+    [start, stop).
     """
     counts = np.bincount(labels, minlength=stop)
     is_old = np.arange(stop) < start

@@ -11,7 +11,7 @@ from clinit.headtrain.study.study import Study
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Something in the data or the settings that the user should know."""
+    """A note for the user about the data, the settings or the run."""
 
     note: str
 
@@ -64,7 +64,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Work that is not of updates has come to `done` of `total`."""
+    """Work other than updates has finished `done` of `total` units."""
 
     what: str
     done: int

@@ -1,8 +1,8 @@
-"""A class-incremental experiment: a stream is learnt, and one record per run comes of it.
+"""A class-incremental experiment: learn a stream, and return one record per run.
 
 With a frozen backbone: for each task, choose the buffer, compute the statistics once, initialise
 the new rows of each head, train the bank on shared batches, evaluate before the first step and
-during training. `clinit.headtrain.top.experiment` does it with plastic blocks.
+during training. `clinit.headtrain.top.experiment` does the same with trained blocks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Origin:
     new: Source
     initial_head: Head
     head_facts: Mapping[str, Any] | None
-    """Facts about that head; None: it is in the base cache."""
+    """Facts about the head; None if it comes from the base cache."""
     command: Sequence[str]
     """The command line of the user."""
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -94,7 +94,7 @@ def run_experiment(
         base: Features of the classes of the pretrained head; or `no_base(new)`, for a stream that
             starts from nothing.
         new: Features of the classes that arrive.
-        head: The pretrained head; of `no_base`, its own.
+        head: The pretrained head; with `no_base`, the head of this source.
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
@@ -102,13 +102,13 @@ def run_experiment(
         command: The command line of the user, for the record.
 
     Raises:
-        ValueError: If there is no study, two are the same, or two differ in their stream.
-        CacheError: If the two sides hold features of different backbones.
-        HeadError: If the head does not read these features.
+        ValueError: If there is no study, if two are equal, or if two differ in their stream.
+        CacheError: If the two sides contain features of different backbones.
+        HeadError: If the head does not fit these features.
         ExperimentError: If the head's classes are unknown or there are too many tasks.
-        DeviceError: If there is no such device.
+        DeviceError: If the device is absent.
         MachineError: If the statistics of a closed form do not fit into memory.
-        StatisticsError: If its system is singular.
+        StatisticsError: If the system of a closed form is singular.
     """
     origin = Origin(base, new, head, head_facts, command)
     studies = [study.resolved() for study in studies]
@@ -117,7 +117,7 @@ def run_experiment(
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
     if not base.class_names and studies[0].start.head_width == "full":
         raise ExperimentError(
-            "--head-width full widens a pretrained head, and there is none: no base classes",
+            "--head-width full needs a pretrained head, but no base classes are given",
             remedy="Leave it out, or give the cache of base classes (--base CACHE).",
         )
     scenario = build_scenario(base, new, head, studies[0].stream)
@@ -138,7 +138,7 @@ def run_experiment(
     learner = Learner(scenario, plan, studies, method, observer, diagnose)
     with torch.no_grad():
         learner.learn()
-    watch, load_s = learner.watch, base.load_s + new.load_s  # of the whole bank, not of one head
+    watch, load_s = learner.watch, base.load_s + new.load_s  # seconds of the whole bank
     phases = {name: watch.seconds[name] for name in PHASES}
     timings = {"load": load_s, **phases, "total": load_s + watch.total}
     optimizer = {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"}
@@ -146,11 +146,11 @@ def run_experiment(
 
 
 def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) -> None:
-    """Check that statistics are all that runs need of the base classes.
+    """Check that statistics of the base classes are enough for the runs.
 
     Raises:
-        ExperimentError: If one needs rows.
-        StatisticsError: If one needs other averages.
+        ExperimentError: If a run needs rows.
+        StatisticsError: If a run needs other averages.
     """
     for study in studies:
         method, start = study.stream.method, study.start
@@ -164,9 +164,10 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
             or (diagnosed and study.is_closed)
         ):
             raise ExperimentError(
-                f"{method} reads rows of the base classes here, and {base.path} has none",
-                remedy="Give their cache (--base CACHE). Statistics serve --old-rows statistics and"
-                " --method naive, ncm, lda, slda, simplecil, and ridge with a number as --lambda.",
+                f"{method} reads rows of the base classes here, but {base.path} has none",
+                remedy="Give their cache (--base CACHE). Statistics suffice for --old-rows"
+                " statistics and --method naive, ncm, lda, slda, simplecil, and ridge with a number"
+                " as --lambda.",
             )
         if (weighting := averages.get(method)) is not None:
             base.averaging(weighting, method)
@@ -177,14 +178,17 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
 def started_heads(
     head: Head, old: Source, new: Source, studies: Sequence[Study], *, came_with: int
 ) -> list[tuple[Head, Initialisation]]:
-    """Return heads with rows for the classes of `new` as they start, and how each has started.
+    """Return heads with initialised, untrained rows for the classes of `new`.
 
     Args:
         head: The head of the old classes.
-        old: Rows that stand for their images; it may have none.
+        old: Real or drawn rows of old classes; may be empty.
         new: Features of the classes that arrive.
-        studies: How the rows start, of one stream without an update.
-        came_with: The first rows of the head, which no earlier call has added; at least one.
+        studies: Settings of the starts, for one stream without updates.
+        came_with: Number of first rows of the head that no earlier call has added; at least 1.
+
+    Returns:
+        Each head with its initialisation.
 
     Raises:
         ClinitError: As in `run_experiment`.
@@ -229,11 +233,11 @@ def grown_heads(
     """Return heads with rows for the classes of `new` too; nothing is recorded.
 
     Args:
-        head: As of `started_heads`, and so are the next two and `came_with`.
-        old: Rows of the old classes.
-        new: Features of the new classes.
-        studies: How the rows start and what trains them, by gradients; as in `run_experiment`.
-        came_with: The first rows of the head.
+        head: As in `started_heads`.
+        old: As in `started_heads`.
+        new: As in `started_heads`.
+        studies: Settings of starts and training by gradients, as in `run_experiment`.
+        came_with: As in `started_heads`.
         observer: Called with each event as it happens.
 
     Raises:
@@ -263,11 +267,11 @@ def records_of(
     """Return the records of a learner, one per study.
 
     Args:
-        learner: After the last task.
-        origin: Data and head that it was made from.
+        learner: The learner, after the last task.
+        origin: Its data and head.
         notes: Notes for the user about the data.
         timings_s: Seconds by phase.
-        optimizer: Its optimizer.
+        optimizer: Facts about the optimizer.
         facts: Further fields of the record.
         changed: The backbone's parameters that training has changed, by name.
     """

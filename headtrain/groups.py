@@ -1,26 +1,26 @@
-"""Rows that repeat another row of their class: copies of a photograph, crops of it, frames.
+"""Find rows that repeat another row of their class: copies, crops, frames of a video.
 
-A set S of rows of a class is a group if it stands by itself: all its rows are clearly nearer to
-each other than any of them is to another row of the class,
+A set S of rows of a class is a group if it is isolated: all its rows are clearly nearer to each
+other than any of them is to another row of the class,
 
     max_{i,j in S} |h_i - h_j|  <=  g_m  min_{i in S, k not in S} |h_i - h_k|,
     g_m = min(1 - 1/m, 0.8).
 
-Two rows have to be twice as near as all others; the more rows there are, the less likely they stand
-by themselves by chance. Copies are not more rows: m counts the parts into which the tree of S falls
-when it is cut at two thirds of its height. Such sets are nodes of the tree of average linkage, and
-the largest ones count. Photographs that differ are hardly ever such a set.
+Two rows must be twice as near as all others; the more rows a set has, the less likely it is
+isolated by chance. Exact copies do not increase m: it is the number of parts of the tree of S when
+the tree is cut at two thirds of its height. Such sets are nodes of the tree of average linkage, and
+the largest of them are groups. Different photographs hardly ever form such a set.
 
-Crops can be as far from each other as other photographs, and then fail by a single distance. So
-if a quarter of all rows have been found in groups, averages decide: a node is a group if its
-height is at most g_m times the height at which it is joined with another.
+Crops can be as far from each other as different photographs, so that a single distance breaks the
+condition. Therefore, if a quarter of all rows were found in groups, averages decide instead: a node
+is a group if its height is at most g_m times the height at which it is joined with another node.
 
-The whole class has no other row to compare it with: its rows are one group if they are as near as
-that to 2/3 of the median distance of different groups in the other classes. No other scale enters:
-nearness differs between backbones and between classes, as measured in
-`benchmarks/photographs_2-core-amd-epyc_2026-11-23.md`.
+If S is the whole class, no other row can be compared. Its rows are then one group if the condition
+is met with 2/3 of the median distance between groups in other classes, in place of the distance to
+other rows. No absolute scale is used, because nearness differs between backbones and between
+classes, as measured in `benchmarks/photographs_2-core-amd-epyc_2026-11-23.md`.
 
-Rows drawn per class, and the sharing of a number of rows among classes.
+This file also draws rows per class, and shares a number of rows among classes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ MOST_ROWS = 2048
 ALIKE, MOST_ALIKE = 8, 256
 """Above these numbers of rows in a group, and in a class, a start uses only some repeated rows."""
 GLANCE_ABOVE, GLANCE_ROWS = 256, 32
-"""A class of more rows is looked at only if one of so many, evenly spaced, may be in a group."""
+"""A class of more than `GLANCE_ABOVE` rows is searched only if one of `GLANCE_ROWS` evenly spaced
+rows may be in a group."""
 
 
 def find_groups(
@@ -57,8 +58,8 @@ def find_groups(
 ) -> Int[np.ndarray, " rows"]:
     """Return the group of each row: equal numbers for rows of one class that repeat each other.
 
-    The number of a group is the number of its first row, so that a row which repeats nothing has
-    its own, and no two classes share one.
+    The number of a group is the number of its first row, so that a row that repeats nothing has its
+    own number, and no two classes share a number.
 
     Args:
         features: Of shape (rows, dim).
@@ -80,7 +81,7 @@ _FOUND: WeakKeyDictionary[FeatureSet, np.ndarray] = WeakKeyDictionary()
 
 
 def groups_of(data: FeatureSet) -> Int[np.ndarray, " rows"]:
-    """Return the group of each row of a data set: given, or else found at the first call."""
+    """Return the group of each row of a data set: recorded, or else found at the first call."""
     if data not in _FOUND:
         if data.groups is None:
             _FOUND[data] = find_groups(data.features, data.labels)
@@ -97,9 +98,9 @@ def _gap(rows: Any) -> Any:
 
 
 def _at_a_glance(features: FeatureRows, rows: Int[np.ndarray, " rows"]) -> bool:
-    """Return whether a few rows leave open that there is a group.
+    """Return whether the class may contain a group, judging by a few of its rows.
 
-    The m - 1 nearest rows of a row in a group of m are at most g_m times as far as the next one.
+    The m - 1 nearest rows of a row in a group of m are at most g_m times as far as the next row.
     """
     some = take(features, rows[np.linspace(0, len(rows) - 1, GLANCE_ROWS).astype(np.int64)])
     parts = np.array_split(rows, -(-len(rows) // MOST_ROWS))
@@ -113,15 +114,15 @@ def _at_a_glance(features: FeatureRows, rows: Int[np.ndarray, " rows"]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tree:
-    """The nodes of a class that may be groups, by distances and by averages."""
+    """Groups within a class, by distances and by averages: nodes of its tree."""
 
     rows: Int[np.ndarray, " n"]
     sets: tuple[list[Int[np.ndarray, " _"]], list[Int[np.ndarray, " _"]]]
-    """Ascending: of two that share rows, the later one holds the earlier one."""
+    """Ascending: if two sets share rows, the later set contains the earlier one."""
     usual: tuple[float, float]
-    """Median distance of rows that are in different sets; NaN if there is one set alone."""
+    """Median distance of rows in different sets; NaN if all rows are in one set."""
     needed: tuple[float, float]
-    """How far another row would have to be for the whole class to be a group."""
+    """Least distance of other rows at which the whole class would be a group."""
 
     @classmethod
     def of(cls, rows: Int[np.ndarray, " n"], features: Any) -> _Tree:
@@ -177,14 +178,14 @@ def _grouped(trees: list[_Tree], count: int, *, by_averages: bool) -> Int[np.nda
 
 
 def _distances(one: Any, other: Any, *, exactly: bool = True) -> Float[np.ndarray, "rows others"]:
-    """Return distances; 0 for those that rounding to the stored type makes, or not finite."""
+    """Return distances; 0 if below the rounding of the stored dtype, or if not a number."""
     xp = namespace(one)
     rounding = float(xp.finfo(one.dtype).eps)
     wide = xp.float64 if exactly or one.dtype == xp.float64 else xp.float32
     one, other = (xp.astype(widen(rows), wide, copy=False) for rows in (one, other))
     with np.errstate(invalid="ignore", over="ignore"):  # infinite or NaN rows are refused later
         rounding *= float(xp.max(xp.linalg.vector_norm(one, axis=1)))
-        centre = xp.mean(other, axis=0)  # the difference of squares cancels far from 0
+        centre = xp.mean(other, axis=0)  # far from 0, the difference of squares cancels
         one, other = one - centre, other - centre
         squares = xp.sum(one**2, axis=1)[:, None] + xp.sum(other**2, axis=1)[None, :]
         distances = xp.sqrt(xp.maximum(squares - 2 * one @ other.T, beside(one, np.zeros(()))))
@@ -192,14 +193,14 @@ def _distances(one: Any, other: Any, *, exactly: bool = True) -> Float[np.ndarra
 
 
 def by_class(labels: Int[np.ndarray, " rows"]) -> list[Int[np.ndarray, " _"]]:
-    """Return the rows of each class that has some, ascending."""
+    """Return the rows of each class with rows, in ascending order of classes."""
     order = np.argsort(labels, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
     return parts if len(labels) else []
 
 
 def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " rows"] | None:
-    """Return what each row counts, so that each group counts as one row; None if none repeats."""
+    """Return the weights of rows with which each group counts as one row; None without groups."""
     if groups is None:
         return None
     _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
@@ -209,22 +210,22 @@ def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " ro
 def one_of_each(
     values: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"] | None
 ) -> Int[np.ndarray, " groups"]:
-    """Return the values of one row of each group: of all rows, if none repeats."""
+    """Return the values of one row of each group; without groups, of all rows."""
     return values if groups is None else values[np.unique(groups, return_index=True)[1]]
 
 
 def repeating(groups: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
-    """Return the groups of some rows, None if none of these repeats another."""
+    """Return `groups`, or None if no row repeats another."""
     return None if len(np.unique(groups)) == len(groups) else groups
 
 
 def thinned(
     labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark the rows of which a start sees no more than it needs of each group.
+    """Mark the rows that a start uses: evenly spaced rows of large groups, and all other rows.
 
-    Evenly spaced, at least `ALIKE` of a group and `MOST_ALIKE` of a class in all: leaving a group
-    out takes the inverse of a matrix of so many rows.
+    `ALIKE` rows of a group are marked, or more if its class then has at most `MOST_ALIKE`. Leaving
+    a group out takes the inverse of a matrix of as many rows.
     """
     _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     per_class = np.bincount(one_of_each(labels, groups), minlength=int(labels.max()) + 1)
@@ -240,12 +241,12 @@ def draw_per_class(
 ) -> Bool[np.ndarray, " rows"]:
     """Mark rows drawn at random without replacement, as many per class as its quota.
 
-    A class with fewer rows gives all of them. The same labels, quotas and seed give the same
-    rows, and a larger quota of a class gives the rows of a smaller one and more.
+    All rows of a class with fewer rows are marked. Equal labels, quotas and seeds give equal rows;
+    a larger quota of a class only adds rows.
 
     Args:
         labels: Class of each row, in [0, classes).
-        quotas: Rows wanted per class; >= 0.
+        quotas: Number of rows per class; >= 0.
         seed: Seed of the draw.
     """
     counts = np.bincount(labels)
@@ -261,10 +262,9 @@ def in_whole_groups(
     groups: Int[np.ndarray, " rows"],
     choose: Callable[[Int[np.ndarray, " firsts"]], Int[np.ndarray, " chosen"]],
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark groups of rows of which one each is chosen.
+    """Mark all rows of the groups whose first row is chosen.
 
-    A held-out row must be no copy of a kept one. If each row is a group of its own, the rows
-    are those that `choose` would take of all.
+    Whole groups are held out, because a held-out row must not repeat a kept row.
 
     Args:
         groups: The group of each row.
@@ -283,10 +283,10 @@ def held_out_rows(
     fraction: float,
     random: np.random.Generator,
 ) -> Bool[np.ndarray, " rows"]:
-    """Choose a fraction of the groups of each class: at least one, and never its last one."""
+    """Choose a fraction of the groups of each class: at least one, but never all."""
 
     def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
-        # A permutation per class, not `draw_per_class`: recorded searches were made with these.
+        # A permutation per class, not `draw_per_class`, because recorded searches used it.
         held = []
         for places in by_class(labels[firsts]):
             wanted = min(max(1, round(fraction * len(places))), len(places) - 1)
@@ -297,9 +297,9 @@ def held_out_rows(
 
 
 def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
-    """Return how many rows every class can give without passing `size` rows in all.
+    """Return the largest number of rows per class with which all classes fit into `size` rows.
 
-    A class with fewer rows gives all that it has. The level is at most the largest count, and 0
+    A class with fewer rows contributes all of them. The level is at most the largest count, and 0
     if not even one row per class fits.
     """
     levels = range(1, int(counts.max(initial=0)) + 1)

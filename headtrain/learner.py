@@ -2,11 +2,11 @@
 
 The loop is the same for every learner. A `Method` defines the work of each task on its heads:
 
-    resume     take over what a killed run has left, and skip the tasks it has finished
+    resume     restore the state of a killed run, and skip its finished tasks
     begin      add the rows of the task's classes, read their features
     start      initialise these rows, or solve the whole head
-    train      update, and evaluate on the way
-    end        clear up, before the next task
+    train      update and evaluate
+    end        clean up, before the next task
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from clinit.headtrain.train.heads import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
-"""Measures a head on the statistics of the rows it was trained on; plain values by name."""
+"""Measures a head on statistics of its training rows; returns plain values by name."""
 
 
 class Method:
-    """A learner: heads of one stream on stored features, or a network under one of them."""
+    """The work of a learner: heads of one stream on stored features, or a network with a head."""
 
     device: torch.device
 
     def resume(self, learner: Learner) -> int:
-        """Take over a killed run; return how many tasks it has finished."""
+        """Restore the state of a killed run; return how many tasks it has finished."""
         return 0
 
     def begin(self, run: TaskRun) -> None:
         """Prepare for a task."""
 
     def start(self, run: TaskRun) -> Iterable[tuple[Initialisation, Mapping[str, float]]]:
-        """Write the rows that each head starts with; yield the initialisation and its seconds."""
+        """Write the first rows of each head; yield their initialisation and its seconds."""
         raise NotImplementedError
 
     def train(self, run: TaskRun) -> None:
-        """Learn the task; call `run.evaluated` at each evaluation point, the first one included."""
+        """Learn the task; call `run.evaluated` at each evaluation point, including the first."""
         raise NotImplementedError
 
     def end(self, run: TaskRun) -> None:
         """Finish a task."""
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure each head as it is, over the rows that it was learnt from."""
+        """Measure each head in its present state, on its training rows."""
         raise NotImplementedError
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
@@ -70,7 +70,7 @@ class Method:
         raise NotImplementedError
 
     def head(self, index: int, names: tuple[str, ...]) -> Head | None:
-        """Copy one head with the names of its classes; None if it is no linear layer."""
+        """Copy one head with its class names; None if it is not a linear layer."""
         raise NotImplementedError
 
 
@@ -81,13 +81,13 @@ class TaskRun:
     learner: Learner
     task: Task
     rows: TaskRows
-    """Which rows it is learnt from."""
+    """The rows that the task is learnt from."""
     seen: TaskRows
-    """Which rows the start may look at; `rows` if it is these."""
+    """The rows that the start may use; the object `rows` if they are equal."""
     schedule: Schedule
     entry: TaskEntry
     data: LabelledRows | None = None
-    """The features of `rows`, once they are read."""
+    """The features of `rows`; None until they are read."""
 
     @property
     def watch(self) -> Stopwatch:
@@ -95,10 +95,10 @@ class TaskRun:
         return self.learner.watch
 
     def evaluated(self, iteration: int, found: Any, losses: Float[np.ndarray, " heads"]) -> None:
-        """Log an evaluation: the right answers of each head, and its new-task loss.
+        """Log an evaluation: the correct answers of each head, and its new-task loss.
 
         Args:
-            iteration: Updates of the task so far.
+            iteration: Number of updates of the task so far.
             found: `correct`, `correct_in_task` and `mistakes` of the heads.
             losses: Mean loss of each head on a sample of the new rows.
         """
@@ -130,7 +130,7 @@ class Learner:
     """A note for each head whose loss has stopped being a number."""
 
     def __post_init__(self) -> None:
-        """Warm the device up before time is taken."""
+        """Warm up the device before time is measured."""
         self.ids = names_of(self.studies)
         warm_up(self.method.device)
         self.watch = Stopwatch(self.method.device)
@@ -147,18 +147,18 @@ class Learner:
             self.observe(events.Noted(self.diverged[name]))
 
     def head(self, index: int) -> Head | None:
-        """Copy one head as it is now; None if it is no linear layer."""
+        """Copy one head in its present state; None if it is not a linear layer."""
         with torch_stream(self.method.device):
             return self.method.head(index, self.scenario.class_names)
 
     def learn(self) -> None:
-        """Learn all tasks, or those that a killed run has left."""
+        """Learn all tasks, or the tasks that a killed run has not finished."""
         finished = self.method.resume(self)
         for task in self.scenario.learnt[finished:]:
             self._learn(task)
 
     def _initialise(self, run: TaskRun) -> None:
-        """Start all heads; a start may hold the rows that it was computed from."""
+        """Start all heads; keep facts only, because starts can refer to rows on the device."""
         with self.watch.phase("initialise"), torch_stream(self.method.device):
             for name, (start, seconds) in zip(self.ids, self.method.start(run), strict=True):
                 run.entry.starts.append(start.facts())
@@ -166,7 +166,7 @@ class Learner:
                 self.observe(events.Initialised(run.task.number, name, start, seconds))
 
     def _learn(self, task: Task) -> None:
-        """Learn one task, from its beginning or from the place that a killed run has reached."""
+        """Learn one task, from its beginning or from the step that a killed run has reached."""
         shared = self.studies[0]
         updates = 0 if shared.is_closed else shared.stream.iterations
         self.observe(events.TaskStarted(task.number, len(self.scenario.learnt), updates))

@@ -1,8 +1,8 @@
 """Methods on stored features: heads trained by gradients, and closed forms.
 
-A closed form sees the rows of the base classes, if any, in a first pass; then each task brings the
-rows of its classes, and no row is seen again. The pretrained head gives it the names of the base
-classes, and nothing else.
+A closed form reads the rows of the base classes, if any, first, and then the rows of the classes of
+each task; it reads each row once. From the pretrained head it takes only the names of the base
+classes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GradientHeads(_OnFeatures):
     def _set_up(self, head: Head) -> None:
         self._plan.check_correction()
         self.came_with = self._scenario.num_base or self._scenario.tasks[0].stop
-        """Rows that came with the head, or that a stream from nothing begins with."""
+        """Number of rows that came with the head or, without base classes, with the first task."""
         self._own_seconds = np.zeros(len(self._studies))
         trainings = [study.training for study in self._studies]
         self._bank = Bank(Rows.of_head(head), trainings, self.device)
@@ -92,23 +92,23 @@ class GradientHeads(_OnFeatures):
         seed = self._shared.stream.seed
         self._past = Past(self._scenario, self._plan, self.device, seed=seed)
         self._unstarted: dict[int, Rows] = {}
-        """Heads whose anchor is chosen, as they were before the task."""
+        """Heads as they were before the task, if the strength of their anchor is chosen."""
         if self._shared.start.head_width == "full":
             for task in self._scenario.tasks:
                 self._grow(task)
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
-        """Return the seconds of each head's own starts, and an equal share of all others."""
+        """Return the seconds of each head's own starts plus an equal share of all other work."""
         shared = spent.get("train", 0.0) + spent.get("evaluate", 0.0)
         return self._own_seconds + shared / self._bank.num_heads
 
     def head(self, index: int, names: tuple[str, ...]) -> Head:
-        """Copy one head with the names of its classes."""
+        """Copy one head with its class names."""
         rows = self._bank.rows(index)
         return rows.as_head(names[: len(rows.bias)], self._fingerprint)
 
     def begin(self, run: TaskRun) -> None:
-        """Add rows for the task's classes; read features, unless heads start from others."""
+        """Add rows for the task's classes; read features, unless heads start from other rows."""
         if self._shared.start.head_width == "grow":
             self._grow(run.task)
         if run.seen is run.rows:
@@ -128,7 +128,7 @@ class GradientHeads(_OnFeatures):
 
     def train(self, run: TaskRun) -> None:
         """Train all heads on the same batches."""
-        if run.data is None:  # not sooner: next to the rows that heads start from
+        if run.data is None:  # only now: earlier, the rows of the starts were in memory
             self._read(run)
         assert run.data is not None
         drawn, old = self._shared.draws_old_rows, None
@@ -152,7 +152,7 @@ class GradientHeads(_OnFeatures):
         )
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure each head as it is, over the rows that the task was learnt from."""
+        """Measure each head in its present state, on the rows that the task was learnt from."""
         assert run.data is not None
         stop = run.task.stop
         if self._shared.draws_old_rows:
@@ -164,7 +164,7 @@ class GradientHeads(_OnFeatures):
         return [diagnose(statistics, head.between(0, stop)) for head in heads]
 
     def _task_start(self, run: TaskRun, seen: TaskRows) -> TaskStart:
-        """Return how heads start that look at some rows."""
+        """Return the start of heads from the rows `seen`."""
         is_whole, data = seen is run.seen, run.data if seen is run.rows else None
         return TaskStart(
             run.task,
@@ -174,13 +174,13 @@ class GradientHeads(_OnFeatures):
             lambda: self._past.groups(seen),
             SOLVED.get(self._shared.stream.method),
             self.device,
-            # Drawn rows are others in each task.
+            # Drawn rows differ from task to task, so that sums cannot be reused.
             self._statistics if is_whole and (seen.rows >= 0).all() else RunningStatistics(),
             heads_alike=run.task.number == 1,
         )
 
     def _anchors(self, run: TaskRun, old: OldClasses | None) -> list[Anchor | None]:
-        """Return what holds each head while it learns the task, and write it down."""
+        """Return the anchor of each head for the task, and log it."""
         found: list[Anchor | None] = []
         for index, study in enumerate(self._studies):
             training = study.training
@@ -197,7 +197,7 @@ class GradientHeads(_OnFeatures):
         return found
 
     def _chosen(self, run: TaskRun, index: int, old: OldClasses | None) -> dict[str, Any]:
-        """Choose the strength of what holds a head; return it with the losses of all tried."""
+        """Choose the strength of the anchor of a head; return it with the loss of each strength."""
         assert run.data is not None
         study, data, watch = self._studies[index], run.rows, Stopwatch(self.device)
         drawn = self._past.before(data.number) if self._shared.draws_old_rows else None
@@ -241,7 +241,7 @@ class GradientHeads(_OnFeatures):
         run.evaluated(iteration, found, losses)
 
     def _correct(self, run: TaskRun) -> None:
-        """Correct the trained rows of the task; note what the heads label right until then."""
+        """Correct the trained rows of the task; first count the correct answers without it."""
         task, entry, ends = run.task, run.entry, self._scenario.ends
         with run.watch.phase("evaluate"):
             correct = evaluate(self._bank, self._seen_tests(task), ends).correct
@@ -262,18 +262,18 @@ class GradientHeads(_OnFeatures):
 
 
 class ClosedForm(_OnFeatures):
-    """One closed form; studies of it differ at most in the loss that its scores are judged by."""
+    """One closed form; its studies differ at most in the loss by which scores are measured."""
 
     def _set_up(self, head: Head) -> None:
         with torch_stream(self.device):
             self._form = closed_form(self._shared, placed(np.zeros(head.dim), self.device))
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
-        """Return the time of each run: alone it would have taken as long."""
+        """Return the whole time for each run, because a single run would have taken as long."""
         return np.full(len(self._studies), spent.get("initialise", 0) + spent.get("evaluate", 0))
 
     def head(self, index: int, names: tuple[str, ...]) -> Head | None:
-        """Copy the linear layer as it is now; None if there is none."""
+        """Copy the linear layer in its present state; None if scores are not linear."""
         stored = self._form.head()
         if stored is None:
             return None
@@ -310,7 +310,7 @@ class ClosedForm(_OnFeatures):
             yield start, self._watch.seconds
 
     def train(self, run: TaskRun) -> None:
-        """Evaluate: nothing is trained."""
+        """Evaluate, because nothing is trained."""
         assert run.data is not None
         rows, form = run.rows, self._form
         with run.watch.phase("evaluate"), torch_stream(self.device):
@@ -323,7 +323,7 @@ class ClosedForm(_OnFeatures):
             losses = [
                 mean_loss(form, sample, named, study.training.loss) for study in self._studies
             ]
-        run.data = None  # a diagnosis copies all rows seen
+        run.data = None  # to free memory, because a diagnosis copies all rows seen
         count = len(losses)
         run.entry.losses = np.empty((0, count, 2))
         assert found.mistakes is not None
@@ -334,7 +334,7 @@ class ClosedForm(_OnFeatures):
         run.evaluated(0, found, np.array(losses))
 
     def diagnoses(self, run: TaskRun, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure the linear layer over all rows that it follows from, once for all studies."""
+        """Measure the linear layer on all rows seen, once for all studies."""
         stored, stop = self._form.head(), run.task.stop
         assert stored is not None
         train = self._scenario.train

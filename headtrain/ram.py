@@ -1,16 +1,16 @@
 """Place of features while a bank is trained: on its device, in host memory, or on disk.
 
-On a CUDA device rows are read fastest from its own memory. Features that would take more than
-a quarter of the free memory there stay in host memory, and their batches are gathered by the CPU
-and copied; the bank, its gradients and its moments need the rest.
+A CUDA device reads rows fastest from its own memory. Features that would take more than a quarter
+of its free memory stay in host memory, and the CPU gathers and copies their batches, because the
+bank, its gradients and its moments need the rest.
 
-Host memory holds the features of caches, and copies of the rows that a task looks at and is
-tested on. A row is in at most one copy: rows to start from are let go of before others
-to train on are copied, and so are the rows of a task before the next one. All together are at most
-twice the features (2.1 times including numbers and labels: measured). If they do not fit, the
-largest splits stay on disk: loaded splits take at most half of the limit, and a copy is
-made of rows that take at most a sixth (there are at most three: the rows of a task, those that it
-keeps aside, the test rows); others are read when they are needed.
+Host memory contains the features of caches, and copies of the rows that a task reads and is tested
+on. A row is in at most one copy: the rows of a start are freed before rows to train on are copied,
+and the rows of a task before the next task. All features and copies together take at most twice the
+size of the features (measured: 2.1 times, with numbers and labels). If they do not fit, the largest
+splits stay on disk. Loaded splits then take at most half of the limit, and a copy at most a sixth;
+there are at most three copies: rows of a task, its held-out rows, test rows. Rows that would take
+more are read on demand.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def is_resident(size_bytes: int, device: torch.device) -> bool:
 
 
 def feature_bytes(split: CacheSplit) -> int:
-    """Return what the features of a split take in memory."""
+    """Return the bytes that the features of a split take in memory."""
     return split.num_valid * split.dim * np.dtype(split.dtype).itemsize
 
 
 def left_on_disk(splits: Sequence[CacheSplit], memory: int) -> set[CacheSplit]:
-    """Return the splits that do not fit into memory, once the smaller ones are loaded."""
+    """Return the splits that do not fit into memory, once all smaller splits are loaded."""
     ascending = sorted(splits, key=feature_bytes)
     ends = itertools.accumulate(map(feature_bytes, ascending))
     most = int(LOADED_SHARE * memory)

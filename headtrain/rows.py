@@ -37,12 +37,12 @@ class Rows:
         *,
         feature_map: Mapping[str, Any] | None = None,
     ) -> Head:
-        """Return the rows as a head file holds them, in float32.
+        """Return the rows as a head to be stored, in float32.
 
         Args:
             class_names: One per row; None if the classes of the rows are unknown.
-            fingerprint: Identifier of the backbone whose features they read; empty when unknown.
-            feature_map: The map from those features to the rows' inputs; None if there is none.
+            fingerprint: Identifier of the backbone whose features the rows read; empty if unknown.
+            feature_map: The map from these features to the inputs of the rows; None without a map.
         """
         rows = self.on_host()
         weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)

@@ -1,7 +1,7 @@
-"""Runs of one call: the data they read, their places, which are left, training and recording.
+"""Runs of one call: their data, their folders, which are left, training and recording.
 
-The command line, Python, sweeps and repetitions of runs all ask here, so that a run has the same
-folder and is never trained twice, whoever asks for it.
+The command line, Python, sweeps and repetitions of runs all use these functions, so that a run
+always has the same folder and is never trained twice.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RunData:
     command: Sequence[str] = ()
     """The command line of the user, for the records."""
     images: Images | None = None
-    """Places of images, weights and activations; None for heads alone."""
+    """Paths of images, weights and activations; None for heads alone."""
     sides: tuple[Side, Side] | None = None
     """The two data sets with their images."""
 
@@ -76,19 +76,19 @@ class RunData:
         on_note: Callable[[str], None] = lambda note: None,
         **rest: Any,
     ) -> RunData:
-        """Return the data with pretrained heads, or their files, by loss; "" for all others.
+        """Return the data with pretrained heads.
 
         Args:
             base: The base classes; None for streams that start from nothing.
             new: The new classes.
-            given: Heads, or their files, by loss.
-            on_note: Called with how the file of a head was read, if that was not certain.
+            given: Heads, or their files, by loss; "" for all other losses.
+            on_note: Called with a note on how the file of a head was read, if this was uncertain.
             rest: Further fields.
 
         Raises:
-            ExperimentError: If no head is given for all others and the base cache holds none, or
-                one is given and no base.
-            HeadError: If there is no such file, or it is damaged.
+            ExperimentError: If neither `given[""]` nor the base cache provides a head, or if a
+                head is given without base classes.
+            HeadError: If a file is missing or damaged.
         """
         base = no_base(new) if base is None else base
         by_loss = {"": None, **(given or {})}
@@ -102,7 +102,7 @@ class RunData:
         """Return the data with a share of the training rows in place of the test rows.
 
         Args:
-            share: Of the rows of each class, in (0, 1); images that repeat others go together.
+            share: Share of the rows of each class, in (0, 1); repeated images stay together.
             seed: Seed of the draw.
         """
         sides = []
@@ -111,7 +111,7 @@ class RunData:
                 sides.append(side)
                 continue
             random, held = generator(seed, Draw.HELD_OUT, index), np.zeros(0, dtype=bool)
-            if len(side.train.labels):  # of statistics no row can be held out
+            if len(side.train.labels):  # statistics have no rows to hold out
                 held = held_out_rows(side.train.labels, groups_of(side.train), share, random)
             train, val = side.train.part(~held), side.train.part(held)
             manifest = held_out_manifest(share, seed)
@@ -149,12 +149,12 @@ class RunData:
 
     @property
     def by_head(self) -> dict[str, str]:
-        """The losses whose runs do not start from `head`, as `by_stream` groups them."""
+        """The losses whose runs do not start from `head`, as `by_stream` takes them."""
         return {loss: loss for loss in self.heads}
 
     @property
     def num_classes(self) -> int:
-        """The most rows that a head can have at the end of a stream."""
+        """Largest number of rows of a head at the end of a stream."""
         return self.head.num_classes + len(self.new.class_names)
 
     @property
@@ -165,22 +165,23 @@ class RunData:
 
 
 def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -> dict[Study, Path]:
-    """Return the folder of each run in `out`: the folder of its record, or else of its name.
+    """Return the folder of each run in `out`: of its existing record, or else with its name.
 
-    A run has another name next to runs of other seeds; it is the same run.
+    The name of a run depends on the other runs of the call: next to other seeds, a run has another
+    name, but is the same run.
 
     Args:
         studies: The settings of the runs, resolved.
         out: The folder of all records.
-        overwrite: Whether records in these folders, of these runs or others, are to be replaced.
+        overwrite: Replace records in these folders, of these runs or others.
 
     Raises:
-        ValueError: If there is no study, or two are the same.
-        RecordError: If something else is in the way of a record, or it cannot be written there.
+        ValueError: If there is no study, or if two are equal.
+        RecordError: If a folder contains something else, or a record cannot be written there.
     """
     found: dict[str, Path] = {}
     for info in sorted(out.glob(f"*/{INFO}")):
-        with suppress(RecordError):  # a damaged one is refused if its name is needed
+        with suppress(RecordError):  # a damaged record is refused if its folder is needed
             found[identity_of(settings_of(read_info(info.parent)))] = info.parent
     named = zip(studies, names_of(studies), strict=True)
     places = {study: found.get(study.identity, out / name) for study, name in named}
@@ -198,18 +199,18 @@ def left_of(
     diagnosed: bool = False,
     overwrite: bool = False,
 ) -> dict[Study, Path]:
-    """Return the runs that are to be trained: those whose place holds no record of them.
+    """Return the runs to train: the runs whose folder does not contain their record.
 
-    The checkpoint of a recorded run is removed: it was killed after its record was written.
+    The checkpoint of a recorded run is removed: the run was killed after it wrote its record.
 
     Args:
-        places: As `places_of` returns them.
+        places: Result of `places_of`.
         data: The data of the runs.
-        diagnosed: Whether records must hold diagnoses; further ones are accepted.
-        overwrite: Whether existing records are to be replaced.
+        diagnosed: Whether records must contain diagnoses; unrequested diagnoses are accepted.
+        overwrite: Train all runs again, to replace existing records.
 
     Raises:
-        RecordError: If a place holds the record of another run, or of other data.
+        RecordError: If a folder contains the record of another run, or of other data.
     """
     if overwrite:
         return dict(places)
@@ -245,10 +246,10 @@ def check_data(
     with_head: bool = True,
     remedy: str = _REMEDY,
 ) -> None:
-    """Check that a record was made with these data and, if asked, with their head.
+    """Check that a record was made with these data and, if `with_head`, with their head.
 
     Raises:
-        RecordError: If one of them differs; `remedy` is the next step.
+        RecordError: If data or head differ; `remedy` is the next step.
     """
     differing = []
     for side, mine in data.descriptions.items():
@@ -269,7 +270,7 @@ def check_data(
 
 
 def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
-    """Return the fingerprint of a side with the digests next to it."""
+    """Return the fingerprint of a side, joined with the digests of its data."""
     known = {name: str(side[name]) for name in DATA_DIGESTS if side.get(name) is not None}
     return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
@@ -281,7 +282,7 @@ def train_bank(
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
 ) -> list[RunRecord]:
-    """Train heads of one stream side by side; return one record each, in their order."""
+    """Train heads of one stream together; return one record each, in their order."""
     loss = bank[0].training.loss
     return run_experiment(
         data.base,
@@ -304,18 +305,18 @@ def train_heads(
     diagnose: Diagnose | None = None,
     overwrite: bool | None = None,
 ) -> dict[Study, RunRecord]:
-    """Train one stream after another, all of its heads side by side, and record those left.
+    """Train one stream after another, all heads of a stream together, and record the runs left.
 
-    Heads that are recorded are trained once more next to those that are left, which so get the
-    numbers of an uninterrupted call.
+    Recorded heads of a stream are trained again next to the heads that are left, which thus get
+    the numbers of an uninterrupted call.
 
     Args:
         data: The data of the runs.
         studies: All runs of the call, resolved, without top blocks.
-        left: Those to be recorded, each with its folder; None: all of them, and nothing is written.
+        left: The runs to record, each with its folder; None: all runs, and nothing is written.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task.
-        overwrite: Whether existing records are replaced; None if no one can ask for it.
+        overwrite: Replace existing records; None if the caller has no such option.
 
     Raises:
         ClinitError: If the data do not fit together, or a record cannot be written.
@@ -344,18 +345,18 @@ def train_top(
     checkpoint_every: int = 100,
     overwrite: bool | None = None,
 ) -> None:
-    """Train runs with top blocks one after another, finish killed ones, and record each.
+    """Train runs with top blocks one after another, resume killed runs, and record each run.
 
-    The checkpoint of a run goes when its record is written.
+    The checkpoint of a run is removed once its record is written.
 
     Args:
         data: The data of the runs, with images.
         left: The runs, resolved, each with the folder of its record.
         watch: Returns the observer of the run that is recorded in a folder, and, for None, of the
-            activations that are computed before.
+            computation of activations before.
         checkpoint_of: Returns the file that a run resumes from; default: `FOLDER.checkpoint`.
-        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        overwrite: Whether existing records are replaced; None if no one can ask for it.
+        checkpoint_every: Updates between two checkpoints; 0: one per task.
+        overwrite: Replace existing records; None if the caller has no such option.
 
     Raises:
         CheckpointError: If a checkpoint is damaged or belongs to another run.
@@ -396,6 +397,6 @@ def _checkpoint_of(place: Path) -> Path:
 
 
 def _telling(study: Study) -> dict[str, Any]:
-    """Return the settings that distinguish a run from others."""
+    """Return the settings that distinguish a run from other runs."""
     left_out = {*PLACES, "probe"}
     return {k: value for k, value in study.reduced().values().items() if k not in left_out}

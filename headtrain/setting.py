@@ -1,11 +1,11 @@
-"""Settings: fields of frozen dataclasses that declare what they mean and what they take.
+"""Settings: fields of frozen dataclasses that declare their meaning and their valid values.
 
     tasks: int = setting(5, "Number of tasks.", least=1)
 
-Such a field gives its check, its command-line option with the help text, its values in the grid
+Such a field defines its check, its command-line option with the help text, its values in the grid
 of a sweep and its key in a file, so that each setting is described once.
 
-A setting of type `Imported` takes functions of the user too, by their import path.
+A setting of type `Imported` also takes a user's functions, by their import path.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from clinit.words import did_you_mean
 
 
 class Imported(str):
-    """A function of the user, `package.module:function@digest`, with the digest of its source."""
+    """A user's function, `package.module:function@digest`, with the digest of its source."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, given: str | Callable[..., Any], group: str = "clinit.starts") -> str:
-        """Return the import path and digest of a function; any other word as it is.
+        """Return the import path and digest of a function; return any other word unchanged.
 
-        A path with a digest, as records hold it, is neither imported nor compared: see `load`.
+        A path with a digest, as in records, is neither imported nor compared before `load`.
 
         Args:
             given: The function, its path `package.module:function`, or the name of an entry point.
@@ -57,24 +57,25 @@ class Imported(str):
 
     @property
     def path(self) -> str:
-        """The import path alone."""
+        """The import path, without the digest."""
         return self.partition("@")[0]
 
     def load(self) -> Callable[..., Any]:
         """Import the function.
 
         Raises:
-            ExperimentError: If that fails, it is no function, or its source has another digest.
+            ExperimentError: If the import fails, or the object is no function, or its source has
+                another digest.
         """
         return self._imported()[0]
 
     def _imported(self) -> tuple[Callable[..., Any], str]:
         (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
-        if "" not in sys.path:  # the folder that the command runs in, behind all others
+        if "" not in sys.path:  # the working folder, after all others
             sys.path.append("")
         function: Any = None
         try:
-            # The file is compared before it runs; the function comes from the source as typed.
+            # A file is compared before it runs; a function of `__main__` by its own source.
             digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
             if not digest or wanted in ("", digest):
                 function = attrgetter(name)(import_module(module))
@@ -89,7 +90,7 @@ class Imported(str):
             raise ExperimentError(
                 f"the source of {self.path} has changed: its SHA-256 begins with {digest}, the run"
                 f" has {wanted}",
-                remedy="Restore the source, or train anew with the path alone, without its digest.",
+                remedy="Restore the source, or train again with the path without the digest.",
             )
         if not callable(function):
             raise ExperimentError(
@@ -113,7 +114,7 @@ def _digest(source: bytes) -> str:
 
 
 MOST = 10**12
-"""Largest integer if a field names none: more than anybody has or waits for."""
+"""Largest integer for fields without `most`: larger than any sensible value."""
 _WORDS = {
     bool: "true or false",
     int: "an integer",
@@ -130,7 +131,7 @@ class Setting:
     """The meaning of a field, and its values beyond its type."""
 
     help: str
-    """Meaning and unit, as the command line prints it."""
+    """Meaning and unit, for the command line."""
     least: int | float | None = None
     above: int | float | None = None
     """The value must be larger than this."""
@@ -138,32 +139,32 @@ class Setting:
     alias: str | None = None
     """Name on the command line without leading dashes; default: the name of the field."""
     otherwise: str | None = None
-    """The default in words, if None stands for one that depends on other settings."""
+    """The default in words, if None means a default that depends on other settings."""
     file: bool = False
-    """Whether the command line takes the name of a file that holds the value."""
+    """Whether the command line takes the name of a file that contains the value."""
     top_help: str | None = None
-    """The meaning if blocks of the backbone learn as well, if it is another."""
+    """Meaning for runs of top blocks, if it differs."""
     top_otherwise: str | None = None
-    """The default in words there, if it is another."""
+    """The default in words for runs of top blocks, if it differs."""
     panel: str | None = None
-    """Heading that the help puts it under; default: the heading of its part."""
+    """Heading in the help; default: the heading of its part."""
     group: str = ""
-    """Entry points by which packages offer functions for it."""
+    """Group of entry points by which packages offer functions for the setting."""
     of_heads: bool = False
-    """Whether it means something only if the head learns alone."""
+    """Whether only runs of heads alone have this setting."""
     name: str = ""
-    """Unique among all settings: with the name of the part in front if it is nested."""
+    """Unique among all settings; for nested settings, it begins with the name of the part."""
     path: tuple[str, ...] = ()
-    """Attributes that lead to it."""
+    """Names of the attributes that lead to the value."""
     default: Any = None
     types: tuple[Any, ...] = ()
-    """Types that it takes, `NoneType` and lists included."""
+    """Accepted types, including `NoneType` and lists."""
     words: tuple[str, ...] = ()
-    """Values that it takes literally."""
+    """Accepted words."""
 
     @property
     def of_top(self) -> Setting:
-        """The setting as it is if blocks of the backbone learn as well."""
+        """The setting for runs of top blocks."""
         otherwise = self.top_otherwise or self.otherwise
         return replace(self, help=self.top_help or self.help, otherwise=otherwise)
 
@@ -189,13 +190,13 @@ class Setting:
 
     @property
     def items(self) -> Any:
-        """The type of what its lists hold; None if its values are no lists."""
+        """The type of the items of its lists; None if its values are no lists."""
         lists = [kind for kind in self.types if get_origin(kind) is tuple]
         return get_args(lists[0])[0] if lists else None
 
     @property
     def takes(self) -> str:
-        """The values that it takes, in words."""
+        """The accepted values, in words."""
         bounds = (("at least", self.least), ("above", self.above))
         named = [f"{word} {bound:,}" for word, bound in bounds if bound is not None]
         named += [f"at most {self.most:,}"] if self.most is not None else []
@@ -204,7 +205,7 @@ class Setting:
         return f"{words} ({', '.join(named)})" if named else words
 
     def taken(self, value: Any) -> Any:
-        """Return a value as the field holds it: a list as a tuple, a whole number as a float."""
+        """Convert a value to the type of the field: a list to a tuple, an integer to a float."""
         if Imported in self.types and value not in self.words:
             known = isinstance(value, str) or callable(value)
             return Imported.of(value, self.group) if known else value
@@ -254,7 +255,7 @@ class Part:
         """Check every field.
 
         Raises:
-            ValueError: If a field holds a value that it does not take.
+            ValueError: If a field does not take its value.
         """
         for each in fields_of(type(self)).values():  # type: ignore[arg-type]  # it is hashable
             if len(each.path) == 1:  # nested parts have checked their own

@@ -1,17 +1,19 @@
 """One temperature for all logits of a model, so that its probabilities match its accuracy.
 
-A head trained to a small loss is surer than it is right. Dividing its logits z by one T > 0 changes
-no answer, and softmax(z / T) has the least mean negative log-likelihood of held-out rows at the T
-at which, with b = 1 / T,
+A head trained to a small loss is overconfident. Dividing its logits z by one T > 0 changes no
+answer. With b = 1 / T, the mean negative log-likelihood of held-out rows is least if
 
     d/db Ave[-log softmax(b z)_y] = Ave[sum_k softmax(b z)_k z_k - z_y] = 0.
 
-The likelihood is convex in b: there is one such T, or none (every row is labelled right: the larger
-b the better; or the logits are useless: b = 0). If one is needed all the same, z_y gives way to
-(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows: labels that n right answers
-in n make likely, not certain. A class that the head rules out has no probability at any T: it and
-its rows are left out. Half of the held-out rows of each class fit T, the others measure it by the
-expected calibration error over 15 bins B_m of equal width of the largest probability,
+The negative log-likelihood is convex in b, so that at most one such T exists. None exists if every
+row is labelled right (the larger b the better), or if the logits are useless (b = 0). If a
+temperature is needed although every row is labelled right, z_y is replaced by
+(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows, because n right answers of
+n make labels likely, but not certain. A class that the head rules out has no probability at any T,
+and is left out with its rows.
+
+T is fitted to half of the held-out rows of each class, and measured on the other half. The measure
+is the expected calibration error over 15 bins B_m of equal width of the largest probability,
 
     ECE = sum_m |B_m| / n |accuracy(B_m) - mean probability(B_m)|.
 
@@ -37,15 +39,15 @@ from clinit.headtrain.rows import NEVER
 
 BINS = 15
 LEAST_ROWS = 100
-"""Held-out rows below which nothing is fitted: half of them would determine one number poorly, and
-an error over 15 bins even less."""
+"""Least number of held-out rows: half of fewer rows would determine one number poorly, and an error
+over 15 bins even worse."""
 MOST_ROWS = 20_000
-"""Held-out rows that are looked at: 220 MB of logits of 1,365 classes."""
+"""Most held-out rows that are used: 220 MB of logits of 1,365 classes."""
 LEAST_LEAD = 1e-4
-"""Lead of the largest divided logit of a row over the next one, in the row with the largest lead:
-below it all first answers are as likely as the second ones, and in float32 soon the same."""
+"""Least lead of the largest logit, divided by T, over the second, in the row with the largest lead.
+With less, all first answers are as likely as second answers, and soon equal in float32."""
 _MOST_STEPS = 100
-"""Doublings of b on the way to a bracket."""
+"""Most doublings of b in the search for a bracket."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -55,30 +57,30 @@ class Temperature:
     """The divisor of the logits of a head, and its effect on its probabilities."""
 
     value: Annotated[float, Meta(gt=0)]
-    """T; above 1, the head as it was trained was too sure."""
+    """T; above 1 if the trained head was overconfident."""
     fitted_rows: Count
-    """Held-out rows that T has the least negative log-likelihood of."""
+    """Number of held-out rows that T was fitted to."""
     measured_rows: Count
-    """Other held-out rows, which the errors were measured on; 0 if nothing was measured."""
+    """Number of other held-out rows, on which errors were measured; 0 if nothing was measured."""
     ece_before: Share | None = None
-    """Expected calibration error of the head as it was trained, in [0, 1]."""
+    """Expected calibration error of the trained head, in [0, 1]."""
     ece_after: Share | None = None
-    """The same with the logits divided by T."""
+    """Expected calibration error with logits divided by T, in [0, 1]."""
 
     @property
     def unmeasured(self) -> Temperature:
-        """The same for other classes, of which no row was measured."""
+        """The same temperature without measurements, after classes have changed."""
         return replace(self, measured_rows=0, ece_before=None, ece_after=None)
 
     def divided(self, head: Head) -> Head:
-        """Return a head as trained with its logits divided by T: as it is exported."""
+        """Divide the logits of a trained head by T, for export."""
         weight, bias = (part.astype(np.float64) / self.value for part in (head.weight, head.bias))
         return replace(head, weight=weight.astype(np.float32), bias=bias.astype(np.float32))
 
     def multiplied(self, head: Head) -> Head:
-        """Return an exported head as it was trained, up to the rounding at its export.
+        """Recover the trained head from an exported head, up to the rounding of the export.
 
-        In float64: divided again, it has the bits of the exported one.
+        In float64, so that dividing it again gives the bits of the exported head.
         """
         weight, bias = (part.astype(np.float64) * self.value for part in (head.weight, head.bias))
         return replace(head, weight=weight, bias=bias)
@@ -95,13 +97,13 @@ class Temperature:
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:
-    """Return a head as trained as it is exported: without a temperature, as it is."""
+    """Divide the logits of a trained head by its temperature, if it has one, for export."""
     return head if temperature is None else temperature.divided(head)
 
 
 def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
     """Return which classes a head rules out, whatever the features."""
-    # Half of it: rows that were divided and multiplied again are not what they were to the bit.
+    # Half of `NEVER`, because dividing and multiplying rows again changes their last bits.
     found: np.ndarray = (head.bias <= NEVER / 2) & ~head.weight.any(axis=1)
     return found
 
@@ -110,12 +112,12 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
     """Fit a temperature to half of some held-out rows, and measure it on the others.
 
     Args:
-        head: As trained.
+        head: The trained head.
         rows: Features of images that it was not trained on; labels are rows of the head.
 
     Returns:
-        None if there are fewer than `LEAST_ROWS` rows of classes that the head can answer, or
-        there is no such temperature.
+        The temperature; None if fewer than `LEAST_ROWS` rows belong to classes that the head does
+        not rule out, or if no temperature is best.
     """
     left = np.flatnonzero(~never_wins(head))
     place = np.full(head.num_classes, -1, dtype=np.int64)
@@ -125,7 +127,7 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
     if len(order) < LEAST_ROWS:
         return None
     spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
-    # In halves of each class: every other row of those sorted by class.
+    # In halves of each class: every other row, in the order of classes.
     halves = (order[spaced[::2]], order[spaced[1::2]])
     (fit, of_fit), (judge, of_judge) = (
         (logits_of(head, rows, np.sort(half))[:, left], labels[np.sort(half)]) for half in halves
@@ -148,13 +150,13 @@ def fit_temperature(
     *,
     smoothed: bool = False,
 ) -> float | None:
-    """Return the temperature of the least mean negative log-likelihood, None if there is none.
+    """Return the temperature of the least mean negative log-likelihood; None if none exists.
 
     Args:
-        logits: In float64; none of a class that is ruled out.
+        logits: Logits in float64, without classes that the head rules out.
         labels: The column of the class of each row.
-        smoothed: Whether 1 / (n + 2) of each label goes evenly to the other classes: then there is
-            one although every row is labelled right.
+        smoothed: Give 1 / (n + 2) of each label evenly to the other classes, so that a temperature
+            exists even if every row is labelled right.
     """
     if not len(labels) or logits.shape[1] < 2:
         return None
@@ -195,11 +197,11 @@ def calibration_error(
 ) -> float:
     """Return the expected calibration error of answers, in [0, 1].
 
-    Bin m holds the rows whose largest probability lies in ((m - 1) / bins, m / bins].
+    Bin m contains the rows whose largest probability lies in ((m - 1) / bins, m / bins].
 
     Args:
         sure: The largest probability of each row.
-        right: Whether it belongs to the true class.
+        right: Whether the class of this probability is the true class.
         bins: Number of bins of equal width.
     """
     place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)

@@ -4,9 +4,9 @@ For row t, of class c with n rows before it and running mean m:
 
     r = h - m,    (t + 1) S <- t S + t / (t + 1) r r^T,    m <- m + r / (n + 1),    t <- t + 1
 
-(a new class starts at m = 0, as in the authors' code). S follows from a block of rows by one
-product: t S grows by sum_t t / (t + 1) r r^T. The base classes come as a whole: their means, and
-their covariance by oracle approximating shrinkage. Then, with e the shrinkage,
+(a new class starts at m = 0, as in the authors' code). A block of rows updates S by one product:
+t S grows by sum_t t / (t + 1) r r^T. The base classes are learnt as a whole: their means, and their
+covariance by oracle approximating shrinkage. Then, with e the shrinkage,
 
     L = [(1 - e) S + e I]^-1,    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c).
 
@@ -14,16 +14,17 @@ Sources: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming l
 analysis", CVPR Workshops 2020, and the code of its authors; Y. Chen, A. Wiesel, Y. C. Eldar, A. O.
 Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE TSP 58(10), 2010.
 
-KLDA: linear discriminants of random Fourier features, of one map or of several.
+KLDA: linear discriminants of random Fourier features, with one or several random maps.
 
     S = mean over rows of (h - mu_c)(h - mu_c)^T,    L = [(1 - e) S + e s I]^-1,    s = tr S / D,
     weight = L mu_c,    bias = -1/2 mu_c.(L mu_c)
 
-The authors take the pseudo-inverse of the sum over rows, which leaves out the shrinkage e and makes
-the softmax of an ensemble's members almost flat: it ranks classes by added logits. Here S is
-a mean, so that the softmax is the posterior of the model, and e is relative to the mean variance,
-which is at most 1 / D. By default e follows from S and the number of rows, by oracle approximating
-shrinkage, as in RanDumb: a small e fails if there are about as many rows as random features.
+The authors take the pseudo-inverse of the sum over rows, without the shrinkage e. This makes the
+softmax of an ensemble's members almost flat, so that the ensemble ranks classes by added logits.
+Here S is a mean, so that the softmax is the posterior of the model, and e is relative to the mean
+variance, which is at most 1 / D. By default, oracle approximating shrinkage computes e from S and
+the number of rows, as in RanDumb: a small e fails if there are about as many rows as random
+features.
 
 Sources: S. Momeni, S. Mazumder, B. Liu, "Continual learning using a kernel-based method over
 foundation models", AAAI 2025; A. Prabhu, S. Sinha, P. Kumaraguru, P. H. S. Torr, O. Sener, P. K.
@@ -65,7 +66,7 @@ class Slda(ClosedForm):
         self._counts = np.zeros(0, dtype=np.int64)
         self._means = self._rows.weight
         self._lower = beside(zeros, np.zeros((dim, dim))).T
-        """t S; on the CPU its lower half."""
+        """t S; on the CPU only its lower half."""
 
     @property
     def covariance(self) -> Float[Any, "dim dim"]:
@@ -73,7 +74,7 @@ class Slda(ClosedForm):
         return symmetric(self._lower) / max(1, int(self._counts.sum()))
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Go through the rows in their order; the base as a whole."""
+        """Update by the rows in their order; learn the base as a whole."""
         with arrival.watch.phase("statistics"):
             self._means = grown(self._means, arrival.num_classes)
             self._counts = grown(self._counts, arrival.num_classes)
@@ -106,7 +107,7 @@ class Slda(ClosedForm):
             covariance = symmetric(self._lower) / total
             weight = oracle_weight(covariance, total)
             self._lower = total * towards_identity(covariance, weight, mean_variance(covariance))
-            # BLAS adds to it in place in Fortran order alone; it is its own transpose.
+            # Transposed into Fortran order, because BLAS adds in place only then; it is symmetric.
             self._lower = self._lower.T
 
     def _stream(self, rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]) -> None:
@@ -118,7 +119,7 @@ class Slda(ClosedForm):
             places = np.flatnonzero(labels == label)
             own = xp.take(rows, beside(rows, places), axis=0)
             before = int(self._counts[label])
-            # Sums of the rows of the class before each of its rows.
+            # For each row, the sum of all earlier rows of its class.
             sums = xp.cumulative_sum(own, axis=0) - own + before * self._means[label, :]
             numbers = beside(rows, np.maximum(before + np.arange(len(places)), 1.0))
             residuals.append(own - sums / numbers[:, None])
@@ -131,11 +132,11 @@ class Slda(ClosedForm):
 
 
 def oracle_weight(covariance: Float[Any, "dim dim"], rows: int) -> float:
-    """Return how far oracle approximating shrinkage goes towards the mean variance (Eq. 23 there).
+    """Return the weight of the mean variance in oracle approximating shrinkage (Eq. 23 there).
 
     Args:
-        covariance: Of centred rows, divided by their number.
-        rows: Their number.
+        covariance: Covariance of centred rows, divided by their number.
+        rows: Number of these rows.
     """
     mean = mean_variance(covariance)
     square = float(namespace(covariance).mean(covariance**2))
@@ -144,18 +145,18 @@ def oracle_weight(covariance: Float[Any, "dim dim"], rows: int) -> float:
 
 
 def mean_variance(covariance: Float[Any, "dim dim"]) -> float:
-    """Return the mean on the diagonal."""
+    """Return the mean of the diagonal."""
     return float(namespace(covariance).linalg.trace(covariance)) / int(covariance.shape[0])
 
 
 class Klda(ClosedForm):
-    """For each map the class means and one covariance; memory O(E (D^2 + C D))."""
+    """Class means and one covariance for each map; memory O(E (D^2 + C D))."""
 
     def __init__(self, config: KldaConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
         super().__init__(zeros)
         self._config, self._zeros, self._seed = config, zeros, seed
         self._maps: tuple[FeatureMap, ...] = ()
-        """Drawn when the first rows come: they set the width of the kernel."""
+        """Drawn once the first rows arrive, because these set the width of the kernel."""
         self._moments = tuple(ClassMoments.like(zeros, config.width) for _ in range(config.members))
         self._members: tuple[Rows, ...] = ()
         self.block_values = config.width
@@ -177,7 +178,7 @@ class Klda(ClosedForm):
         return Solution()
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return the discriminants; of several maps the log of the mean probability."""
+        """Return the discriminants; with several maps, the log of the mean probability."""
         members = [
             linear_scores(rows, feature_map(features))
             for feature_map, rows in zip(self._maps, self._members, strict=True)
@@ -185,12 +186,12 @@ class Klda(ClosedForm):
         if len(members) == 1:
             return members[0]
         total = sum(_softmax(member) for member in members)
-        # A class that no member gives any probability must not become a logarithm of zero.
+        # A class of probability zero in all members must not become a logarithm of zero.
         tiny = float(np.finfo(np.float32).tiny)
         return namespace(total).log(total / len(members) + tiny)
 
     def head(self) -> StoredHead | None:
-        """Return the discriminants of the random features; None of several maps."""
+        """Return the discriminants of the random features; None with several maps."""
         if len(self._members) > 1:
             return None
         return StoredHead(self._members[0], self._maps[0].description)
@@ -210,7 +211,7 @@ class Klda(ClosedForm):
         weight = self._config.shrinkage
         if isinstance(weight, str):
             weight = oracle_weight(covariance, int(moments.counts.sum()))
-        # If no row differs from its class mean, any multiple of I is the same.
+        # If no row differs from its class mean, any multiple of I gives the same order.
         system = towards_identity(covariance, weight, mean_variance(covariance) or 1.0)
         return rule_out(discriminants_of(moments.means, system), moments.counts > 0)
 

@@ -1,7 +1,7 @@
-"""FeCAM: squared Mahalanobis distance to each class, by a correlation matrix of its own.
+"""FeCAM: squared Mahalanobis distance to each class, by a correlation matrix per class.
 
     S_c <- S_c + alpha1 v I + alpha2 o (1 - I),    v, o: means of S_c on and off the diagonal
-    P_c = that matrix, divided by the roots of its diagonal in rows and columns
+    P_c = S_c, its rows and columns divided by the roots of its diagonal
     score_c = -(x - m_c)^T P_c^-1 (x - m_c)
 
 The authors have two programs. If the first features seen are nowhere negative, as after ReLU:
@@ -11,9 +11,9 @@ The authors have two programs. If the first features seen are nowhere negative, 
 and otherwise x = u(h), S_c = covariance of x, m_c = mean of x, shrunk once; u(a) = a / |a|, and
 covariances of n_c rows are divided by n_c - 1.
 
-A class of one image, or of equal images, has no covariance: it takes the one of all rows about
-their class means, pooled over the classes seen so far that have one, and the identity before
-there is any.
+A class of one image, or of equal images, has no covariance. It uses the covariance of all rows
+about their class means, pooled over the classes seen so far that have a covariance; if none has,
+the identity.
 
 Source: D. Goswami, Y. Liu, B. Twardowski, J. van de Weijer, "FeCAM: exploiting the heterogeneity
 of class distributions in exemplar-free continual learning", NeurIPS 2023, Eqs. 5 to 9, and the code
@@ -45,18 +45,18 @@ class Fecam(ClosedForm):
         dim, xp = zeros.shape[0], namespace(zeros)
         self._config = config
         self._is_after_relu: bool | None = None
-        """Whether the first rows are nowhere negative; None before them."""
+        """Whether no feature of the first rows is negative; None before any row."""
         self._means = xp.astype(self._rows.weight, xp.float32)
         self._whitenings: dict[int, Float[Any, "dim dim"]] = {}
-        """L^-1 with P = L L^T of the classes that have a covariance of their own; in float32."""
+        """L^-1 with P = L L^T, in float32, for each class with its own covariance."""
         self._pooled = beside(zeros, np.zeros((dim, dim))).T
-        """Scatter about class means, added up over classes; on the CPU its lower half."""
+        """Scatter about class means, summed over classes; on the CPU only its lower half."""
         self._degrees = 0
-        """Rows less classes of it."""
+        """Degrees of freedom of the scatter: its rows minus its classes."""
         self._shared_by: list[int] = []
         """Classes with rows, but without a covariance."""
         self._shared = beside(zeros, np.eye(dim, dtype=np.float32))
-        """L^-1 of these classes."""
+        """L^-1 for these classes."""
         self.block_values = 4 * dim
 
     def learn(self, arrival: Arrival) -> Solution:
@@ -94,7 +94,7 @@ class Fecam(ClosedForm):
         return found
 
     def head(self) -> None:
-        """Return None: the distances are quadratic in the features."""
+        """Return None, because the distances are quadratic in the features."""
 
     def _add(self, label: int, features: Float[Any, "rows dim"]) -> bool:
         """Learn a class; return whether it has a covariance."""
@@ -112,7 +112,7 @@ class Fecam(ClosedForm):
         centred = rows - xp.mean(rows, axis=0)
         scatter = add_products(beside(rows, np.zeros((rows.shape[1],) * 2)).T, centred)
         degrees = rows.shape[0] - 1
-        # Rounding errors of equal rows are no variance.
+        # Equal rows can differ by rounding, which is no variance.
         if degrees == 0 or float(xp.linalg.trace(scatter)) <= 1e-12 * float(xp.sum(rows**2)):
             return False
         self._pooled += scatter
@@ -121,12 +121,12 @@ class Fecam(ClosedForm):
         return True
 
     def _powers(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
-        """Return the rows in float32, to the Tukey power if they come after ReLU."""
+        """Return the rows in float32, raised to the Tukey power if they follow a ReLU."""
         xp = namespace(features)
         rows = as_type(features, xp.float32)
         if not self._is_after_relu or self._config.beta == 1:
             return rows
-        # The sign is for what comes later: a power of a negative number is none.
+        # Later rows may be negative, and a power of a negative number is undefined.
         return xp.sign(rows) * xp.abs(rows) ** self._config.beta
 
     def _whitening(self, covariance: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
@@ -167,7 +167,7 @@ def shrink(
 
 
 def _unit(rows: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
-    """Return each row, divided by its length."""
+    """Return each row divided by its length."""
     xp = namespace(rows)
     norms = xp.sqrt(xp.sum(rows**2, axis=1))[:, None]
     return rows / xp.where(norms > 0, norms, xp.ones_like(norms))

@@ -1,7 +1,7 @@
-"""The interface of closed forms over the stream, and their right answers on test rows.
+"""The interface of closed forms over the stream, and their evaluation on test rows.
 
-Scores of a linear layer are in the float32 that a head file stores it in; they exist for a block of
-rows at a time.
+Scores of a linear layer are computed in float32, as from a head file, for one block of rows at a
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clinit.stopwatch import Stopwatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """All training rows of the classes that arrive together; no row comes twice."""
+    """All training rows of the classes that arrive together; each row arrives once."""
 
     task: int
     """0 for the base classes."""
@@ -34,19 +34,19 @@ class Arrival:
     labels: Int[np.ndarray, " rows"]
     """Head rows, in the order of the stream."""
     num_classes: int
-    """Head rows once the task is learnt, including classes without data."""
+    """Number of head rows after the task, including classes without data."""
     watch: Stopwatch = field(default_factory=Stopwatch)
-    """Adds up seconds by what they are spent on: statistics, lambda, solve."""
+    """Adds up seconds by phase: statistics, lambda, solve."""
     progress: Progress = lambda what, done, total: None
     groups: Int[np.ndarray, " rows"] | None = None
     """Equal for rows that repeat each other; None: no row repeats another."""
     statistics: ClassStatistics | None = None
-    """What stands for the rows of the base, of which there is none then."""
+    """Statistics that replace the rows of the base; `features` is then empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """How the scores of a task came about."""
+    """The ridge of a task, and the curve of its choice."""
 
     lam: float | None = None
     curve: LambdaCurve | None = None
@@ -54,7 +54,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredHead:
-    """A linear layer, on the features or on what a map makes of them."""
+    """A linear layer, on the features or on a map of the features."""
 
     rows: Rows
     feature_map: Mapping[str, Any] | None = None
@@ -62,13 +62,13 @@ class StoredHead:
 
 
 class ClosedForm:
-    """Statistics of all rows seen, and the classifier that follows from them: here a linear one."""
+    """Statistics of all rows seen, and the classifier that follows from them; linear by default."""
 
     block_values = 0
-    """Numbers that scoring holds for each row, so that callers can choose their blocks."""
+    """Numbers in memory per scored row, from which callers choose the size of blocks."""
 
     def __init__(self, zeros: Float[Any, " dim"], feature_map: FeatureMap | None = None) -> None:
-        """Begin with no class; `zeros` has the library, the device and the width of a feature."""
+        """Begin without classes; `zeros` sets library, device and width of the features."""
         self._rows = Rows(zeros[None, :][:0, :], zeros[:0])
         self._map = feature_map
 
@@ -77,23 +77,23 @@ class ClosedForm:
         raise NotImplementedError
 
     def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-        """Return what each class seen so far scores; the largest wins."""
+        """Return the score of each class seen so far; the largest wins."""
         return linear_scores(self._rows, features if self._map is None else self._map(features))
 
     def head(self) -> StoredHead | None:
-        """Return the linear layer that the scores are of; None if there is none."""
+        """Return the linear layer that gives the scores; None if they are not linear."""
         return StoredHead(self._rows, None if self._map is None else self._map.description)
 
 
 def linear_scores(rows: Rows, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
-    """Return weight @ features + bias, as the stored head would give them."""
+    """Return weight @ features + bias, as from the stored head."""
     xp = namespace(rows.weight)
     weight, bias = xp.astype(rows.weight, xp.float32), xp.astype(rows.bias, xp.float32)
     return as_type(features, xp.float32) @ weight.T + bias
 
 
 BLOCK_VALUES = 2**23
-"""Numbers that scoring a block holds: 32 MB in float32."""
+"""Numbers in memory while a block is scored: 32 MB in float32."""
 
 
 def evaluate(
@@ -106,9 +106,9 @@ def evaluate(
     """Label rows, sorted by class, as a bank of one head would; the first of equal scores wins.
 
     Args:
-        form: A method that has learnt all their classes.
+        form: A method that has learnt the classes of all rows.
         features: Features of the rows.
-        labels: Their classes, ascending.
+        labels: Classes of the rows, ascending.
         ends: Head row after the last class of each task, in order.
         num_classes: Classes learnt so far.
     """

@@ -4,7 +4,8 @@ SimpleCIL: the class whose mean has the largest cosine with the feature.
 
     cos(h, mu_c) = h.u_c / |h|,    u_c = mu_c / |mu_c|,
 
-and |h| is the same for all classes: a linear head with rows u_c and no bias gives the same order.
+and |h| is the same for all classes, so that a linear head with rows u_c and no bias gives the same
+order.
 
 Source: D.-W. Zhou, Z.-W. Cai, H.-J. Ye, D.-C. Zhan, Z. Liu, "Revisiting class-incremental learning
 with pre-trained models: generalizability and adaptivity are all you need", IJCV 2025.
@@ -66,11 +67,11 @@ LINEAR = frozenset({"slda", "simplecil"})
 
 
 def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
-    """Return the method of a study, which has seen nothing yet.
+    """Return the method of a study, without any rows.
 
     Args:
-        study: With one of the methods `CLOSED_METHODS`.
-        zeros: As wide as a feature, in float64; it has the library and the device.
+        study: A study with one of `CLOSED_METHODS`.
+        zeros: Zeros of the width of a feature, in float64; sets library and device.
     """
     closed, seed = study.closed, study.stream.seed
     match study.stream.method:
@@ -86,14 +87,14 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
 
 
 _GRAM_COPIES = 5
-"""A Gram matrix, the solved copy, its factor, and the buffer that BLAS turns round: measured."""
+"""A Gram matrix, the solved copy, its factor, and the buffer that BLAS transposes: measured."""
 _PATH_COPIES = 6
-"""Besides, if a task has more rows than random features: another Gram matrix for lambda, its
+"""Further copies if a task has more rows than random features: another Gram matrix for lambda, its
 eigenvectors, and the workspace of the decomposition."""
 
 
 def check_memory(scenario: Scenario, study: Study, dim: int) -> None:
-    """Check that the statistics of a study fit, if they are more than a few matrices.
+    """Check that the statistics of a study fit into memory, if they are large.
 
     Raises:
         MachineError: If they do not.
@@ -110,7 +111,7 @@ def check_memory(scenario: Scenario, study: Study, dim: int) -> None:
 
 
 def needed(scenario: Scenario, study: Study, dim: int) -> int:
-    """Return the bytes that a study needs at its peak; 0 if they are few."""
+    """Return the peak of bytes that a study needs; 0 if they are few."""
     ranpac, klda, counts = study.closed.ranpac, study.closed.klda, scenario.train_counts
     match study.stream.method:
         case "ranpac":

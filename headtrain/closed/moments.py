@@ -1,7 +1,7 @@
-"""Counts, sums and Gram matrix of rows as they come; classes are added as they arrive.
+"""Counts, sums and Gram matrix of arriving rows, with classes that are added as they arrive.
 
-Every row weighs one. `ClassStatistics` weighs rows by the counts of their classes, which a stream
-does not know beforehand.
+Every row has weight 1. `ClassStatistics` weights rows by the counts of their classes, which are
+unknown in a stream.
 
 Random features: a fixed layer drawn from a seed, applied block by block.
 
@@ -31,7 +31,7 @@ from clinit.headtrain.statistics.moments import MomentSums, symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the work, the finished part of it, and all of it."""
+"""Called with the name of the work, its finished units and all its units."""
 _DIAGONAL_BLOCK = 512
 
 
@@ -40,7 +40,7 @@ class ClassMoments(MomentSums):
 
     @classmethod
     def like(cls, zeros: Float[Any, ...], width: int) -> ClassMoments:
-        """Begin with no class and no row, in the library and on the device of `zeros`."""
+        """Begin without classes and rows, in the library and on the device of `zeros`."""
         return cls.zeros(np.zeros(0), beside(zeros, np.zeros(width)))
 
     @property
@@ -59,7 +59,7 @@ class ClassMoments(MomentSums):
         return scatter
 
     def grow(self, num_classes: int) -> None:
-        """Make place for classes that arrive."""
+        """Add rows for classes that arrive."""
         self.counts = grown(self.counts, num_classes)
         self.weights = np.ones(num_classes)
         self.sums = grown(self.sums, num_classes)
@@ -71,7 +71,7 @@ class ClassMoments(MomentSums):
         mapped: FeatureMap,
         progress: Progress = lambda what, done, total: None,
     ) -> None:
-        """Add rows, mapped block by block."""
+        """Map rows block by block, and add them."""
         for block in slices(len(labels), mapped.block_rows):
             self.add(mapped(take(features, block)), labels[block])
             progress("summing up rows", block.stop, len(labels))
@@ -91,7 +91,7 @@ def grown(values: Any, num_classes: int) -> Any:
 
 
 def plus_diagonal(matrix: Float[Any, "dim dim"], value: float) -> Float[Any, "dim dim"]:
-    """Return matrix + value I: one copy of a matrix that may be of a gigabyte, and not three."""
+    """Return matrix + value I with one copy, not three, of a matrix of perhaps a gigabyte."""
     system = matrix + 0.0
     for part in slices(system.shape[0], _DIAGONAL_BLOCK):
         system[part, part] += beside(system, value * np.eye(part.stop - part.start))
@@ -100,7 +100,7 @@ def plus_diagonal(matrix: Float[Any, "dim dim"], value: float) -> Float[Any, "di
 
 Kind = Literal["relu", "rff"]
 BLOCK_VALUES = 2**23
-"""Mapped values that are made at a time: 32 MB in float32."""
+"""Mapped values that are computed at a time: 32 MB in float32."""
 MEDIAN_ROWS = 1000
 """Rows whose distances set the width of a kernel: half a million pairs."""
 
@@ -112,7 +112,7 @@ class FeatureMap:
     kind: Kind
     seed: int
     member: int
-    """Number of the draw: maps of an ensemble differ in it alone."""
+    """Number of the draw; maps of an ensemble differ only in this number."""
     weight: Float[Any, "dim width"]
     phase: Float[Any, " width"] | None = None
     """b of `rff`, in radians."""
@@ -151,7 +151,7 @@ class FeatureMap:
     def __call__(
         self, features: Float[Any, "rows dim"], columns: slice = slice(None)
     ) -> Float[Any, "rows width"]:
-        """Return the random features, or some columns of them, of rows on its device."""
+        """Return random features, or some columns, for rows on the device of the map."""
         xp = namespace(features)
         projected = as_type(features, xp.float32) @ self.weight[:, columns]
         if self.phase is None:
@@ -160,7 +160,7 @@ class FeatureMap:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The facts for a file: enough to draw it again, and to see that it is the same."""
+        """The facts for a file: enough to draw the map again, and to verify it."""
         digest = hashlib.sha256()
         for drawn in (self.weight, *([] if self.phase is None else [self.phase])):
             digest.update(np.ascontiguousarray(to_numpy(drawn), "<f4").tobytes())
@@ -176,9 +176,9 @@ class FeatureMap:
 
 
 def median_gamma(features: FeatureRows, seed: int) -> float:
-    """Return 1 / median squared distance between rows, over a draw of `MEDIAN_ROWS` of them.
+    """Return 1 / median squared distance between rows, over a draw of `MEDIAN_ROWS` rows.
 
-    1 if there are no two different rows.
+    Return 1 if all rows are equal.
     """
     drawn = generator(seed, Draw.BANDWIDTH).permutation(features.shape[0])[:MEDIAN_ROWS]
     rows = to_numpy(take(features, np.sort(drawn))).astype(np.float64)

@@ -2,12 +2,12 @@
 
     h = max(0, W^T f),    G = sum h h^T,    Q = sum h y^T,    head = (G + lam I)^-1 Q
 
-with W ~ N(0, 1), one-hot y and no bias. After each task lambda is chosen from its rows alone, as
-the authors do: four fifths of them are regressed on, and the least squared error on the last fifth
-decides (the rows come in a seeded order; theirs are shuffled by the loader), which holds whole
-groups of rows that repeat each other. Lambdas that would leave G + lam I singular in double
-precision are not chosen. The adapter that RanPAC may train on its first task changes the backbone,
-and is left out: features are frozen here.
+with W ~ N(0, 1), one-hot y and no bias. After each task, lambda is chosen from the rows of the task
+only, as the authors do. Heads are fitted to four fifths of these rows, and the last fifth chooses
+the head of the least squared error. The fifth consists of whole groups of rows that repeat each
+other; the order of rows is drawn by the seed, while the authors' loader shuffles them. Lambdas for
+which G + lam I is singular in double precision are not chosen. The adapter that RanPAC may train on
+its first task is left out, because features are frozen here.
 
 Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
@@ -17,9 +17,9 @@ Ridge regression without a bias on mapped rows, for many lambdas at once.
     W(lam) = (H^T H + lam I)^-1 H^T Y = H^T (H H^T + lam I)^-1 Y
 
 One eigendecomposition, of H^T H (width x width) or of H H^T (rows x rows), whichever is smaller,
-then gives the answers for other rows at any lambda for O(rows classes) per eigenvalue. Mapped rows
-never exist as a whole: in the first case rows are judged block by block, in the second the product
-is summed over blocks of columns, and rows are fewer than columns.
+gives the scores of other rows at any lambda for O(rows classes) per eigenvalue. All mapped rows
+together are never in memory: in the first case held-out rows are scored block by block; in the
+second case, with fewer rows than columns, the product is summed over blocks of columns.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RidgePath:
-    """The answers for some rows are left (right / (eigenvalues + lam))."""
+    """Scores of held-out rows for any lambda: left (right / (eigenvalues + lam))."""
 
     left: Iterable[Float[Any, "_ rank"]]
-    """Blocks of the rows that are judged, in their order; made as they are asked for."""
+    """Blocks of held-out rows, in their order, computed on demand."""
     right: Float[Any, "rank classes"]
     eigenvalues: Float[Any, " rank"]
-    """Rounding may leave tiny negative ones."""
+    """Tiny ones may be negative by rounding."""
 
     @classmethod
     def of_moments(
@@ -64,9 +64,9 @@ class RidgePath:
         """Decompose the Gram matrix, O(width^3).
 
         Args:
-            moments: Of the rows to fit, each of a class from `start` on.
+            moments: Moments of the rows to fit, all of classes from `start` on.
             start: First class that is regressed on.
-            judged: Mapped rows to answer for, block by block.
+            judged: Mapped held-out rows, block by block.
         """
         xp = namespace(moments.lower)
         eigenvalues, basis = xp.linalg.eigh(symmetric(moments.lower))
@@ -81,7 +81,7 @@ class RidgePath:
         targets: Float[Any, "rows classes"],
         judged: Float[Any, "judged dim"],
     ) -> RidgePath:
-        """Decompose the products of rows with each other, O(rows^3)."""
+        """Decompose the matrix of products of rows, O(rows^3)."""
         xp = namespace(fitted)
         step = max(1, BLOCK_VALUES // (fitted.shape[0] + judged.shape[0]))
         products, cross = 0.0, 0.0
@@ -95,10 +95,10 @@ class RidgePath:
         return cls([cross @ basis], basis.T @ targets, eigenvalues)
 
     def curve(self, columns: Int[np.ndarray, " judged"]) -> LambdaCurve:
-        """Return half the mean squared error at each lambda; this can be once.
+        """Return half the mean squared error at each lambda; can be called once.
 
         Args:
-            columns: Class of each row that is judged, as a column of the answers.
+            columns: Class of each held-out row, as a column of the scores.
         """
         eigenvalues = namespace(self.right).maximum(self.eigenvalues, beside(self.right, 0.0))
         squares, judged = np.zeros(len(LAMBDAS)), 0
@@ -142,9 +142,9 @@ class Ranpac(ClosedForm):
         return Solution(lam, curve)
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
-        """Add the rows of a task; return what each lambda answers for the last fifth of them.
+        """Add the rows of a task; return the error of each lambda on the last fifth of them.
 
-        None if the task has a single row.
+        Return None if the task has a single row.
         """
         labels, start = arrival.labels, int(arrival.labels.min(initial=arrival.num_classes))
         order = generator(self._seed, Draw.RIDGE, arrival.task).permutation(len(labels))
@@ -160,7 +160,7 @@ class Ranpac(ClosedForm):
         by_gram = len(fitted) > self._drawn.width
         with arrival.watch.phase("statistics"):
             part = self._moments
-            if by_gram:  # the statistics of the rows to fit, before all others come in
+            if by_gram:  # statistics of the rows to fit only
                 part = ClassMoments.like(self._rows.bias, self._drawn.width)
                 part.grow(arrival.num_classes)
             part.add_mapped(of_fitted, labels[fitted], self._drawn, arrival.progress)
@@ -218,5 +218,5 @@ class Ranpac(ClosedForm):
         return StatisticsError(
             f"the Gram matrix of {self._drawn.width:,} random features is singular at lambda ="
             f" {lam:g}, with {int(self._moments.counts.sum()):,} rows",
-            remedy="Give a larger one with --ranpac-lambda, or leave it out: it is then chosen.",
+            remedy="Give a larger --ranpac-lambda, or leave it out to choose it automatically.",
         )

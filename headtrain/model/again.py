@@ -121,9 +121,9 @@ def _shared(model: Model, other: Model) -> tuple[str, ...]:
     both, one, two = f"{model.origin} and {other.origin}", model.depends_on, other.depends_on
     if differing := [name for name in one if one[name] != two[name]]:
         raise ModelError(
-            f"{both} are not of one network: they differ in {', '.join(differing)}",
-            remedy="Merge models that come from the same one; or add the images of one to the"
-            " other: `clinit add MODEL IMAGES --out NEW`.",
+            f"{both} have different networks: they differ in {', '.join(differing)}",
+            remedy="Merge models of the same network; or add the images of one model to the other:"
+            " `clinit add MODEL IMAGES --out NEW`.",
         )
     names = [name for name in model.facts.class_names if name in {*other.facts.class_names}]
     rows, others = (
@@ -138,8 +138,8 @@ def _shared(model: Model, other: Model) -> tuple[str, ...]:
         raise ModelError(
             f"{both} have different rows of {number_of(len(differs), 'class')}"
             f" ({examples(differs)})",
-            remedy="Remove or rename them in one of the models (`clinit remove`, `clinit rename`);"
-            " or add the images of one to the other: `clinit add MODEL IMAGES --out NEW`.",
+            remedy="Remove or rename these classes in one model (`clinit remove`, `clinit rename`),"
+            " or add the images of one model to the other: `clinit add MODEL IMAGES --out NEW`.",
         )
     return tuple(names)
 
@@ -165,10 +165,10 @@ def _learnt(model: Model, names: tuple[str, ...], old: Source | None) -> Source:
     if lacking := [name for name, rows in zip(names, found, strict=True) if rows is None]:
         raise ModelError(
             f"{model.origin} does not remember the features of all training images of"
-            f" {number_of(len(lacking), 'class')} ({examples(lacking)}): neither their statistics"
-            " nor their rows are enough to solve the rows anew",
-            remedy="Give a cache of these features, such as the folder that `clinit add` has"
-            " printed: `--old CACHE`; or all images: `--replace` in place of `--more`.",
+            f" {number_of(len(lacking), 'class')} ({examples(lacking)}), which are needed to"
+            " compute the rows again",
+            remedy="Give a cache of these features, such as the folder that `clinit add` printed,"
+            " by `--old CACHE`; or give all images, by `--replace` instead of `--more`.",
         )
     nothing = sets[0].nothing(names)
     parts = [nothing, *(rows.named(names) for rows in found if rows is not None)]

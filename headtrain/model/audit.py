@@ -1,8 +1,7 @@
 """Check the images of new classes for probable mistakes.
 
-*Known already*: the model already contains the class if it has a class of the same name (letters
-and digits only; any synonym of ImageNet counts), or if it assigns two thirds of the images to one
-class.
+*Known already*: the model has a class of the same name (only letters and digits are compared, and
+synonyms of ImageNet count), or it assigns two thirds of the images to one class.
 
 *Misfits*: features are centred and scaled to length 1. The distance of row i from its own class is
 its distance from the mean of the other n - 1 rows; squared, (n / (n - 1))^2 |h_i - mu|^2. The row
@@ -277,7 +276,7 @@ def turned(old: FeatureSet, before: np.ndarray, after: np.ndarray) -> dict[str, 
 
 
 def oddity(content: bytes) -> str | None:
-    """Return why an image is odd: it is tiny, or nearly of one colour. None: it is not.
+    """Return why an image is odd (tiny, or nearly of one colour); None if it is not.
 
     An unreadable image is not odd; the extraction reports it.
     """

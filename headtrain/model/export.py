@@ -87,7 +87,7 @@ class TrainedRun:
         expected = {names, names[:learnt]}  # the head of a stopped run may have further rows
         if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
             raise RecordError(
-                f"the head in {run} is not of the {len(names):,} classes of the record",
+                f"the head in {run} does not have the {len(names):,} classes of the record",
                 remedy="The record is damaged: remove its folder and run `clinit train-head`"
                 " again.",
             )
@@ -246,7 +246,7 @@ def _other_cache(path: Path, differing: str, option: str) -> CacheError:
     enough = "; a network without a temperature needs `--weights FILE` alone"
     return CacheError(
         f"the cache of the run is not at {path}: {differing}",
-        remedy=f"Give its place with `{option} CACHE`{enough * (option == '--base')}.",
+        remedy=f"Give its path with `{option} CACHE`{enough * (option == '--base')}.",
     )
 
 
@@ -345,7 +345,7 @@ def export_run(
         raise CacheError(
             f"no network is known for the features of the run {info['id']}: they were imported from"
             f" {fingerprint.backbone or 'elsewhere'!r}",
-            remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and name rows of"
+            remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and classify"
             " features with it: `clinit predict FILE.npz FEATURES`.",
         )
     if place is not None or weights is None:
@@ -418,8 +418,8 @@ def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
         expected = tuple(state[name].shape) if name in state else "no such parameter"
         if expected != value.shape or not np.isfinite(value).all():
             raise RecordError(
-                f"{run} changes {name} of the backbone, {expected}, to {value.shape} values, or to"
-                " values that are not finite",
+                f"{run} changes {name} of the backbone, {expected}, to {value.shape}, or to values"
+                " that are not finite",
                 remedy="Run it again; if its training has diverged, with a lower learning rate.",
             )
     changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}

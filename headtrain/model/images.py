@@ -74,7 +74,7 @@ class ImageJob:
     """Images for a model, and the path of the new model."""
 
     images: Path
-    """A folder with one folder of images per class, or with `train` and `val` folders that have."""
+    """A folder with one folder of images per class, or with such folders `train` and `val`."""
     out: Path
     """Folder of the new model, or a file that ends in .safetensors."""
     extraction: ExtractConfig

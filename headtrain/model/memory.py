@@ -94,7 +94,7 @@ class Memory:
             backbone: Facts that the features depend on.
             held_out: Features of other images of the same classes.
             keep: Number of training rows per class to keep; the first rows are kept.
-            added: Whether the rows of these classes can be solved anew from these features.
+            added: Keep all features of these classes, so that their rows can be solved again.
         """
         statistics = ClassStatistics.of(
             rows.features, rows.labels, num_classes=len(rows.class_names)

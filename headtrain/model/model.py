@@ -200,7 +200,7 @@ def assemble(backbone: Backbone, head: Head) -> nn.Module:
     """Build the network of `backbone` with `head` as its classifier, as timm builds it.
 
     Raises:
-        BackboneError: If the network cannot hold the head.
+        BackboneError: If the network cannot take the head.
     """
     config = backbone.config
     network: nn.Module = timm.create_model(
@@ -239,7 +239,7 @@ def checked_network(model: Model, head: Head) -> nn.Module:
     """Return the network of a model with `head`, checked on seeded noise.
 
     Raises:
-        BackboneError: If the network cannot hold the head, or computes something else.
+        BackboneError: If the network cannot take the head, or computes other logits.
     """
     network = assemble(model.backbone, head)
     backbone, transform = model.backbone, model.facts.transform

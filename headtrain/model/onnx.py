@@ -171,9 +171,9 @@ def _compare(network: nn.Module, content: bytes, facts: ModelFacts) -> OnnxCheck
         others = int((found.argmax(1) != expected.argmax(1)).sum())
     if found.shape != expected.shape or others or not difference <= TOLERANCE * largest:
         raise ModelError(
-            f"onnxruntime does not compute what PyTorch does: logits {tuple(found.shape)} of"
-            f" {tuple(expected.shape)} that differ by {difference:g}, the largest being"
-            f" {largest:g}; another class for {others:,} images",
+            f"onnxruntime and PyTorch differ: logits of shape {tuple(found.shape)} and"
+            f" {tuple(expected.shape)} differ by {difference:g} (the largest is {largest:g}), and"
+            f" the predicted class for {others:,} images",
             remedy="Leave out --onnx; the ONNX file is not kept.",
         )
     return OnnxCheck(images=len(expected), difference=difference, largest=largest)

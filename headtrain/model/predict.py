@@ -87,10 +87,10 @@ class Rejection:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")
         if head is None or memory is None or not len(memory.held_out.labels):
             raise ModelError(
-                "the model remembers no image of its classes: there is no threshold below which an"
-                " image is unknown",
+                "the model remembers no image of its classes, from which to choose a threshold for"
+                " unknown images",
                 remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and"
-                " give the new folder; or give the lowest score of a known one:"
+                " give the new folder; or give the lowest score of a known image:"
                 " `--threshold VALUE`.",
             )
         rows = torch.from_numpy(memory.held_out.features).float()
@@ -186,7 +186,7 @@ class Predictor(ABC):
     def on_its_way(
         self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
     ) -> Predictor:
-        """Return the faster for a number of images: this predictor, or one that is compiled."""
+        """Return this predictor, or a compiled one if it is faster for so many images."""
         return self
 
     def _logits(
@@ -200,8 +200,8 @@ class Predictor(ABC):
             size = " x ".join(map(str, self.facts.transform.crop))
             why = (str(error).splitlines() or [type(error).__name__])[0]
             raise ModelError(
-                f"the network of the model does not compute on images of {size} pixels, for which"
-                f" its file asks: {why}",
+                f"the network of the model cannot process images of {size} pixels, the size in its"
+                f" file: {why}",
                 remedy="Export the run again.",
             ) from error
 

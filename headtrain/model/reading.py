@@ -76,7 +76,7 @@ def read_facts(path: Path) -> ModelFacts:
         )
     if file.suffix == ".onnx":
         raise ModelError(
-            f"{file} is an ONNX file, not one of weights",
+            f"{file} is an ONNX file, not a file of weights",
             remedy="Give it to `clinit predict`; in Python, to"
             " `clinit.headtrain.model.onnx.load_onnx`.",
         )
@@ -106,7 +106,7 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
         arguments = read_model_args(told["model_args"])
     except ValueError as error:
         raise ModelError(
-            f"{path} asks for something forbidden: {error}",
+            f"{path} contains a forbidden argument: {error}",
             remedy="Do not use this file. `clinit export` writes no such file.",
         ) from error
     content |= {"fingerprint": {"fields": told["fingerprint"]}, "model_args": arguments}

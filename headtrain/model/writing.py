@@ -248,7 +248,7 @@ def _foreign(path: Path) -> str | None:
         if others := sorted({each.name for each in path.iterdir()} - _FILES):
             return f"it holds {', '.join(others[:3])}, which does not belong to a model folder"
     elif foreign_to_head(path) is None:
-        return None  # a head alone is exported to the same place
+        return None  # a head alone may be replaced, too
     try:
         read_facts(path / MODEL_FILE if path.is_dir() else path)
     except (ModelError, StorageError):

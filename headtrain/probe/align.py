@@ -1,7 +1,7 @@
 """Loss alignment: fine-tune the base head with the loss of the coming training.
 
-A head that was trained with cross entropy has logits of a scale that differs from the targets of
-squared error; the paper therefore starts its MSE runs from a head fine-tuned on the base classes,
+The logits of a head that was trained with cross entropy differ in scale from the targets of squared
+error. The paper therefore starts its MSE runs from a head that was fine-tuned on the base classes
 with AdamW, a cosine schedule (here stepped per update, down to zero) and augmented images. If the
 cache contains K random views of its training images, epoch e trains on view e mod K; without views,
 every epoch trains on the plain images. The head records K as `views`.
@@ -45,13 +45,13 @@ def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
     """Return the first `number` views of a cache; all of them if `number` is None.
 
     Raises:
-        CacheError: If there are fewer, or one is incomplete or belongs to another backbone.
+        CacheError: If the cache has fewer, or if one is incomplete or of another backbone.
     """
     if number == 0:
         return ()
     if number is not None and len(cache.views) < number:
         raise CacheError(
-            f"{cache.path} holds {len(cache.views)} of the {number} views that were asked for",
+            f"{cache.path} contains {len(cache.views)} of the {number} requested views",
             remedy=f"Add `--views {number}` to its `clinit extract` command: it keeps existing"
             " views and computes the missing ones.",
         )
@@ -73,7 +73,7 @@ def align(
         head: The head to start from.
         config: Loss and optimizer.
         views: Views of the training rows, used in turn for one epoch each instead of the plain
-            features. One view at a time is loaded, or none if the plain features stay on disk too.
+            features. One view is loaded at a time; none if the plain features stay on disk.
         on_epoch: Called with the number of finished epochs and the mean loss of the last one.
 
     Returns:
@@ -81,10 +81,10 @@ def align(
         (percent), the loss by epoch and the data.
 
     Raises:
-        HeadError: If the head does not read these features, or its loss stops being a number.
-        CacheError: If a view is damaged, or there is no row to train on.
+        HeadError: If the head does not fit these features, or its loss stops being a number.
+        CacheError: If a view is damaged, or no row is available for training.
         ExperimentError: If the head's classes are unknown.
-        DeviceError: If there is no such device, or it does not compute in that precision.
+        DeviceError: If the device is absent, or does not support the precision.
     """
     started, watch = datetime.now(UTC).isoformat(timespec="seconds"), Stopwatch()
     check_head(head, base, base)
@@ -97,7 +97,7 @@ def align(
     sizes = [view.num_valid for view in views] or [len(base.train.labels)]
     if not all(sizes):
         raise CacheError(
-            "there is no row of features to align with",
+            "no row of features is available for the alignment",
             remedy="Look for bad images with `clinit cache show`, and extract them again.",
         )
 
@@ -154,10 +154,10 @@ def _epochs(
     epochs: int,
     on_device: Callable[[FeatureSet], LabelledRows],
 ) -> Iterator[LabelledRows]:
-    """Yield the rows of each epoch: the views in turn, or the plain features if there is none."""
+    """Yield the rows of each epoch: the views in turn, or the plain features without views."""
 
     def read(view: CacheSplit) -> LabelledRows:
-        """Load a view, or only open it if the plain features stay on disk too."""
+        """Load a view, or only open it if the plain features stay on disk."""
         return on_device(view.load() if plain.is_loaded else stored_features(view))
 
     if len(views) > 1:
@@ -168,5 +168,5 @@ def _epochs(
 
 
 def _top1(bank: Bank, test: LabelledRows) -> float | None:
-    """Return the accuracy in percent; None if there is no row."""
+    """Return the accuracy in percent; None without rows."""
     return 100 * int(count_correct(bank, test).sum()) / len(test) if len(test) else None

@@ -1,13 +1,13 @@
 """Heads of a grid, one for each of its points, trained on the same rows.
 
-AdamW trains them side by side in a bank. L-BFGS searches for one after the other: multinomial
-logistic regression on rows of any number,
+AdamW trains all heads together in a bank. L-BFGS fits one head after another, by multinomial
+logistic regression on any number of rows,
 
     minimise  1/n sum_i CE(W h_i + b, y_i) + |W|^2 / (2 C n)
 
-which is scikit-learn's objective divided by C n; the bias has no penalty. Rows pass block by block,
-widened to float64 one block at a time: next to the features as stored it takes a block of logits
-and some twenty copies of the head, while scikit-learn takes all features and logits in float64.
+which is scikit-learn's objective divided by C n; the bias has no penalty. Rows are widened to
+float64 one block at a time. Besides the stored features, the memory thus contains a block of logits
+and some twenty copies of the head, while scikit-learn has all features and logits in float64.
 
 Source: D. C. Liu, J. Nocedal, "On the limited memory BFGS method for large scale optimization",
 Mathematical Programming 45, 1989; here SciPy's L-BFGS-B without bounds.
@@ -38,9 +38,9 @@ GRADIENT = 1e-4
 """Stop when no entry of the gradient of the mean loss is larger, as scikit-learn does."""
 
 Point = Mapping[str, float]
-"""Values of the settings that are tried, by name."""
+"""One combination of values of a grid, by name of the setting."""
 Progress = Callable[[int, int], None]
-"""Called with the units of work that are done, and with all there are: epochs or searches."""
+"""Called with the finished and the total number of epochs or searches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,11 +48,11 @@ class Fitted:
     """A head that was trained with the settings of one point."""
 
     rows: Rows
-    """On the features as stored."""
+    """The head, for features as stored."""
     loss: float
     """Mean cross entropy of its training rows: over the last epoch, or at the end."""
     iterations: int | None = None
-    """Of L-BFGS; None for batches."""
+    """Iterations of L-BFGS; None for AdamW."""
     converged: bool = True
 
 
@@ -65,13 +65,13 @@ class Standard:
 
     mean: Float[Tensor, " dim"]
     deviation: Float[Tensor, " dim"]
-    """1 for a feature that is constant."""
+    """1 for a constant feature."""
 
     @classmethod
     def of(cls, rows: LabelledRows, *, standardise: bool = True) -> Standard:
-        """Return the mean and deviation of the rows; 0 and 1, which change nothing, if not asked.
+        """Compute mean and deviation of the rows, in two passes.
 
-        One pass is for the means, one for the deviations.
+        Without `standardise`, return 0 and 1, which change nothing.
         """
         device, dim, total = rows.labels.device, rows.features.shape[1], len(rows)
         mean, variance = torch.zeros(2, dim, dtype=torch.float64, device=device)
@@ -89,7 +89,7 @@ class Standard:
         return (features.double() - self.mean) / self.deviation
 
     def folded(self, weight: Float[Tensor, "classes dim"], bias: Float[Tensor, " classes"]) -> Rows:
-        """Return a head on standardised features as one on the features as stored."""
+        """Convert a head on standardised features to a head on the features as stored."""
         own = weight.double() / self.deviation
         shifted = bias.double() - own @ self.mean
         return Rows(own.cpu().numpy(), shifted.cpu().numpy())
@@ -150,9 +150,9 @@ class LogisticRegression:
         """Search from `start`, or from zeros; return the head and its parameters.
 
         Args:
-            c: Inverse strength of the penalty; it counts against the sum over rows.
-            start: First point; the minimum of a smaller `c` saves iterations.
-            most: Iterations after which the search ends anyway.
+            c: Inverse strength of the penalty, relative to the sum over rows.
+            start: First point; the minimum for a smaller `c` saves iterations.
+            most: Most iterations.
         """
         penalised = self.size - self.num_classes
         strength = 1 / (c * len(self.rows))
@@ -191,12 +191,12 @@ def fit(
     """Train a head for each point.
 
     Args:
-        train: Rows, labelled 0 to `num_classes` - 1, each of which has one.
-        num_classes: Rows of a head.
-        points: Points of one grid, in its order: a search of L-BFGS begins where the last one,
-            more penalised, ended.
-        config: How to train; resolved.
-        progress: Called with the finished share of it.
+        train: Rows, labelled 0 to `num_classes` - 1; each class has a row.
+        num_classes: Number of rows of a head.
+        points: Points of one grid, in its order: each search of L-BFGS begins at the minimum of
+            the previous search, which has a stronger penalty.
+        config: Settings of the training, resolved.
+        progress: Called with finished and total work.
     """
     standard = Standard.of(train, standardise=config.standardise)
     if config.by == "adamw":
@@ -221,7 +221,7 @@ def _by_adamw(
     standard: Standard,
     progress: Progress,
 ) -> list[Fitted]:
-    """Train a bank from zeros, because the loss is convex and every direction open."""
+    """Train a bank from zeros, which is possible because the loss is convex."""
     assert config.epochs is not None
     assert config.batch_size is not None
     epochs = config.epochs

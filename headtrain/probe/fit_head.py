@@ -5,12 +5,13 @@
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
     lda        linear discriminants with shrinkage (`clinit.headtrain.start.new_rows`)
 
-New rows start next to the logits of such a head, and training continues with cross entropy, so that
-their scale counts. The penalty of a logistic regression sets it: many penalties label the held-out
-rows equally well, and of these the strongest leaves probabilities that are nearly equal. Least
-squares and discriminants are scores on a scale of their own: they are divided by the temperature of
-a head that is fitted without a fifth of the rows of each class, on these, with smoothed labels
-(`clinit.headtrain.temperature`), so that there is one although all of them may be labelled right.
+The scale of the logits matters, because new rows are scaled to match this head, and training
+continues with cross entropy. In logistic regression the penalty sets the scale. It is chosen by the
+loss, because many penalties label the held-out rows equally well, and the strongest of them makes
+all probabilities nearly equal. Scores of least squares and discriminants have another scale, and
+are divided by a temperature (`clinit.headtrain.temperature`). To fit it, a second head is solved
+without a fifth of the rows of each class, on which its temperature is fitted. Labels are smoothed,
+so that a temperature exists even if all of these rows are labelled right.
 """
 
 from __future__ import annotations
@@ -41,29 +42,28 @@ HELD_OUT = 0.2
 FEW_ROWS = 30
 """Held-out rows below which the scale of the logits is a guess."""
 C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Inverse penalties that `logistic` tries, on standardised features: whatever their unit, the best
-one is among them or near. Larger ones take most of the time."""
+"""Inverse penalties that `logistic` tries. Features are standardised, so that for any unit the best
+penalty is near one of these. Larger values take most of the time."""
 Progress = Callable[[str, int, int], None]
-"""Called with the stage, the finished units of it, and the number of all."""
+"""Called with the stage, its finished units and all its units."""
 
 
 def fit_head(
     source: Source, by: HeadFit, *, progress: Progress = lambda stage, done, total: None
 ) -> tuple[Head, tuple[str, ...]]:
-    """Fit a head to the training rows of a cache, with a row per class that has some.
+    """Fit a head to the training rows of a cache, with a row per class that has training rows.
 
     Args:
         source: Features with their classes.
-        by: How.
+        by: Method of the fit.
         progress: Called with the searches of `logistic`.
 
     Returns:
-        The head, whose origin contains how it was fitted, and what the user should know of the
-        scale of its logits.
+        The head, whose origin records the fit, and notes on the scale of its logits.
 
     Raises:
-        CacheError: If fewer than two classes have rows, `logistic` can hold nothing out, or the
-            features are too large for the shrinkage of `lda`.
+        CacheError: If fewer than two classes have rows, if `logistic` cannot hold out any row, or
+            if the features are too large for the shrinkage of `lda`.
     """
     if by == "logistic":
         return _logistic(source, progress)
@@ -89,9 +89,9 @@ def fit_head(
 def _logistic(source: Source, progress: Progress) -> tuple[Head, tuple[str, ...]]:
     if source.train.counts().max() < 2:
         raise CacheError(
-            "every class has a single training row: nothing can be held out to choose the"
-            " penalty of a logistic regression by",
-            remedy="Fit it by `--method ridge` or `--method lda`.",
+            "every class has a single training row: no row can be held out to choose the penalty"
+            " of a logistic regression",
+            remedy="Fit the head by `--method ridge` or `--method lda`.",
         )
     config = ProbeConfig(by="lbfgs", c=C, standardise=True, held_out=HELD_OUT)
     found = probe(source, config, choose_by="loss", progress=progress)
@@ -102,7 +102,7 @@ def _logistic(source: Source, progress: Progress) -> tuple[Head, tuple[str, ...]
 def _temperature(
     rows: FeatureSet, held: Bool[np.ndarray, " rows"], by: str, lam: float | None
 ) -> float | None:
-    """Fit the temperature of a head of the other rows to those that are held out."""
+    """Fit the temperature of a head to held-out rows; the head is fitted to all other rows."""
     if not held.any():
         return None
     others, aside = (
@@ -128,7 +128,7 @@ def _solved(
     lam: float | None,
     groups: Int[np.ndarray, " rows"] | None = None,
 ) -> tuple[Head, dict[str, Any]]:
-    """Solve for a head of all classes, at a lambda or the one of the least error.
+    """Solve for a head of all classes, at `lam` or at the lambda of the least error.
 
     Raises:
         CacheError: If a covariance of `lda` is not positive definite to working precision.
@@ -142,7 +142,7 @@ def _solved(
                 f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is too small for features"
                 f" of this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,}"
                 " numbers is singular",
-                remedy="Fit it by `--method logistic` or `--method ridge`.",
+                remedy="Fit the head by `--method logistic` or `--method ridge`.",
             ) from error
         return found.as_head(rows.class_names), {"shrinkage": SHRINKAGE}
     if lam is None:

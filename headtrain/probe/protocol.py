@@ -1,16 +1,17 @@
 """The protocol of a linear probe, and its result.
 
-Some training rows are held out. Each combination of a grid trains a head on the others. The best
-combination has the highest top-1 on the held-out rows (for a head that training starts from: the
-least mean loss). A head with these settings is trained on all training rows and measured once on
-the validation rows, which play no part in the choice. Of equally good combinations the first in the
-grid wins: the smallest learning rate with the largest weight decay, or the smallest C.
+Some training rows are held out. Each combination of a grid trains a head on the remaining rows. The
+best combination has the highest top-1 on the held-out rows (for a head that training starts from:
+the least mean loss). A head with these settings is trained on all training rows and measured once
+on the validation rows, which do not influence the choice. Of equally good combinations the first in
+the grid wins: the smallest learning rate with the largest weight decay, or the smallest C.
 
 Practice of the field: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
 DINOv2, `eval/log_regression.py`); SGD with a cosine over a grid of learning rates, without weight
 decay, on augmented images, and chosen on the validation rows (DINO, DINOv2 `eval/linear.py`);
 AdamW with a cosine on cached, L2-normalised features (CLIP_benchmark). Only CLIP_benchmark
-normalises. Choosing on the validation rows makes the number an upper estimate: it is not done here.
+normalises. Choosing on the validation rows would make the number an upper estimate, and is not done
+here.
 
 Sources: A. Radford et al., "Learning transferable visual models from natural language
 supervision", ICML 2021, Appendix A; M. Caron et al., "Emerging properties in self-supervised vision
@@ -52,7 +53,7 @@ Choice = Literal["top1", "loss"]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Accuracies in percent; rows of a class that the head does not know count as wrong."""
+    """Accuracies in percent; rows of a class without head row count as wrong."""
 
     rows: int
     top1: float
@@ -64,17 +65,17 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """One combination of settings that was tried."""
+    """Result of one combination of settings."""
 
     settings: Point
     top1: float
-    """On the held-out rows, in percent."""
+    """Accuracy on the held-out rows, in percent."""
     held_out_loss: float
-    """Mean cross entropy on these."""
+    """Mean cross entropy on the held-out rows."""
     loss: float
     """Mean cross entropy of the rows that it was trained on; not finite if it has diverged."""
     iterations: int | None = None
-    """Of L-BFGS."""
+    """Iterations of L-BFGS."""
     converged: bool = True
 
 
@@ -83,22 +84,22 @@ class Probe:
     """A linear probe: the head, its accuracy, and the grid that it was chosen from."""
 
     config: ProbeConfig
-    """Resolved."""
+    """The settings, resolved."""
     chosen_by: Choice
     grid: tuple[GridPoint, ...]
-    """In the order of `config.grid`; empty if there was a single point, hence no choice."""
+    """In the order of `config.grid`; empty if it has a single point, so that nothing is chosen."""
     chosen: Point
     """The settings of the head."""
     held_out_rows: int
     """Number of held-out training rows, on which settings were chosen; 0 without a choice."""
     train_rows: int
-    """Rows that the head was trained on, the held-out ones included."""
+    """Number of rows that the head was trained on, including held-out rows."""
     classes: int
     head: Head
     loss: float
     """Mean cross entropy of the training rows of the head."""
     val: Accuracy | None
-    """On the validation rows; None if there is none."""
+    """Accuracy on the validation rows; None without such rows."""
     notes: tuple[str, ...]
     """Remarks for the user about the data, the grid and the result."""
     seconds: Mapping[str, float]
@@ -113,17 +114,17 @@ class Probe:
 
     @property
     def held_out_top1(self) -> float | None:
-        """Top-1 of the chosen point on the rows it was chosen by; an upper estimate."""
+        """Top-1 of the chosen point on the rows that it was chosen on: an upper estimate."""
         return next((point.top1 for point in self.grid if point.settings == self.chosen), None)
 
     @property
     def top1(self) -> float | None:
-        """Top-1 on the validation rows, or else on the held-out ones."""
+        """Top-1 on the validation rows, or else on the held-out rows."""
         return self.val.top1 if self.val is not None else self.held_out_top1
 
     @property
     def protocol(self) -> str:
-        """How the number came about, in a paragraph."""
+        """Description of the protocol, in a paragraph."""
         config = self.config
         how = (
             f"cross entropy, AdamW, {config.epochs:,} epochs of batches of {config.batch_size:,},"
@@ -146,7 +147,7 @@ class Probe:
         )
 
     def content(self) -> dict[str, Any]:
-        """Return plain values, all but the head."""
+        """Return all fields but the head, as plain values."""
         names = ("chosen", "loss", "train_rows", "held_out_rows", "classes", "notes", "seconds")
         return {
             "top1": self.top1,
@@ -178,9 +179,9 @@ def probe(
         progress: Called with the stage (`grid` or `refit`), its finished units and all its units.
 
     Raises:
-        CacheError: If there are not two classes, or nothing can be held out.
+        CacheError: If fewer than two classes have rows, or no row can be held out.
         HeadError: If the loss of every head stops being a number.
-        DeviceError: If there is no such device.
+        DeviceError: If the device is absent.
     """
     started, config = datetime.now(UTC).isoformat(timespec="seconds"), config or ProbeConfig()
     config, device = config.resolved(), choose_device(config.device)
@@ -247,10 +248,10 @@ def _tried(
     config: ProbeConfig,
     progress: Progress,
 ) -> tuple[GridPoint, ...]:
-    """Train a head per point on the rows that are not held out; measure it on those that are."""
+    """Train a head per point on rows that are not held out; measure it on the held-out rows."""
     if not held.any():
         raise CacheError(
-            "every class has a single training row: nothing can be held out to choose settings by",
+            "every class has a single training row: no row can be held out to choose settings",
             remedy="Give one value of each setting, such as --lr 1e-3 --weight-decay 0.",
         )
     part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
@@ -272,7 +273,7 @@ def _tried(
 
 
 def _best(grid: Sequence[GridPoint], by: Choice) -> dict[str, float]:
-    """Return the settings of the first of the best points; of any if all have diverged."""
+    """Return the settings of the first of the best points; any point if all have diverged."""
     finite = [point for point in grid if np.isfinite(point.loss)] or grid
     if by == "loss":
         return dict(min(finite, key=lambda point: point.held_out_loss).settings)
@@ -289,12 +290,12 @@ def _bank(heads: Sequence[Rows], device: torch.device) -> Bank:
 def measure(
     head: Rows, test: LabelledRows, row_of_class: Int[np.ndarray, " classes"]
 ) -> Accuracy | None:
-    """Measure one head; None if there is no row.
+    """Measure one head; return None without rows.
 
     Args:
         head: The head.
         test: Rows, labelled by class.
-        row_of_class: The row of the head for each class, -1 if it has none.
+        row_of_class: The head row of each class, or -1 for a class without one.
     """
     if not len(test):
         return None

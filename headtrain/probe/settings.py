@@ -17,7 +17,7 @@ class ProbeConfig(Part):
     panel: ClassVar[str] = "Probe"
     by: Literal["adamw", "lbfgs"] = setting(
         "adamw",
-        "Training: batches with AdamW and a cosine, all values of the grid side by side; or"
+        "Training: AdamW on batches with a cosine schedule, all values of the grid side by side; or"
         " L-BFGS on all rows at once, to the minimum.",
     )
     lr: tuple[float, ...] | None = setting(
@@ -34,8 +34,8 @@ class ProbeConfig(Part):
     )
     batch_size: int | None = setting(
         None,
-        "adamw: rows per batch; at most all. Rows that do not fill a batch are left out of the"
-        " epoch.",
+        "adamw: rows per batch, at most all rows. Rows that do not fill a batch are left out of"
+        " the epoch.",
         least=1,
         most=100_000_000,
         otherwise="256",
@@ -51,22 +51,22 @@ class ProbeConfig(Part):
     )
     held_out: float = setting(
         0.2,
-        "Fraction of the training rows of each class that the values are chosen by; the chosen"
-        " ones then train on all rows.",
+        "Fraction of the training rows of each class on which the values are chosen; the head is"
+        " then trained on all rows.",
         above=0,
         most=0.9,
     )
     standardise: bool = setting(
-        False, "Give each feature mean 0 and deviation 1 over the training rows; else as stored."
+        False, "Give each feature mean 0 and deviation 1 over the training rows."
     )
     seed: int = setting(0, "Seed of the held-out rows and of the batches.", least=0, most=MAX_SEED)
     device: Device = setting("auto", DEVICE)
 
     def __post_init__(self) -> None:
-        """Check every field, and that none belongs to the other training.
+        """Check every field, and that no field of the other training is set.
 
         Raises:
-            ValueError: If a field holds a value that it does not take, or that is not read.
+            ValueError: If a field does not take its value, or is not read.
         """
         Part.__post_init__(self)
         for by, defaults in PROBE_DEFAULTS.items():
@@ -75,7 +75,7 @@ class ProbeConfig(Part):
                     raise ValueError(f"{name} goes with {by} alone, and by is {self.by}")
 
     def resolved(self) -> ProbeConfig:
-        """Return the settings with the defaults of the training settled."""
+        """Return the settings with the defaults of the training filled in."""
         defaults = PROBE_DEFAULTS[self.by]
         return replace(
             self, **{name: each for name, each in defaults.items() if getattr(self, name) is None}
@@ -83,7 +83,7 @@ class ProbeConfig(Part):
 
     @property
     def grid(self) -> tuple[dict[str, float], ...]:
-        """The combinations that are tried, by name: the simplest first, which wins of equals."""
+        """The combinations to try, simplest first: of equally good ones, the first wins."""
         settled = self.resolved()
         if settled.by == "lbfgs":
             return tuple({"c": c} for c in sorted(settled.c or ()))
@@ -115,11 +115,12 @@ class AlignConfig(Part):
     epochs: int = setting(50, "Passes over the training rows.", least=1)
     batch_size: int = setting(
         512,
-        "Rows per batch; at most all. Rows that do not fill a batch are left out of the epoch.",
+        "Rows per batch, at most all rows. Rows that do not fill a batch are left out of the"
+        " epoch.",
         least=1,
         most=100_000_000,
     )
-    lr: float = setting(1e-3, "Initial learning rate of AdamW; a cosine takes it to zero.", above=0)
+    lr: float = setting(1e-3, "Initial learning rate of AdamW; a cosine lowers it to 0.", above=0)
     weight_decay: float = setting(0.05, "Decoupled weight decay of the head.", least=0)
     seed: int = setting(0, "Seed of the batches.", least=0, most=MAX_SEED)
     device: Device = setting("auto", DEVICE)

@@ -1,4 +1,4 @@
-"""Whether two records hold the same numbers, bit for bit, and what may be why they do not."""
+"""Compare the numbers of two records bit for bit, and list possible causes of differences."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from clinit.headtrain.record.format import RunRecord
 TIMES = ("elapsed_s",)
 """Columns of durations."""
 LATER = ("correct_in_task",)
-"""Columns that records of earlier versions lack; read from those, they are null."""
+"""Columns that records of earlier versions lack; they are read as nulls."""
 
 
 def differences(one: RunRecord, other: RunRecord) -> list[str]:
     """Return a phrase for each part in which two records differ; none if all bits are the same.
 
     Args:
-        one: With its head, and the parameters that it changed.
-        other: The record to compare it with, with its head and changed parameters too.
+        one: A record, including its head and changed parameters.
+        other: Another record, including its head and changed parameters.
     """
     return [
         *_of_tables(one, other),
@@ -47,7 +47,7 @@ def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
 
 
 def _is_older(column: str, *tables: pl.DataFrame) -> bool:
-    """Return whether one of two records is from before there was this column."""
+    """Return whether one of two records is older than this column."""
     return column in LATER and any(each[column].is_null().all() for each in tables)
 
 
@@ -61,7 +61,7 @@ def _arrays(record: RunRecord) -> dict[str, np.ndarray]:
 def _of_arrays(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name in sorted({*one, *other}):
         if name not in one or name not in other or one[name].shape != other[name].shape:
-            yield f"{name}: of another shape, or in one of the two alone"
+            yield f"{name}: of another shape, or in only one of the two"
         elif one[name].tobytes() != other[name].tobytes():
             with np.errstate(invalid="ignore"):
                 most = np.abs(one[name].astype(np.float64) - other[name].astype(np.float64))
@@ -70,11 +70,11 @@ def _of_arrays(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -
 
 
 def circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what else differs between two runs, then and now, and may explain other bits.
+    """Yield differences in device, bank, CPU and versions, which may explain different bits.
 
     Args:
-        one: The contents of run.json; earlier versions do not name the CPU.
-        other: The same of its repetition.
+        one: The contents of run.json; earlier versions do not record the CPU.
+        other: The contents of run.json of the repetition.
     """
     for name in ("device", "bank_size"):
         if one.get(name) != other.get(name):

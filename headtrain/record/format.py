@@ -13,7 +13,7 @@
     top.safetensors      the backbone's changed parameters, if any were trained
 
 The folder is written under a temporary name and renamed: a record is complete or absent.
-Files are compared with their digests as they are read: the hashed bytes are the parsed ones.
+Files are compared with their digests as they are read: the same bytes are hashed and parsed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RunRecord:
     path: Path | None
     """Its folder; None for a record that has not been written."""
     info: RunInfo
-    """The content of run.json, without its format and its digests."""
+    """The content of run.json, without format and digests."""
     classes: pl.DataFrame
     steps: pl.DataFrame
     evaluations: pl.DataFrame
@@ -71,15 +71,15 @@ class RunRecord:
     mistakes: pl.DataFrame | None = None
     """Test images that are labelled wrong at the end of each task; None in older records."""
     head: Head | None = None
-    """The head after the last task, to be written; `final_head` reads it again."""
+    """The head after the last task, in a record to be written; `final_head` reads a stored head."""
     top: Mapping[str, np.ndarray] | None = None
-    """The backbone's parameters that training has changed, by their names in its state dict;
-    to be written, None if the backbone was frozen. `changed_parameters` reads them again."""
+    """The backbone's parameters that training has changed, by their names in its state dict, in a
+    record to be written; None if it was frozen. `changed_parameters` reads stored parameters."""
     study: Study | None = None
-    """The settings of the run, to be written for people and for `--config`; run.json has them
-    for programs."""
+    """The settings of the run, in a record to be written: a file for people and for `--config`.
+    Programs read the settings in run.json."""
     digests: Mapping[str, str] | None = None
-    """SHA-256 of the files by name; None if it is not stored, or by an earlier version."""
+    """SHA-256 of the files by name; None in records of earlier versions or not yet written."""
 
     def __repr__(self) -> str:
         tasks = len(self.info["tasks"])
@@ -94,7 +94,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
 
     Args:
         folders: One for each record.
-        overwrite: Whether existing records may be replaced; None if no one can ask for it.
+        overwrite: Whether existing records may be replaced; None if the caller has no such option.
 
     Raises:
         RecordError: If one of them exists and may not be replaced, or cannot be created.
@@ -109,7 +109,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return why the existing folder is no run record, or lists other files in it; else None."""
+    """Return why an existing folder is no run record, or its other files; None for a record."""
     if not (folder / INFO).is_file():
         return "it is no run record"
     try:
@@ -125,11 +125,11 @@ def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = No
 
     Args:
         record: The record.
-        folder: It must not exist, unless it is overwritten.
-        overwrite: Whether an existing record is replaced, at the moment when this one is complete.
+        folder: The folder; it must not exist, unless `overwrite`.
+        overwrite: Replace an existing record, once this record is complete.
 
     Raises:
-        RecordError: If `folder` is taken or cannot be written; an existing record is kept then.
+        RecordError: If `folder` exists or cannot be written; an existing record is kept then.
     """
     check_free([folder], overwrite=overwrite)
     draft = draft_of(folder)
@@ -153,7 +153,7 @@ def _write_files(record: RunRecord, folder: Path) -> None:
         table: pl.DataFrame | None = getattr(record, name)
         if table is None:
             continue
-        content = io.BytesIO()  # polars has an error of its own for a full disk
+        content = io.BytesIO()  # polars would raise its own error if the disk is full
         table.write_parquet(content)
         (folder / table_file(name)).write_bytes(content.getvalue())
     if record.head is not None:
@@ -175,7 +175,7 @@ def _sha256(content: bytes) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that JSON does not know, such as the loss of a diverged head, by None."""
+    """Replace numbers that JSON lacks, such as the loss of a diverged head, by None."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -186,10 +186,10 @@ def finite(value: Any) -> Any:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the record in `folder`, its tables compared with their digests.
+    """Read the record in `folder`, and compare its tables with their digests.
 
     Raises:
-        RecordError: If there is none, or it is incomplete, damaged or has another layout.
+        RecordError: If the record is missing, incomplete, damaged or of another layout.
     """
     info, digests = _read_info(folder)
     tables: dict[str, Any] = {
@@ -204,13 +204,13 @@ def read_info(folder: Path) -> RunInfo:
     """Read run.json of the record in `folder`, not its tables.
 
     Raises:
-        RecordError: If there is none, or it is damaged or has another layout.
+        RecordError: If run.json is missing, damaged or of another layout.
     """
     return _read_info(folder)[0]
 
 
 def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
-    """Return the content of run.json, and the digests that it holds."""
+    """Return the content of run.json, and the digests in it."""
     path = folder / INFO
     if not path.is_file():
         raise RecordError(
@@ -227,7 +227,7 @@ def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> byte
     """Return the content of one file of a record, compared with its digest."""
     path = folder / name
     if path.exists():
-        check_readable(path, RecordError)  # a pipe would be waited for
+        check_readable(path, RecordError)  # reading a pipe would block
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
@@ -243,15 +243,15 @@ def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> byte
 
 
 def final_head(record: RunRecord, *, linear: bool = True) -> Head:
-    """Read the head that a stored record ended with.
+    """Read the final head of a stored record.
 
     Args:
         record: The record.
         linear: Whether it must be a linear head on the features of the backbone.
 
     Raises:
-        RecordError: If the record holds none, or it has changed.
-        HeadError: If it is damaged, its training has diverged, or it is no linear head.
+        RecordError: If the record contains no head, or if the head has changed.
+        HeadError: If the head is damaged or not linear, or if its training has diverged.
     """
     assert record.path is not None
     if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
@@ -272,9 +272,9 @@ def headless(config: Mapping[str, Any]) -> str | None:
     """Return why runs of these settings end without a head; None if they end with one."""
     method = config.get("method")
     if method == "fecam":
-        return "the distances of fecam are quadratic in the features, no linear layer gives them"
+        return "the distances of fecam are quadratic in the features, not a linear layer"
     if method == "klda" and config.get("klda_members", 1) > 1:
-        return "an ensemble of klda adds probabilities, no linear layer gives them"
+        return "an ensemble of klda adds probabilities, which is not a linear layer"
     return None
 
 
@@ -282,7 +282,7 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
     """Read the backbone's parameters that a stored run has changed; empty if it was frozen.
 
     Raises:
-        RecordError: If they cannot be read, or have changed since.
+        RecordError: If they cannot be read, or have changed since they were written.
     """
     assert record.path is not None
     path = record.path / TOP
@@ -291,20 +291,20 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
     try:
         return dict(load(_content(record.path, TOP, record.digests)))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, f"it does not hold parameters ({error})") from error
+        raise damaged(path, f"it does not contain parameters ({error})") from error
 
 
 def read_records(paths: Sequence[Path]) -> list[RunRecord]:
     """Read all records at or below `paths`, each once.
 
     Raises:
-        RecordError: If there is none at one of the paths, or one that cannot be read.
+        RecordError: If a path contains no record, or a record cannot be read.
     """
     found: dict[Path, None] = {}
     for path in paths:
         folders = find_records(path) if path.exists() else []
         if not folders:
-            looked = f"looked for folders that hold {INFO}" if path.exists() else "no such path"
+            looked = f"no folder contains {INFO}" if path.exists() else "no such path"
             raise RecordError(
                 f"no run record at or below {path}: {looked}",
                 remedy="Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`,"
@@ -321,7 +321,7 @@ def find_records(path: Path) -> list[Path]:
         RecordError: If a folder has the tables of a record, but no run.json.
     """
     found = []
-    # Not rglob: it fails if a running sweep renames the draft that it is looking into.
+    # Not rglob, which fails if a running sweep renames a draft that it is searching.
     for folder, below, files in os.walk(path):
         below[:] = [name for name in below if not name.startswith(".")]
         if INFO in files:
@@ -335,7 +335,7 @@ STUDY = "study.toml"
 
 
 def study_toml(study: Study) -> str:
-    """Return a resolved study as a file for `--config`, without settings that mean nothing to it.
+    """Return a resolved study as a file for `--config`, without settings that its method ignores.
 
     >>> print(study_toml(Study.of({"method": "ridge", "seed": 3}).resolved()))
     # The settings of this run. `clinit rerun` with the folder of the run repeats it;
@@ -357,7 +357,7 @@ def study_toml(study: Study) -> str:
     lines = [
         "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
         f"# `clinit {command} --config` with this file trains the same on other caches.",
-        # The option takes a file of its own.
+        # This option takes a separate file.
         *([f"# class order: {', '.join(map(json.dumps, order))}"] if order else []),
         f"\n[{command}]",
     ]

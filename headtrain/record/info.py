@@ -1,6 +1,6 @@
 """Types of the contents of run.json, for its readers.
 
-Fields beyond these are kept as they are: a record contains more than the code reads.
+Other fields are kept unchanged: a record contains more than the code reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clinit.headtrain.study.rules import settings_of as all_settings
 from clinit.headtrain.study.study import Study, as_of_today
 
 MOST_IN_BANK = 100
-"""Heads that each record of a bank names: a larger one would fill its records with them."""
+"""Records list the heads of banks of at most this size, so that records stay small."""
 DOCUMENT = DocumentKind(
     title="the record of a run",
     format="clinit-run/2",
@@ -32,7 +32,7 @@ DOCUMENT = DocumentKind(
 
 
 Settings = dict[str, Any]
-"""The settings of a run; one of `init` and `method` is among them."""
+"""The settings of a run, including `init` or `method`."""
 
 
 class SideInfo(TypedDict, total=False):
@@ -40,17 +40,17 @@ class SideInfo(TypedDict, total=False):
 
     path: Required[str]
     other_paths: list[str]
-    """Further caches, if the side is more than one."""
+    """Further caches, if the side consists of several."""
     fingerprint: Required[dict[str, str]]
     manifest_digest: str | None
     val_manifest_digest: str | None
     features_digest: str | None
-    """Of the file that training rows were imported from; absent for extracted ones."""
+    """Digest of the file that training rows were imported from; absent for extracted rows."""
     val_features_digest: str | None
     groups_digest: str | None
-    """Of the groups that `clinit cache group` recorded; absent if none were."""
+    """Digest of the groups that `clinit cache group` recorded; absent without such groups."""
     statistics_digest: str
-    """Of the arrays of `clinit statistics` that stood for the training rows; absent of rows."""
+    """Digest of the arrays of `clinit statistics` that replaced the training rows, if any did."""
 
 
 class BaseHead(TypedDict, total=False):
@@ -59,15 +59,15 @@ class BaseHead(TypedDict, total=False):
     path: str | None
     digest: str
     alignment: dict[str, Any] | None
-    """How `clinit align` made it."""
+    """How `clinit align` trained the head."""
 
 
 class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
     init: str
-    """In the first task of a stream without base classes alone: the first rows of the head, for
-    every `init` of the settings."""
+    """Only in the first task of a stream without base classes: kind of the first rows, which is the
+    same for every `init` of the settings."""
     factor: Number | None
     shift: Number | None
     loss_before: Number | None
@@ -91,10 +91,10 @@ class TaskInfo(TypedDict, total=False):
     statistics_numbers: Count | None
     """Numbers from which old rows are drawn: C d + d^2; absent if old rows are stored."""
     anchor: dict[str, Any]
-    """Strength of what held the head, the numbers that it keeps, the losses it was chosen by."""
+    """Strength of the anchor, its stored numbers, and the losses by which it was chosen."""
     initialisation: StartInfo | None
     lambda_curve: dict[str, Any] | None
-    """The measure of each lambda that was tried."""
+    """The measure of each lambda."""
     correction: dict[str, Any]
     """Correction of the rows of new classes after their training."""
     diagnosis: dict[str, Any] | None
@@ -104,7 +104,7 @@ class TaskInfo(TypedDict, total=False):
 
 
 class RunInfo(TypedDict, total=False):
-    """The fields of run.json that are read again."""
+    """The fields of run.json that the code reads."""
 
     id: Required[str]
     config: Required[Settings]
@@ -116,13 +116,13 @@ class RunInfo(TypedDict, total=False):
     notes: list[str]
     """Gaps of the data, and remarkable events."""
     seconds: Seconds | None
-    """Seconds of this run alone: its initialisations, and an equal share of what a bank shares."""
+    """Seconds of this run: its initialisations, and an equal share of the shared time of a bank."""
     timings_s: dict[str, Any]
     """Seconds of each phase, of the whole bank."""
     bank_size: Count
     bank: list[dict[str, Any]]
-    """The names of the heads of a bank, in their order: last bits may depend on all of them.
-    Absent of a head alone, and of a bank of more than `MOST_IN_BANK`."""
+    """The settings of all heads of the bank, in order, because last bits may depend on all of them.
+    Absent for a single head, and for a bank of more than `MOST_IN_BANK` heads."""
     loss_sample_rows: Count | None
     optimizer: dict[str, Any]
     versions: dict[str, Any]
@@ -134,9 +134,9 @@ class RunInfo(TypedDict, total=False):
     command: list[str]
     """The command line of the user."""
     top: dict[str, Any]
-    """Blocks and counts of parameters, if blocks of the backbone learn."""
+    """Blocks and counts of parameters, if blocks of the backbone are trained."""
     feature_map: dict[str, Any]
-    """The random features that the rows of the head read, if it is no linear head."""
+    """The random features that the head reads, if it does not read the features themselves."""
     activations: list[dict[str, Any]]
     """The stored activations, and their cost."""
     ray_node: str
@@ -145,10 +145,10 @@ class RunInfo(TypedDict, total=False):
 
 
 def check_info(info: Mapping[str, Any], origin: str) -> None:
-    """Check that the fields of run.json are of the types that their readers expect.
+    """Check that the fields of run.json have the expected types.
 
     Raises:
-        RecordError: If one is damaged.
+        RecordError: If a field is damaged.
     """
     DOCUMENT.convert(info, RunInfo, origin=origin)
     if not {"init", "method"} & info["config"].keys():
@@ -156,7 +156,7 @@ def check_info(info: Mapping[str, Any], origin: str) -> None:
 
 
 def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run, those that were not recorded in its day included."""
+    """Return the settings of a run, including settings that its version did not record."""
     settings = dict(info["config"])
     every = all_settings(top="top_blocks" in settings)
     later = {
@@ -169,14 +169,14 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
-    """Return the resolved study that a record holds.
+    """Return the resolved study of a record.
 
     Raises:
-        RecordError: If it holds settings that this version does not know or take.
+        RecordError: If this version does not accept one of its settings.
     """
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings_of(info).items()}
     top = "top_blocks" in settings
-    if top:  # probes change no number, so that the settings do not name them
+    if top:  # settings omit probes, which change no number of the run
         settings["probe"] = any("forward_transfer" in task for task in info["tasks"])
     try:
         return Study.of(as_of_today(settings), top=top).resolved()
@@ -197,12 +197,12 @@ LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
 
 
 def provenance() -> dict[str, Any]:
-    """Return what else but settings and data bits depend on: code, libraries and kernels."""
+    """Return what bits depend on besides settings and data: code, libraries and kernels."""
     return {"versions": dict(_versions()), "git_commit": _git_commit(), "cpu": _cpu()}
 
 
 def _cpu() -> dict[str, Any]:
-    """Return the kernels and threads: both decide in which order sums are rounded.
+    """Return the kernels and threads, which determine the order in which sums are rounded.
 
     NumPy and SciPy each bring a BLAS library, usually with the same kernels.
     """
@@ -234,8 +234,8 @@ def _versions() -> dict[str, str]:
 def _git_commit() -> str | None:
     """Return the commit of the checkout that clinit runs from; None outside a checkout.
 
-    A package installed into an environment inside someone else's repository is not tracked by
-    it, so that repository's commit is not taken for ours.
+    A package in an environment inside another repository is not tracked by this repository, whose
+    commit is therefore not returned.
     """
     source = Path(__file__).resolve()
     git = ["git", "-C", str(source.parent)]
@@ -253,17 +253,17 @@ _HELD_OUT = re.compile(r"held-out:(\d+(?:\.\d+)?(?:e-\d+)?):\d+")
 
 
 def held_out_manifest(share: float, seed: int) -> str:
-    """Return what stands for the digest of the manifest of the test images."""
+    """Return the text that replaces the digest of the manifest of the test images."""
     return f"held-out:{share:g}:{seed}"
 
 
 def is_held_out(manifest: str) -> bool:
-    """Return whether a record's entry for its test images is such a stand-in, and no digest."""
+    """Return whether a record's entry for its test images is from `held_out_manifest`."""
     return _HELD_OUT.fullmatch(manifest) is not None
 
 
 def held_out_share(info: Mapping[str, Any]) -> float | None:
-    """Return the share of the training images of each class; None: it was the test images."""
+    """Return the held-out share of the training images, if a run was tested on it; else None."""
     for side in ("base", "new"):
         told = str((info.get(side) or {}).get("val_manifest_digest"))
         if found := _HELD_OUT.fullmatch(told):

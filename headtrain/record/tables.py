@@ -1,7 +1,7 @@
 """The tables of a run record and their columns.
 
-Every evaluation counts each tested class seen so far once, in the order of the rows. The mistakes
-at the end of a task are those that its last evaluation counts.
+Every evaluation has a row for each tested class seen so far, in the order of head rows. The
+mistakes at the end of a task are the mistakes of its last evaluation.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
 }
 """The tables of a record and the types of their columns."""
 LATER_COLUMNS: Mapping[str, Any] = {"evaluations": "correct_in_task"}
-"""Columns that records of earlier versions lack; they are nulls then."""
+"""Columns that records of earlier versions lack; they are read as nulls."""
 LATER_TABLES = frozenset({"mistakes"})
 """Tables that records of earlier versions lack."""
 

@@ -1,4 +1,4 @@
-"""Log of the training of a bank: one entry a task, one column a head."""
+"""Log of the training of a bank: one entry per task, one column per head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Point:
     iteration: int
     correct: Int[np.ndarray, "heads classes"]
     correct_in_task: Int[np.ndarray, "heads classes"]
-    """Counted among the classes that arrived together alone."""
+    """Correct answers among the classes of the same task."""
     loss_new: Float[np.ndarray, " heads"]
     elapsed_s: Float[np.ndarray, " heads"]
 
@@ -36,27 +36,27 @@ class TaskEntry:
 
     task: int
     facts: dict[str, Any]
-    """Fields of run.json about the task, the initialisation left out."""
+    """Fields of run.json about the task, except the initialisation."""
     new_share: Float[np.ndarray, " iterations"]
     """Share of new rows in each batch."""
     starts: list[Initialisation] = field(default_factory=list)
     """One per head."""
     start_seconds: list[Mapping[str, float]] = field(default_factory=list)
-    """By what they were spent on; one per head."""
+    """Seconds of the start by phase; one per head."""
     diagnoses: list[dict[str, Any]] | None = None
-    """One per head, at the end of the task; None unless asked for."""
+    """One per head, at the end of the task; None if not requested."""
     points: list[Point] = field(default_factory=list)
     corrections: list[dict[str, Any]] = field(default_factory=list)
-    """Correction of each head after the last update; empty if they stay as trained."""
+    """Correction of each head after the last update; empty without corrections."""
     uncorrected: Int[np.ndarray, "heads origins"] | None = None
-    """Test images that each head labels right before that, of the base and of each task so far."""
+    """Test images that each head labels right before the correction, by origin: base, each task."""
     anchors: list[dict[str, Any] | None] = field(default_factory=list)
-    """The anchor of each head during training, None for a free head; empty if no head was held."""
+    """The anchor of each head during training; None for a head without an anchor."""
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
-    """Mean losses of the new and the old rows of each batch; NaN if there is none."""
+    """Mean losses of the new and the old rows of each batch; NaN without such rows."""
     mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
-    """Class, number in its class and predicted class of each test image that is labelled wrong at
-    the end of the task; one array per head, none before that end."""
+    """Class, number in its class and predicted class of each wrongly labelled test image at the
+    end of the task; one array per head, empty until then."""
 
     @classmethod
     def begin(
@@ -125,7 +125,7 @@ class TaskEntry:
         )
 
     def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
-        """Return the correct counts of one head, of the classes that are tested."""
+        """Return the correct counts of one head, for the tested classes."""
         tested = np.flatnonzero(totals)
         return pl.concat(
             _table(

@@ -7,8 +7,8 @@ metrics and D_LS are functions of
 
 for any fixed shift a. The weights w_c of a row define "Ave": 1 / (C n_c) for
 averages over classes of averages over rows (`class`), 1 / N for averages over rows
-(`sample`). They need the labels only, so they are fixed before the first feature is read,
-and statistics of equal weights add up over blocks, shards and hosts.
+(`sample`). The weights depend only on the labels, so they are fixed before the first feature is
+read, and statistics of equal weights add up over blocks, shards and hosts.
 
 The shift is for accuracy: E[h h^T] - E[h] E[h]^T cancels when the mean is large, and
 a shift anywhere near the mean removes that (T. F. Chan, G. H. Golub, R. J. LeVeque,
@@ -47,14 +47,14 @@ class ClassStatistics:
     """Class-wise moments of a set of rows, or of a part of it. Memory O(d^2 + C d)."""
 
     totals: Int[np.ndarray, " classes"]
-    """Rows of each class in the whole set; a class without rows counts for nothing."""
+    """Number of rows of each class in the whole set; a class without rows does not count."""
     weighting: Weighting
-    """`class`: every class with rows weighs the same. `sample`: every row does."""
+    """`class`: every class with rows weighs the same. `sample`: every row weighs the same."""
     counts: Num[np.ndarray, " classes"]
-    """Rows of each class read so far, of rows that repeat each other their shares; equal to
+    """Number of rows of each class read so far; a repeated row counts as its share. Equal to
     `totals`, up to rounding, once all parts are merged."""
     shift: Float[Any, " dim"]
-    """Subtracted from the features before they are summed."""
+    """Vector that is subtracted from the features before they are summed."""
     sums: Float[Any, "classes dim"]
     """Sums of the shifted features of each class."""
     gram: Float[Any, "dim dim"]
@@ -80,10 +80,10 @@ class ClassStatistics:
             labels: In [0, num_classes).
             num_classes: Default: the number in `totals`, or the largest label + 1.
             weighting: Kind of average: over classes of averages, or over rows.
-            totals: Rows of each class in the whole set, when this is a part of it.
+            totals: Number of rows of each class in the whole set, if `features` are a part of it.
             shift: Default: the mean of at most 4,096 of the rows, evenly spaced.
-            groups: As of `find_groups`: rows of a group count together as one row, here and in
-                `totals`. None: no row repeats another.
+            groups: As from `find_groups`: a group of rows counts as one row, also in `totals`.
+                None: no row repeats another.
         """
         labels = to_numpy(labels)
         if features.shape[0] != len(labels):
@@ -92,7 +92,7 @@ class ClassStatistics:
             totals = count(one_of_each(labels, groups), num_classes)
         if shift is None:
             shift = _mean(take(features, slice(None, None, max(1, len(labels) // 4096))))
-        # Rows of one class side by side: sums of long segments, and no sort in each block.
+        # Sorted by class, blocks have few and long segments, and need no sort of their own.
         is_sorted = bool((labels[1:] >= labels[:-1]).all())
         order = None if is_sorted else np.argsort(labels, kind="stable")
         blocks = cut(features, labels, order, shares_of(groups))
@@ -112,8 +112,8 @@ class ClassStatistics:
 
         Args:
             blocks: Features, labels and, if rows repeat each other, the weights of rows; only one
-                is held at a time. There may be none.
-            totals: Rows of each class in the whole set, from the labels.
+                block is in memory at a time. May be empty.
+            totals: Number of rows of each class in the whole set, from the labels.
             dim: Width of the features.
             weighting: Kind of average: over classes of averages, or over rows.
             shift: Default: the mean of the first block.
@@ -134,7 +134,7 @@ class ClassStatistics:
         xp = namespace(moments.lower)
         if not bool(xp.all(xp.isfinite(moments.lower))):
             raise StatisticsError(
-                "the features hold values that are not finite (NaN or infinity)",
+                "the features contain values that are not finite (NaN or infinity)",
                 remedy="Extract them again in float32: float16 ends at 65,504.",
             )
         return cls(
@@ -161,14 +161,13 @@ class ClassStatistics:
         return merged
 
     def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
-        """Return the statistics of the same rows, as a part of a set that has more classes.
+        """Return the statistics of the same rows, as a part of a set with more classes.
 
-        Their classes have no more rows there, so all weights change by one factor: the ratio of the
-        numbers of classes, or of rows.
+        The larger set has no further rows of the present classes, so that all weights change by one
+        factor: the ratio of the numbers of classes, or of rows.
 
         Args:
-            totals: Rows of each class in the larger set: of these classes as many as here, and of
-                others any number.
+            totals: Number of rows of each class in the larger set; unchanged for present classes.
         """
         known, added = np.flatnonzero(self.totals), len(totals) - len(self.totals)
         assert np.array_equal(totals[known], self.totals[known])
@@ -202,11 +201,11 @@ class ClassStatistics:
         )
 
     def renumbered(self, place: Int[np.ndarray, " classes"], num_classes: int) -> ClassStatistics:
-        """Return the same statistics under other numbers of their classes.
+        """Return the same statistics with renumbered classes.
 
         Args:
-            place: The new number of each class, each once; -1 for classes without a row alone.
-            num_classes: How many there are.
+            place: The new number of each class, all different; -1 only for classes without rows.
+            num_classes: The new number of classes.
         """
         kept = np.flatnonzero(place >= 0)
         assert not self.totals[place < 0].any()
@@ -231,7 +230,7 @@ class ClassStatistics:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, those without rows included."""
+        """Number of classes, including classes without rows."""
         return len(self.totals)
 
     @property
@@ -281,7 +280,7 @@ class ClassStatistics:
     def freedom(self) -> float:
         """Average of 1 - 1 / n_c over the classes with rows, 0 without any.
 
-        The expected class-balanced Sigma_W is the covariance of the populations times this.
+        The expectation of class-balanced Sigma_W is the population covariance times this factor.
         """
         present = self.totals[self.totals > 0]
         return float((1 - 1 / present).mean()) if len(present) else 0.0
@@ -308,7 +307,7 @@ class ClassStatistics:
 def count(
     labels: Int[np.ndarray, " rows"], num_classes: int | None = None
 ) -> Int[np.ndarray, " classes"]:
-    """Return the rows of each class; labels must lie in [0, num_classes)."""
+    """Return the number of rows of each class; labels must lie in [0, num_classes)."""
     counts = np.bincount(labels, minlength=num_classes or 0)
     if num_classes is not None and len(counts) > num_classes:
         raise ValueError(f"label {len(counts) - 1} is outside [0, {num_classes})")
@@ -328,6 +327,6 @@ def row_weights(
 
 
 def _mean(features: Any) -> Any:
-    """Return the mean of rows; zeros if there is none."""
+    """Return the mean of rows; zeros without rows."""
     xp, wide = namespace(features), float64_of(features)
     return xp.mean(wide, axis=0) if wide.shape[0] else xp.sum(wide, axis=0)

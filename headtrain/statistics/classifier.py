@@ -21,19 +21,19 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     It minimises 1/2 Ave |W h + b - onehot(y)|^2 + lam/2 (|W|^2 + |b|^2), in float64. Labels may be
     integers or texts.
 
-    The outputs of `decision_function` are scores, of which the largest wins. For probabilities put
-    it into `sklearn.calibration.CalibratedClassifierCV`.
+    The outputs of `decision_function` are scores, of which the largest wins. For probabilities,
+    wrap the estimator in `sklearn.calibration.CalibratedClassifierCV`.
 
     Args:
         lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of rows.
-            `auto` takes the half decade of the least leave-one-out error of the rows (those that
-            repeat each other are left out together).
+            `auto` takes the half decade with the least leave-one-out error (rows that repeat each
+            other are left out together).
         weighting: Kind of Ave: `sample`, the mean over rows, or `class`, the mean over classes of
             the means over their rows, as in the paper and `clinit.least_squares`.
 
     Attributes:
         classes_: The classes, sorted.
-        coef_: Weights (classes, dim); of two classes the difference, (1, dim), as in scikit-learn.
+        coef_: Weights (classes, dim); for two classes the difference, (1, dim), as in scikit-learn.
         intercept_: Biases (classes,), or (1,).
         lam_: The ridge.
         n_features_in_: dim.
@@ -51,7 +51,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.weighting = weighting
 
     def fit(self, X: Any, y: Any) -> LeastSquaresClassifier:  # noqa: N803
-        """Solve for the head of labelled rows; anything learnt before is forgotten.
+        """Solve for the head of labelled rows, and forget all earlier rows.
 
         Args:
             X: Features (rows, dim).
@@ -81,7 +81,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return scores (rows, classes); of two classes (rows,), above 0 for the second one."""
+        """Return scores (rows, classes); for two classes (rows,), above 0 for the second class."""
         check_is_fitted(self, "coef_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         scores: np.ndarray = rows @ self.coef_.T + self.intercept_

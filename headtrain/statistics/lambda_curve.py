@@ -1,16 +1,16 @@
-"""Choose the ridge from data: the error of W_LS on rows held out, for many lambdas.
+"""Choose the ridge from data: the error of W_LS on held-out rows, for many lambdas.
 
-A fifth of the rows of each class is held out, at random. W_LS of the others comes from one
-eigendecomposition for all lambdas; its squared error on the held-out rows, averaged as there and
-over the head rows that will be written, follows from their statistics alone:
+A fifth of the rows of each class is held out at random. One eigendecomposition gives W_LS of the
+other rows for all lambdas. Its squared error on the held-out rows, with the same average and for
+the head rows that will be written, is a function of their statistics:
 
     1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
                                    - 2 tr(V T^T) - 2 p.(V mu + b) + sum p],
 
-with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to those rows.
+with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to these head rows.
 
-The ridge of a whole least-square head is chosen by leaving rows out: by the error of the head's
-answer to each row without it, in closed form (`leave_one_out`):
+The ridge of a whole least-square head is chosen by the leave-one-out error, in closed form
+(`leave_one_out`), with W_-i the head solved without row i:
 
     1/2 sum_i w_i |W_-i z_i - y_i|^2.
 """
@@ -72,10 +72,11 @@ def lambda_curve(
     Args:
         features: Features of buffer and new task together, of shape (rows, dim).
         labels: In [0, num_classes).
-        num_classes: Classes of W_LS, those without rows included.
-        classes: The head rows that will be written, and so are judged.
+        num_classes: Number of classes of W_LS, including classes without rows.
+        classes: The head rows that will be written; only their error counts.
         weighting: Kind of average, in the solution and in the error.
-        groups: Of rows that repeat each other: each is held out as a whole, and counts as one row.
+        groups: Groups of rows that repeat each other; a group is held out as a whole, and counts
+            as one row.
 
     Raises:
         StatisticsError: If none of `classes` has two rows that do not repeat each other.
@@ -112,7 +113,7 @@ def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
 def held_out(
     labels: Int[np.ndarray, " rows"], seed: int, groups: Int[np.ndarray, " rows"] | None = None
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark a fifth of the rows, or groups, of each class (at least one, if there are two)."""
+    """Mark a fifth of the rows, or groups, of each class; at least one, if a class has two."""
     if groups is not None:
         _, places = np.unique(groups, return_inverse=True)
         return held_out(one_of_each(labels, groups), seed)[places]
@@ -133,7 +134,7 @@ def held_out_error(head: Rows, judge: ClassStatistics, classes: slice) -> float:
 
 
 MOST_ROWS = 8192
-"""Rows that are left out to compare lambdas, evenly spread over those sorted by class."""
+"""Most rows that are left out to compare lambdas, evenly spaced in the order of classes."""
 
 
 def leave_one_out_curve(
@@ -150,8 +151,8 @@ def leave_one_out_curve(
         labels: Their classes.
         statistics: Statistics of these rows.
         lams: Ascending; default: half decades around the mean eigenvalue of the total covariance.
-        groups: Of rows that repeat each other, which are left out together; the others of their
-            class then keep their weights. None: no row does.
+        groups: Groups of rows that repeat each other and are left out together; the other rows of
+            their class then keep their weights. None: no row repeats another.
     """
     path = LambdaPath.of(statistics)
     lams = default_lams(statistics) if lams is None else lams

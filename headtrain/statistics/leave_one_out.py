@@ -1,29 +1,29 @@
-"""Answers of the least-square head to a row, solved without that row.
+"""Scores of a row from the least-square head that is solved without this row.
 
-With z = (h, 1), w_i the weight of row i in an average, A = Ave[z z^T] + lam I and
-r_i = y_i - W z_i, leaving row i out of both averages of Eq. 3 of the paper changes the head by a
+Let z = (h, 1), w_i the weight of row i in an average, A = Ave[z z^T] + lam I and
+r_i = y_i - W z_i. Leaving row i out of both averages of Eq. 3 of the paper changes the head by a
 matrix of rank one,
 
     W_-i = W - w_i r_i (A^-1 z_i)^T / (1 - l_i),    l_i = w_i z_i^T A^-1 z_i  (the leverage),
 
-so that the answers W_-i z_i = (W z_i - l_i y_i) / (1 - l_i) need no second solve (R. D. Cook,
+so that the scores W_-i z_i = (W z_i - l_i y_i) / (1 - l_i) need no second solve (R. D. Cook,
 S. Weisberg, "Residuals and influence in regression", 1982, Section 2.2). They are exact if the
 other rows keep their weights, as in averages over rows.
 
-In an average over classes the other n - 1 rows of a class count n / (n - 1) times as much when
-one is gone. With few rows that matters: of two, the one that is left would else stand for half a
-class, and the answers for the class be too low. So the class is weighted anew first: with Z its
-rows, w their weight and tau = w / (n - 1),
+In an average over classes, the other n - 1 rows of a class count n / (n - 1) times as much once a
+row is left out. This matters with few rows: the one left of two rows would otherwise count as half
+a class, and the scores of the class would be too low. Therefore the class is reweighted first: with
+Z its rows, w their weight and tau = w / (n - 1),
 
     A' = A + tau Z^T Z,    Z A'^-1 = (I + tau K)^-1 Z A^-1,    K = Z A^-1 Z^T,
 
-and the column of the class in Ave[z y^T] is multiplied by n / (n - 1). From the head with A' each
-row is then left out as above, with w n / (n - 1) for its weight. That takes the inverse of a
-matrix of n x n per class, with eigenvalues in [1, 2].
+and the column of the class in Ave[z y^T] is multiplied by n / (n - 1). From the head with A', each
+row is then left out as above, with weight w n / (n - 1). This takes the inverse of an n x n matrix
+per class, with eigenvalues in [1, 2].
 
-Rows that repeat each other are left out together. With G groups in the class tau_i = w_i / (G - 1)
-and G / (G - 1) stand for the factors above, and with K' = (I + K diag(tau))^-1 K, S' the scores and
-b' the biases of the class weighted anew, D = diag(w G / (G - 1)) and B_ij = 1 within a group,
+Rows that repeat each other are left out together. With G groups in the class, tau_i = w_i / (G - 1)
+and G / (G - 1) replace the factors above. With K' = (I + K diag(tau))^-1 K, S' the scores and b'
+the biases of the reweighted class, D = diag(w G / (G - 1)) and B_ij = 1 within a group,
 
     S_- = Y - (I - B * K' D)^-1 (Y - S'),    V_- h_i = S_-i - b' + sum_j B_ij D_j u'_j (Y - S_-)_j,
 
@@ -52,22 +52,22 @@ from clinit.headtrain.array import beside, namespace, slices
 from clinit.headtrain.groups import one_of_each
 
 MOST_ROWS = 32
-"""Classes of more groups keep their weights: one of them is 3 % at most."""
+"""Classes of more groups are not reweighted, because a group is at most 3 % of them."""
 MOST_REPEATED = 256
-"""Classes of more rows, if some repeat others, keep their weights too."""
+"""Classes of more rows, if some rows repeat others, are not reweighted either."""
 BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Rows of a block of which n each are looked at together."""
+    """A block of rows: units of n rows each, which are computed together."""
 
     rows: Int[np.ndarray, "units n"]
-    """Their numbers."""
+    """Row numbers."""
     reweighted: bool
-    """Whether each unit is a whole class, to be weighted anew when some of it is left out."""
+    """Whether each unit is a whole class, which is reweighted when rows are left out."""
     groups: Int[np.ndarray, "units n"] | None = None
-    """The group of each row, to be left out as a whole; None: each row is left out alone."""
+    """The group of each row, which is left out as a whole; None: each row is left out alone."""
 
     @property
     def all_rows(self) -> Int[np.ndarray, " rows"]:
@@ -81,17 +81,17 @@ def blocks_of(
     reweighted: Bool[np.ndarray, " classes"],
     groups: Int[np.ndarray, " all"] | None = None,
 ) -> tuple[list[Unit], Int[np.ndarray, " rows"]]:
-    """Return the rows to look at in blocks, and the places of the drawn ones in these joined.
+    """Divide rows into blocks; return these, and the place of each drawn row in the joined blocks.
 
-    The units of a block are whole classes of n rows, which are weighted anew, or whole groups, or
-    rows of which the others keep their weights. It has `BLOCK_ROWS` rows at most.
+    The units of a block are whole classes of n rows, which are reweighted, or whole groups, or
+    single rows. A block has at most `BLOCK_ROWS` rows.
 
     Args:
         labels: Class of every row of the data.
-        drawn: Numbers of the rows to look at; of a class that is weighted anew, and of a group, the
-            others come along.
-        reweighted: The classes to weight anew, if they have 2 to `MOST_ROWS` groups.
-        groups: Of rows that repeat each other; None: no row does.
+        drawn: Numbers of the rows to leave out. Blocks also contain the other rows of reweighted
+            classes and of groups.
+        reweighted: The classes to reweight, if they have 2 to `MOST_ROWS` groups.
+        groups: Groups of rows that repeat each other; None: no row repeats another.
     """
     counts = np.bincount(one_of_each(labels, groups), minlength=len(reweighted))
     whole = reweighted & (counts > 1) & (counts <= MOST_ROWS)
@@ -119,7 +119,7 @@ def blocks_of(
 def _units(
     keys: Int[np.ndarray, " all"], chosen: Int[np.ndarray, " _"]
 ) -> Iterator[Int[np.ndarray, "_ _"]]:
-    """Yield the rows of the chosen keys, rows of one key together, equal numbers in a block."""
+    """Yield blocks of the rows of chosen keys: a key per unit, units of one size per block."""
     chosen = np.unique(chosen)
     rows = np.flatnonzero(np.isin(keys, chosen))
     rows = rows[np.argsort(keys[rows], kind="stable")]
@@ -135,14 +135,14 @@ def _cut(units: Int[np.ndarray, "units n"]) -> Iterator[Int[np.ndarray, "_ _"]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The head's answers to rows, and the terms needed to leave rows out."""
+    """Scores of rows, and the terms that are needed to leave rows out."""
 
     scores: Float[Any, "rows classes"]
     """W z of each row, for some of the classes."""
     target: Int[np.ndarray, " rows"]
-    """Column of the label of each row; -1 if it is not one of these classes."""
+    """Column of the label of each row; -1 if it is none of these classes."""
     weights: Float[np.ndarray, " rows"]
-    """w_i, of a row that counts as a part of one that part."""
+    """w_i, times the share of the row if it repeats others."""
     white: Float[Any, "rows dim"]
     """Vectors whose products are c_i^T A_0^-1 c_j."""
     overlaps: Float[Any, " rows"]
@@ -151,7 +151,7 @@ class Answers:
     """mu.a."""
     lam: float
     bias: Float[Any, " classes"] | None = None
-    """Biases of these classes, to be left out of the result: then that is V_-i h_i."""
+    """Biases of these classes, if the result must exclude them: it is then V_-i h_i."""
 
     def without(self, unit: Unit) -> Float[Any, "rows classes"]:
         """Return the scores that the rows of a block would get from a solve without them."""

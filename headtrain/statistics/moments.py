@@ -1,11 +1,11 @@
 """The inner loop of the statistics: class sums and the Gram matrix of a block of rows.
 
-On the CPU, BLAS `syrk` does half the work of a product for the Gram matrix, which is symmetric,
-and the class sums are products with a sparse matrix of ones, one per row: dense one-hot targets
-would cost 2 C / d times as much as the Gram matrix itself. (`np.add.reduceat` over label-sorted
-rows was 10 to 20 times slower than the sparse product.) On a GPU both are dense products; the one
-with the ones takes 2,048 rows at a time, and the classes between the first and the last of
-them: few, if rows come sorted by class.
+On the CPU, BLAS `syrk` does half the work of a product for the Gram matrix, which is symmetric. The
+class sums are products with a sparse matrix of ones, one per row, because dense one-hot targets
+would cost 2 C / d times as much as the Gram matrix. `np.add.reduceat` over label-sorted rows was 10
+to 20 times slower than the sparse product. On a GPU both are dense products. The product with ones
+takes 2,048 rows at a time, and the classes between the first and the last of them, which are few if
+rows are sorted by class.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from scipy.sparse import csr_matrix
 from clinit.headtrain.array import FeatureRows, beside, float64_of, namespace, slices, take
 
 Block = tuple[Any, ...]
-"""Features (rows, dim), their labels (rows,) and, unless all count as one, the weights of rows;
-labels and counts are NumPy arrays."""
+"""Features (rows, dim), labels (rows,) and, unless all weights are 1, the weights of the rows;
+labels and weights are NumPy arrays."""
 CPU_BLOCK_BYTES = 2**21
 """Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
 """On a GPU: products of 20,000 rows keep it busy, and the block is a small part of its memory."""
 ONES_ROWS = 2048
-"""Rows of a dense product with ones: 22 MB of them if the rows are of 1,365 classes."""
+"""Rows of a dense product with ones: 22 MB of ones for 1,365 classes."""
 
 
 Sums = TypeVar("Sums", bound="MomentSums")
@@ -68,7 +68,7 @@ class MomentSums:
         labels: Int[np.ndarray, " rows"],
         shares: Float[np.ndarray, " rows"] | None = None,
     ) -> None:
-        """Add a block of rows, each of which counts as its share of a row; default: as one."""
+        """Add a block of rows with weights `shares`; default: 1."""
         if not len(labels):
             return
         rows = float64_of(features)
@@ -132,7 +132,7 @@ def cut(
     shares: Float[np.ndarray, " _"] | None = None,
 ) -> Iterator[Block]:
     """Cut rows, or the rows `order` in that order, into blocks that suit `MomentSums.add`."""
-    # By the device that computes a block, so that rows on disk give the same sums as in memory.
+    # The size depends on the device that computes, so that rows on disk give the same sums.
     size = CPU_BLOCK_BYTES if isinstance(take(features, slice(0)), np.ndarray) else GPU_BLOCK_BYTES
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
     for rows in slices(len(labels if order is None else order), block_rows):

@@ -12,13 +12,13 @@ class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the m
     V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
     T = Ave[y (h - mu)^T],    p = Ave[y],    rho = lam / (1 + lam).
 
-The term rho mu mu^T does not enter the system that is solved: it would drown Sigma_T if the
-mean is large. By the formula of Sherman and Morrison, with A = Sigma_T + lam I,
+The term rho mu mu^T is kept out of the system that is solved, because it would drown Sigma_T if the
+mean is large. By the Sherman-Morrison formula, with A = Sigma_T + lam I,
 
     b = (p - V_0 mu) / (1 + lam + lam mu.a),    V = V_0 + lam b a^T,    V_0 = T A^-1,
     a = A^-1 mu.
 
-There p - V mu, which loses all its digits if the mean is large, has been left out.
+This form avoids p - V mu, which loses all its digits if the mean is large.
 
 The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
 """
@@ -79,12 +79,12 @@ def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, lam: float) ->
 class LambdaPath:
     """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
 
-    There A is diag(e + lam), so that a lambda costs O(C d), and O(C d^2) to leave the basis.
+    In this basis A is diag(e + lam): a lambda costs O(C d), and O(C d^2) to leave the basis.
     """
 
     statistics: ClassStatistics
     eigenvalues: Float[Any, " dim"]
-    """Ascending; rounding may leave tiny negative ones, which are set to zero."""
+    """Ascending; negative eigenvalues, which come from rounding, are set to zero."""
     basis: Float[Any, "dim dim"]
     """U, a column for each eigenvalue."""
 
@@ -129,18 +129,18 @@ class LambdaPath:
         shares: Float[np.ndarray, " all"] | None = None,
         with_bias: bool = True,
     ) -> Float[Any, "rows classes"]:
-        """Return what W_LS would answer for the rows of a unit if it had been solved without them.
+        """Return the scores that W_LS, solved without the rows of a unit, would give them.
 
         O(rows d) per class and lambda, and O(rows n d) for n rows of a unit.
 
         Args:
-            coordinates: Of these rows, as `coordinates` returns them.
+            coordinates: Result of `coordinates` for these rows.
             labels: Classes of all rows of the statistics.
             lam: Ridge.
-            unit: Which of the rows are looked at together.
-            classes: The head rows that answer.
-            shares: Weights of all rows; None: they all count as one.
-            with_bias: Whether their biases count.
+            unit: The rows, and which of them are computed together.
+            classes: The head rows whose scores are returned.
+            shares: Weights of all rows; None: all weights are 1.
+            with_bias: Whether scores include the bias.
         """
         within, mean = self._within(lam, classes), self._mean
         direction = mean / (self.eigenvalues + lam)
@@ -173,7 +173,7 @@ def resolution(statistics: ClassStatistics) -> float:
 
 
 def _check(lam: Any, statistics: ClassStatistics) -> None:
-    """Refuse a lambda that is no ridge, or too small for features that span no whole space."""
+    """Refuse a lambda that is no number >= 0, or too small if features do not vary everywhere."""
     value = float(lam) if isinstance(lam, Real) else math.nan
     if not 0 <= value < math.inf:
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
@@ -203,8 +203,8 @@ def least_squares(
     one pass over the features, in float64, without one-hot targets: O(rows dim^2) time and
     O(dim^2 + classes dim) memory in addition to the features.
 
-    Its outputs estimate class probabilities. Rows of it that are to join a head trained with
-    cross entropy need a scale: see `clinit.headtrain.start.initialise.initialise`.
+    Its outputs estimate class probabilities. To join a head trained with cross entropy, its rows
+    must be scaled: see `clinit.headtrain.start.initialise.initialise`.
 
     Args:
         features: A NumPy array, a torch tensor or a CuPy array of any float type. CUDA tensors
@@ -213,7 +213,7 @@ def least_squares(
         num_classes: Rows of the head; default: the largest label + 1. A class without a sample
             gets a row of zeros and does not count.
         lam: Ridge, >= 0, added to an average: scikit-learn's `alpha` divided by the number of
-            rows. The paper has 0.05 (ConvNeXt) and 1e-4 (ResNet).
+            rows. The paper uses 0.05 (ConvNeXt) and 1e-4 (ResNet).
         weighting: Kind of Ave: `class`, the mean over classes of the means over their rows, or
             `sample`, the mean over rows.
 
@@ -223,8 +223,7 @@ def least_squares(
 
     Raises:
         ValueError: If an argument has a wrong shape, type or range.
-        StatisticsError: If a feature is not finite, or lam = 0 and the system is singular; the
-            message names features that do not vary.
+        StatisticsError: If a feature is not finite, or if lam = 0 and the system is singular.
 
     Example:
         >>> import numpy as np

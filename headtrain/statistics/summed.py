@@ -1,19 +1,19 @@
 """Class statistics with the names of their classes, in a file: a data set without its rows.
 
     totals   (classes,)      rows of each class in the whole set
-    counts   (classes,)      rows of each class summed so far: of a part, fewer
+    counts   (classes,)      rows of each class summed so far, fewer in a part
     shift    (dim,)          subtracted from the features before they are summed
     sums     (classes, dim)  sums of the shifted features of each class
     gram     (dim, dim)      weighted sum of the outer products of the shifted features
 
 in float64, whole numbers in int64: C d + d^2 numbers, whatever the number of rows. The description
-holds class names, weighting and fingerprint. `clinit.headtrain.statistics.class_statistics` has the
-formulas.
+contains class names, weighting and fingerprint. For the formulas see
+`clinit.headtrain.statistics.class_statistics`.
 
-Caches are summed a shard in memory at a time, in one process or many. A part of the shards is
-summed to a file of its own, `NAME.part-2-of-4.EXT`; whoever finds all parts there merges them. All
-parts know the class sizes of the whole set from the manifests, so that their sums add up exactly:
-in any order to the same numbers, up to rounding.
+Caches are summed with one shard in memory at a time, by one process or many. A part of the shards
+is summed to a separate file, `NAME.part-2-of-4.EXT`; the process that finds all parts merges them.
+All parts use the class sizes of the whole set, from the manifests, so that their sums add up in any
+order to the same numbers, up to rounding.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _DOCUMENT = DocumentKind(
     remedy="Remove it, and sum the rows again: `clinit statistics CACHE --out FILE`.",
 )
 BLOCK_ROWS = 65_536
-"""Most rows that are looked at together."""
+"""Most rows in a block."""
 Progress = Callable[[int, int], None]
-"""Called with what is done, and all there is."""
+"""Called with the finished number and the total."""
 
 
 class _Facts(TypedDict):
@@ -73,10 +73,10 @@ class Summed:
     class_names: tuple[str, ...]
     """One per class; a class may have no row."""
     fingerprint: Fingerprint
-    """Everything that the features depend on, and the rows that they are of."""
+    """Everything that the features depend on, and digests of the rows."""
     statistics: ClassStatistics
     path: str = ""
-    """The file, if they were read."""
+    """The file, if the statistics were read from one."""
 
     @property
     def dim(self) -> int:
@@ -85,7 +85,7 @@ class Summed:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """All numbers by name, as a file holds them."""
+        """All numbers by name, as they are stored."""
         return {name: getattr(self.statistics, name) for name in _ARRAYS}
 
     @property
@@ -94,10 +94,10 @@ class Summed:
         return digest(self.arrays)
 
     def named(self, class_names: Sequence[str]) -> Summed:
-        """Return them under the numbers that classes have among these names.
+        """Return the statistics with classes numbered as in `class_names`.
 
         Raises:
-            StatisticsError: If a class that has rows is not among them.
+            StatisticsError: If a class with rows is not in `class_names`.
         """
         number = {name: label for label, name in enumerate(class_names)}
         place = np.array([number.get(name, -1) for name in self.class_names], dtype=np.int64)
@@ -111,10 +111,10 @@ class Summed:
         return replace(self, class_names=tuple(class_names), statistics=found)
 
     def averaging(self, weighting: Weighting, reader: str) -> ClassStatistics:
-        """Return the statistics, if their averages are those that `reader` needs.
+        """Return the statistics, if they have the weighting that `reader` needs.
 
         Raises:
-            StatisticsError: If their weighting is another one.
+            StatisticsError: If they have another weighting.
         """
         if self.statistics.weighting != weighting:
             raise StatisticsError(
@@ -125,7 +125,7 @@ class Summed:
         return self.statistics
 
     def write(self, path: Path) -> None:
-        """Write them, atomically.
+        """Write the statistics atomically.
 
         Raises:
             ClinitError: If they cannot be written.
@@ -147,8 +147,8 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
         part: Whether a part of the rows is enough.
 
     Raises:
-        StatisticsError: If it is another kind of file, damaged, or only a part.
-        StorageError: If it is missing or cannot be read.
+        StatisticsError: If the file is of another kind, damaged, or only a part.
+        StorageError: If the file is missing or cannot be read.
     """
     arrays, content = read_tensors(path, _DOCUMENT, _KEY)
     facts = _DOCUMENT.convert(content, _Facts, origin=f"the description in {path}")
@@ -161,14 +161,14 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
     if not (part or statistics.is_whole):
         there, every = statistics.counts.sum(), statistics.totals.sum()
         raise StatisticsError(
-            f"{path} holds {there:,.0f} of {every:,} rows: it is a part",
+            f"{path} contains only a part: {there:,.0f} of {every:,} rows",
             remedy="Sum the other parts too; the last one writes the whole.",
         )
     return Summed(names, Fingerprint(facts["fingerprint"]), statistics, str(path))
 
 
 def joined_names(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the classes of all parts: sorted if they are in each, else as they come."""
+    """Return the classes of all parts: sorted if all parts are, else in order of appearance."""
     names = [*dict.fromkeys(name for part in parts for name in part)]
     if all(one < two for part in parts for one, two in pairwise(part)):
         names.sort()
@@ -186,11 +186,11 @@ def blocks_of(
     """Yield the valid rows of shards, as `ClassStatistics.of_blocks` takes them.
 
     Args:
-        split: Where the shards are.
-        shards: Their numbers.
+        split: The split.
+        shards: Numbers of shards of the split.
         numbers: The number of each class of the split; rows of a class with -1 are left out.
-        shares: What each row of the split counts, if rows repeat each other.
-        device: Where features are copied to; default: the CPU.
+        shares: The weight of each row of the split, if rows repeat each other.
+        device: Device for the features; default: the CPU.
     """
     place = torch.device("cpu") if device is None else device
     for index in shards:
@@ -206,9 +206,9 @@ def blocks_of(
 def _counted(
     split: CacheSplit, numbers: Int[np.ndarray, " classes"], num_classes: int
 ) -> tuple[Int[np.ndarray, " all"], Float[np.ndarray, " rows"] | None]:
-    """Return the rows of each of all classes in a split, and what each of its rows counts.
+    """Return the number of rows of each class in a split, and the weight of each row.
 
-    Rows that repeat each other count as one; None if none does.
+    Rows that repeat each other count as one. Weights are None if no row repeats another.
     """
     labels, groups = split.labels[split.valid], split.groups
     if groups is not None:
@@ -232,22 +232,22 @@ def sum_caches(
 ) -> Summed | None:
     """Sum the rows of caches, and write their statistics to `out`.
 
-    What is there of the same rows is not summed again: the whole, or a part.
+    Existing sums of the same rows, the whole or a part, are not computed again.
 
     Args:
         paths: Caches of one backbone.
         out: The file.
-        weighting: `class`: averages over classes of the averages of each; `sample`: over all rows.
+        weighting: `class`: averages of class averages; `sample`: averages over all rows.
         split: `train` or `val`; default: train, or else val.
         part: The part of the shards that is summed.
-        on_progress: Called with the numbers of rows.
+        on_progress: Called with numbers of rows.
 
     Returns:
         The statistics of all rows; None while other parts are missing.
 
     Raises:
-        CacheError: If a cache cannot be read, or they are of different backbones.
-        StatisticsError: If something else is at `out`, or a feature is not finite.
+        CacheError: If a cache cannot be read, or if backbones differ.
+        StatisticsError: If another file exists at `out`, or if a feature is not finite.
         ClinitError: If another process sums the same part, or nothing can be written.
     """
     out, caches = Path(out), [open_cache(Path(path)) for path in paths]
@@ -289,12 +289,12 @@ def _blocks(rows: Sequence[Any], part: Part, on_progress: Progress) -> Iterator[
 
 
 def part_file(out: Path, part: Part) -> Path:
-    """Return where a part is summed to: next to the whole, and the whole itself if it is all."""
+    """Return the file of a part: next to `out`, or `out` itself if there is one part only."""
     return out if part.count == 1 else out.with_name(f"{out.stem}.{part.name}{out.suffix}")
 
 
 def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
-    """Write the whole, and remove the parts; None while one is missing."""
+    """Merge the parts into `out`, and remove them; None while a part is missing."""
     files = [part_file(out, Part(n + 1, number)) for n in range(number)]
     parts = [found.statistics for file in files if (found := _found(file, wanted, part=True))]
     if len(parts) < number:
@@ -309,7 +309,7 @@ def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
 
 
 def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
-    """Return statistics that are there; None if they are of other rows, damaged or missing."""
+    """Return existing statistics of the wanted rows; None if missing, damaged or of other rows."""
     if path.is_file():
         with suppress(StatisticsError):
             found = read_summed(path, part=part)
@@ -332,8 +332,8 @@ def sum_on_ray(
 ) -> Summed:
     """Sum caches on the Ray cluster at `address`, a part for each processor.
 
-    Arguments and errors are as in `sum_caches`; all nodes see the caches and the folder of `out`
-    at the same place. `on_progress` is called with the numbers of parts.
+    Arguments and errors are as in `sum_caches`. All nodes must see the caches and the folder of
+    `out` at the same path. `on_progress` is called with numbers of parts.
 
     Raises:
         ClusterError: If there is no cluster, or its nodes do not share the folder of `out`.

@@ -5,5 +5,5 @@ scenario   which classes arrive in which task
 buffer     the old rows that are kept
 task_plan  rows and batches of each task
 seeds      the origin of every random number
-notes      what a user should know about the data before training
+notes      notes for the user on the data, before training
 """

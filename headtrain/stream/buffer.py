@@ -1,21 +1,20 @@
-"""All rows of an experiment as one table, and the rehearsal buffer: a choice of them.
+"""All rows of an experiment under one index, and the rehearsal buffer, a choice of these rows.
 
-Its split sets the number of rows of each class:
+The split of the buffer sets the number of rows of each class:
 
     balanced    all classes seen share one space equally
-    sgm         base and later classes have a space each, shared equally within; as balanced if
-                there is no base
+    sgm         base classes share one space, later classes another; balanced without a base
     per class   every class has the same space, so that the buffer grows
 
-Each class orders its rows once, by seed, and always gives the first ones; its share only falls
-when classes are added, or stays as it is. So the buffer of a later task is a part of the rows
-stored before and of the task in between: a learner that sees every row once could keep it.
+The rows of a class are ordered once, by the seed, and the buffer always contains the first of them.
+The share of a class never grows when classes are added. The buffer of a task is therefore part of
+the previous buffer and of the task in between, so that a learner that sees every row once could
+keep it.
 
-For bias correction a tenth of each class is held out for good: every tenth row of its order, from
-a row on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
-few rows it holds of each class. A row is held out in all tasks, so that no head has ever been
-trained on it, with all rows that repeat it: they count as one. A new class of a single row is
-trained on: it has to be learnt from something.
+For bias correction, every tenth row in the order of a class is held out, beginning at a row that is
+drawn per class. A tenth of the buffer is thus held out as well, even if it contains few rows per
+class. A row is held out in all tasks, so that no head is ever trained on it, together with all rows
+that repeat it, which count as one. The only row of a new class is not held out.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study.parts import Stream
 
 TAKEN_AT_ONCE = 8192
-"""Rows that are read at a time to be copied: 6 MB of 384 numbers in float16."""
+"""Rows that are copied at a time: 6 MB if a row has 384 numbers in float16."""
 
 
 class Pool:
@@ -49,12 +48,12 @@ class Pool:
         room: int | None = None,
         groups: Callable[[], Int[np.ndarray, " rows"]] | None = None,
     ) -> None:
-        """Take features with their labels, and what a choice of rows may take.
+        """Join features with their labels.
 
         Args:
             parts: Arrays or `StoredRows`.
             room: Most bytes of rows that are copied into memory at once; None: any number.
-            groups: Returns the group of each row, as of `find_groups`; default: no row repeats
+            groups: Returns the group of each row, as `find_groups`; default: no row repeats
                 another.
         """
         self._find_groups = groups
@@ -77,7 +76,7 @@ class Pool:
         return np.arange(len(self.labels)) if self._find_groups is None else self._find_groups()
 
     def groups_of(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
-        """Return the groups of some rows, None if none of them repeats another."""
+        """Return the groups of `rows`; None if no row repeats another."""
         return repeating(self.groups[rows])
 
     def counts(self, num_classes: int) -> Int[np.ndarray, " classes"]:
@@ -95,11 +94,11 @@ class Pool:
         return self.dim * self._dtype.itemsize
 
     def holds(self, rows: int) -> bool:
-        """Return whether so many rows may be copied into memory."""
+        """Return whether `rows` rows may be copied into memory."""
         return self.room is None or rows * self.row_bytes <= self.room
 
     def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
-        """Return the features of `rows`: copied, or read on demand if they take too much."""
+        """Return the features of `rows`: copied, or read on demand if they exceed `room`."""
         return self.take(rows) if self.holds(len(rows)) else self.stored(rows)
 
     def stored(self, rows: Int[np.ndarray, " rows"]) -> StoredRows:
@@ -107,13 +106,13 @@ class Pool:
         return StoredRows(self.take, rows, self.dim, self._dtype)
 
     def take(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows dim"]:
-        """Copy the features of `rows`, in their order and in their stored type."""
+        """Copy the features of `rows`, in this order and in their stored dtype."""
         taken = np.empty((len(rows), self.dim), dtype=self._dtype)
         part = np.searchsorted(self._ends, rows, side="right")
         for index, features in enumerate(self._features):
             here = np.flatnonzero(part == index)
             first = self._ends[index] - len(features)
-            # All at once, the rows read here would be a second copy.
+            # In blocks, because all rows at once would be a second copy.
             for start in range(0, len(here), TAKEN_AT_ONCE):
                 block = here[start : start + TAKEN_AT_ONCE]
                 taken[block] = features[rows[block] - first]
@@ -131,17 +130,17 @@ class TaskRows:
     number: int
     """Number of the task."""
     rows: Int[np.ndarray, " rows"]
-    """Rows of the pool of training data; -1 for one that is drawn from statistics."""
+    """Rows of the pool of training data; -1 for a row that is drawn from statistics."""
     labels: Int[np.ndarray, " rows"]
-    """Their head rows."""
+    """Head row of each row."""
     num_base: int
-    """Rows of base classes."""
+    """Number of rows of base classes."""
     num_old: int
-    """Rows of all earlier classes, including the base."""
+    """Number of rows of all earlier classes, including the base."""
 
     @property
     def num_new(self) -> int:
-        """Rows of the new classes."""
+        """Number of rows of the new classes."""
         return len(self.labels) - self.num_old
 
     @property
@@ -150,7 +149,7 @@ class TaskRows:
         return self.labels[: self.num_old][self.rows[: self.num_old] >= 0]
 
     def part(self, kept: Bool[np.ndarray, " rows"]) -> TaskRows:
-        """Return some of the rows."""
+        """Return the rows that `kept` marks."""
         num_base, num_old = (int(kept[:stop].sum()) for stop in (self.num_base, self.num_old))
         return TaskRows(self.number, self.rows[kept], self.labels[kept], num_base, num_old)
 
@@ -167,8 +166,8 @@ SGM_LARGE = 192_000
 
 Counts = Int[np.ndarray, " seen"]
 Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
-"""Takes the rows that there are of head rows 0, 1, ..., and a rank of each; returns how many are
-kept. Of equal classes, the ones of the lowest ranks get the remaining rows."""
+"""From the number of available rows and a rank of each class, computes how many rows are kept.
+Among equal classes, the classes of the lowest ranks get the remaining rows."""
 
 
 def balanced(size: int) -> Quotas:
@@ -177,13 +176,14 @@ def balanced(size: int) -> Quotas:
 
 
 def sgm(size: int, num_base: int) -> Quotas:
-    """Share a space for base classes and one for later ones, as in the authors' related work.
+    """Share one space among base classes and one among later classes, as in related work.
 
     24K are 18,600 + 5,400 rows (77.5 % + 22.5 %), 192K are 153,600 + 38,400 (80 % + 20 %). Other
     sizes: 22.5 % for later classes below 192,000 rows, 20 % above. Space that one part cannot fill
     stays empty.
 
-    Source: M. Y. Harun, C. Kanan, "Overcoming the stability gap in continual learning", TMLR 2024.
+    Source, by authors of the paper: M. Y. Harun, C. Kanan, "Overcoming the stability gap in
+    continual learning", TMLR 2024.
     """
     of_later = round(size * (0.2 if size >= SGM_LARGE else 0.225))
 
@@ -195,7 +195,7 @@ def sgm(size: int, num_base: int) -> Quotas:
 
 
 def per_class(size: int) -> Quotas:
-    """Keep as many rows of every class, however many classes there are."""
+    """Keep `size` rows of every class, whatever the number of classes."""
     return lambda counts, ranks: np.asarray(np.minimum(counts, size))
 
 
@@ -204,8 +204,8 @@ def level(
 ) -> Int[np.ndarray, " classes"]:
     """Share `size` rows among classes that have `counts` rows.
 
-    Each class gives as many rows as the water level allows. The remainder, less than one row for
-    each class with more to give, goes to the classes of the lowest `ranks`.
+    Each class keeps rows up to the water level. The remainder, less than one row for each class
+    with more rows, goes to the classes of the lowest `ranks`.
     """
     water = water_level(counts, size)
     shares: np.ndarray = np.minimum(counts, water)
@@ -216,7 +216,7 @@ def level(
 
 
 def quotas_of(stream: Stream, num_base: int) -> Quotas:
-    """Return how many rows of each class the buffer of a stream holds, after `num_base` classes."""
+    """Return the quotas of the buffer of a stream with `num_base` base classes."""
     if stream.buffer_per_class is not None:
         return per_class(stream.buffer_per_class)
     size = stream.buffer or 0
@@ -264,7 +264,7 @@ class Buffer:
 
 
 EVERY = 10
-"""One row in so many is held out, as in the experiments of BiC (its split of 9:1)."""
+"""One in `EVERY` rows is held out, as in the experiments of BiC (its split of 9:1)."""
 
 
 def correction_rows(
@@ -274,13 +274,13 @@ def correction_rows(
 
     Args:
         train: All training rows.
-        buffer: Which orders the rows of each class.
-        num_base: Rows of the pretrained head.
-        num_classes: Head rows that are planned.
+        buffer: The buffer, which orders the rows of each class.
+        num_base: Number of rows of the pretrained head.
+        num_classes: Number of planned head rows.
         seed: Seed of the stream.
     """
     groups, base = train.groups.copy(), train.rows_between(0, num_base)
-    if train.groups_of(base) is None:  # base rows have given groups only
+    if train.groups_of(base) is None:  # the groups of base rows were not searched for
         groups[base] = base[find_groups(train.stored(base), train.labels[base])]
 
     def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:

@@ -23,13 +23,13 @@ def data_notes(
     studies: Sequence[Study],
     head_facts: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return what the user should know before training starts.
+    """Return notes for the user, before training starts.
 
     Args:
         scenario: The data under one numbering.
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
-        studies: Of one stream, resolved.
+        studies: Resolved studies of one stream.
         head_facts: Facts about the pretrained head.
     """
     notes = [*base.notes, *new.notes, *_class_gaps(scenario, new, studies[0])]
@@ -60,7 +60,7 @@ def data_notes(
 
 
 def _class_gaps(scenario: Scenario, new: Source, study: Study) -> Iterator[str]:
-    """Yield which classes lack images or a name of their own."""
+    """Yield notes on classes without images, or with the name of a base class."""
     names, first = scenario.class_names, scenario.num_base
     base, later = names[:first], names[first:]
     counts = scenario.train_counts

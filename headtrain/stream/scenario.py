@@ -1,6 +1,6 @@
 """The experiment's data under one numbering: base classes first, new classes as they arrive.
 
-Which new classes arrive in which task, in what order, and which head row each one gets.
+A scenario fixes which new classes arrive in which task, in which order, and their head rows.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Task:
     """Classes that arrive together."""
 
     number: int
-    """1 for the first task; 0 stands for the base classes."""
+    """1 for the first task; 0 for the base classes."""
     classes: Int[np.ndarray, " classes"]
     """Labels in the new data, in order of arrival."""
     start: int
-    """Head row of the first of them; the others follow."""
+    """Head row of the first class; the others follow."""
 
     @property
     def stop(self) -> int:
-        """Head row after the last of them: the number of classes seen so far."""
+        """Head row after the last class: the number of classes seen so far."""
         return self.start + len(self.classes)
 
     @property
@@ -50,7 +50,7 @@ class Task:
 
 
 def shuffled(classes: Int[np.ndarray, " classes"], seed: int) -> Int[np.ndarray, " classes"]:
-    """Return the classes in the order that `seed` stands for."""
+    """Return the classes in the order that `seed` determines."""
     return generator(seed, Draw.CLASS_ORDER).permutation(np.sort(classes)).astype(np.int64)
 
 
@@ -74,10 +74,10 @@ def split_into_tasks(
 
 
 def read_class_order(path: Path) -> tuple[str, ...]:
-    """Read class names, one per line; empty lines do not count.
+    """Read class names, one per line; skip empty lines.
 
     Raises:
-        ExperimentError: If there is no such file, or it holds no name.
+        ExperimentError: If the file is missing or contains no name.
     """
     try:
         names, problem = tuple(lines_of(read_text(path))), "it names no class"
@@ -101,10 +101,10 @@ def named_order(
     Args:
         names: All new classes, each once.
         class_names: The classes of the new data.
-        arriving: Those that have training rows.
+        arriving: The classes that have training rows.
 
     Raises:
-        ExperimentError: If a name is unknown or comes twice, or a class is not named.
+        ExperimentError: If a name is unknown or repeated, or if a class is not named.
     """
     label_of = {name: label for label, name in enumerate(class_names)}
     expected = {class_names[label] for label in arriving}
@@ -130,7 +130,7 @@ class Scenario:
     num_base: int
     """Rows of the pretrained head; 0 if the stream starts from nothing."""
     tasks: tuple[Task, ...]
-    """All that are planned."""
+    """All planned tasks."""
     class_names: tuple[str, ...]
     """One name per head row."""
     train: Pool
@@ -138,7 +138,7 @@ class Scenario:
     stop_after: int | None = None
     """Number of tasks that are learnt; None: all."""
     base: ClassStatistics | None = None
-    """Statistics in place of the training rows of the base, if it has no rows."""
+    """Statistics that replace the training rows of the base, if it has no rows."""
 
     @property
     def learnt(self) -> tuple[Task, ...]:
@@ -179,7 +179,7 @@ def check_head(head: Head, base: Source, new: Source) -> None:
     """Check that the head reads the features of both sides.
 
     Raises:
-        HeadError: If its width or its backbone differs from theirs.
+        HeadError: If width or backbone of head and features differ.
         CacheError: If the two sides differ in width.
     """
     if new.train.dim != base.train.dim:
@@ -193,17 +193,17 @@ def check_head(head: Head, base: Source, new: Source) -> None:
             return
         of_head, of_base = contrast_digests(head.fingerprint, base.fingerprint.backbone_identifier)
     raise HeadError(
-        f"the head is for features of {of_head}, the base cache holds features of {of_base}",
+        f"the head is for features of {of_head}, the base cache contains features of {of_base}",
         remedy="Use the head that `clinit extract` stored in the base cache.",
     )
 
 
 def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
-    """Return the head row of each base class, -1 for a class that has no row of data either.
+    """Return the head row of each base class; -1 for a class with neither head row nor data.
 
     Raises:
         ExperimentError: If the head has no class names, or lacks a class that has data.
-        HeadError: If two of its rows have the same name.
+        HeadError: If two rows of the head have the same name.
     """
     names = head.class_names
     remedy = (
@@ -238,14 +238,14 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
 def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Scenario:
     """Match the base data with the head and order the new classes.
 
-    The base may be `no_base`, with its head: then the classes of the first task come first.
-    New classes without a training row are left out: nothing could be learnt about them.
+    With `no_base` and its head, the head begins with the classes of the first task. New classes
+    without a training row are left out, because nothing could be learnt about them.
 
     Raises:
-        CacheError: If the two sides hold features of different backbones.
-        HeadError: If the head does not read these features.
-        ExperimentError: If the head's classes are unknown, the class order does not name the
-            new classes, or there are too many tasks.
+        CacheError: If the two sides contain features of different backbones.
+        HeadError: If the head does not fit these features.
+        ExperimentError: If the head's classes are unknown, the class order does not list the new
+            classes, or there are too many tasks.
     """
     if base.class_names:
         check_same_backbone(base.fingerprint, new.fingerprint)
@@ -301,12 +301,12 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
 def drawn_shots(
     labels: Int[np.ndarray, " rows"], shots: int, seed: int
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark `shots` rows of each class, or all of a smaller one; more shots only add rows.
+    """Mark `shots` rows of each class, or all of a smaller class; more shots only add rows.
 
     Args:
-        labels: Class of each row, as the data number them: the draw is the same in any order of
-            arrival.
-        shots: Rows wanted per class.
+        labels: Class of each row, as numbered in the data, so that the draw does not depend on the
+            order of arrival.
+        shots: Rows per class.
         seed: Seed of the stream.
     """
     marked = np.zeros(len(labels), dtype=bool)

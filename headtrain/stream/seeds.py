@@ -1,31 +1,31 @@
 """The origin of every random number, in one place.
 
-Every draw has its own generator, seeded by (seed, kind of draw, index). So a draw depends on
-nothing drawn before it: more heads, another batch size or another number of iterations leave
-the class order, the buffer and the random rows as they were.
+Every draw has its own generator, seeded by (seed, kind of draw, index). A draw therefore does not
+depend on earlier draws: with more heads, another batch size or another number of iterations, class
+order, buffer and random rows stay the same.
 
     CLASS_ORDER   index 0            order in which the new classes arrive
-    BUFFER        index = head row   the class's place among equals, then the order of its rows
+    BUFFER        index = head row   rank of the class among equals, then the order of its rows
     BATCHES       index = task       rows of each batch
     RANDOM_ROWS   index = task       random rows of the task's new classes
     LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
     ALIGNMENT     index = epoch      order of the rows in an alignment or a linear probe
-    HELD_OUT      index = side       training rows kept aside by a search or a linear probe;
+    HELD_OUT      index = side       training rows held out by a search or a linear probe;
                                      0 base, or the data of the probe; 1 new
     FISHER        index = task       training rows of EWC's Fisher information; 0 the base
     PROBE         index = task       head and batches of the linear probe after a task
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, if not all are used
-    SECOND_BATCH  index = task       second draws of old rows, of methods that need two
-    CORRECTION    index = head row   training rows of a class that bias correction looks at
+    SECOND_BATCH  index = task       second draws of old rows, for methods that need two
+    CORRECTION    index = head row   training rows of a class that bias correction is fitted to
     FEATURE_MAP   index = member     random features of a closed form, and their phases
     BANDWIDTH     index 0            rows whose distances set the width of a kernel
     RIDGE         index = task       training rows on which a closed form chooses its lambda
-    PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
-    ASIDE         index = name       new images kept aside to measure an added class
+    PSEUDO_ROWS   index 0            features drawn from the memory of a model;
+                  index = task       rows drawn from statistics, for the start of new rows
+    ASIDE         index = name       new images held out to measure an added class
     EPISODES      index 0            old classes that play new ones, and the order of their rows
-    OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches;
-                                     for the start of new rows, PSEUDO_ROWS, same index
+    OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches
     ANCHOR        index = task       training rows by which the strength of an anchor is chosen
 """
 

@@ -1,7 +1,7 @@
 """One side of an experiment: train and val features, their origin, and the head of the base.
 
-A side may be several caches of one backbone: two halves of a class list, or more images of some
-classes. Classes are matched by name; the rows of a class come cache after cache.
+A side may consist of several caches of one backbone: two halves of a class list, or more images of
+some classes. Classes are matched by name; rows of a class are in the order of the caches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Source:
     val: FeatureSet
     """May have no row."""
     path: str = ""
-    """The folder of the cache; of several the first one."""
+    """The folder of the cache, or of the first of several caches."""
     others: tuple[str, ...] = ()
     """The folders of all further caches."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
@@ -56,9 +56,9 @@ class Source:
     """The pretrained head stored with the features."""
     notes: tuple[str, ...] = ()
     summed: Summed | None = None
-    """What stands for the training rows, of which there is none then; of the same classes."""
+    """Statistics of the same classes, which replace the training rows; `train` is then empty."""
     memory: int | None = None
-    """If features of an experiment are on disk: the memory for copies of them; None: unlimited."""
+    """If features of an experiment stay on disk, the memory for copies of them; None: unlimited."""
     load_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -78,12 +78,12 @@ class Source:
 
     @property
     def train_counts(self) -> Int[np.ndarray, " classes"]:
-        """Training rows of each class, those included that statistics stand for."""
+        """Number of training rows of each class, including rows that statistics replace."""
         return self.train.counts() + (0 if self.summed is None else self.summed.statistics.totals)
 
     @property
     def description(self) -> dict[str, Any]:
-        """The facts about this side for a run record; nothing about `no_base`."""
+        """The facts about this side for a run record; empty for `no_base`."""
         if not self.class_names:
             return {}
         imported = {
@@ -122,8 +122,8 @@ def read_source(path: Path) -> Source:
 def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tuple[Source, ...]:
     """Open feature caches: in memory if they fit, otherwise the largest splits on disk.
 
-    Results do not depend on the place of the features. A file of statistics stands for all training
-    rows of its side; caches next to it give the head and the rows of val.
+    Results do not depend on the place of the features. A file of statistics replaces all training
+    rows of its side; caches next to it provide the head and the rows of val.
 
     Args:
         sides: The cache or file of each side, or several of one backbone.
@@ -131,7 +131,7 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
 
     Raises:
         CacheError: As in `read_source`, or if the caches of a side do not fit together.
-        StatisticsError: If a file of statistics is damaged, or of a part.
+        StatisticsError: If a file of statistics is damaged or incomplete.
     """
     every = [[side] if isinstance(side, Path) else side for side in sides]
     files = [[read_summed(path) for path in paths if path.is_file()] for paths in every]
@@ -187,13 +187,13 @@ def _joined(caches: Sequence[Cache], sources: Sequence[Source]) -> Source:
         )
     if not summed:
         return joined
-    # The file stands for the training rows; caches next to it give test rows and the head.
+    # The file replaces the training rows; caches next to it provide test rows and the head.
     of_all = summed[0].named(joined.class_names)
     return replace(joined, summed=of_all, fingerprint=first.fingerprint)
 
 
 def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
-    """Return all rows; classes are in sorted order if they are in all parts, else as they come."""
+    """Return all rows; classes are sorted if all parts are, else in order of appearance."""
     names = joined_names([part.class_names for part in parts])
     number = {name: label for label, name in enumerate(names)}
     pool = Pool(
@@ -215,7 +215,7 @@ def _concatenated(parts: Sequence[FeatureSet]) -> FeatureSet:
 
 
 def _one_head(sources: Sequence[Source]) -> Head | None:
-    """Return the head of the caches, a named one if there is."""
+    """Return the head of the caches, if possible with class names."""
     heads = [each.head for each in sources if each.head is not None]
     heads.sort(key=lambda head: head.class_names is None)
     for head in heads[1:]:
@@ -272,11 +272,11 @@ _FACTS = DocumentKind(
     error=HeadError,
     remedy="Remove it, or run `clinit align` again.",
 )
-"""Beside heads of earlier versions; today it is in the head file, which is sealed."""
+"""A file of earlier versions, next to the head; now the sealed head file contains these facts."""
 
 
 class AlignmentFacts(TypedDict, total=False):
-    """Facts about the alignment of a head that are read again."""
+    """Facts about the alignment of a head."""
 
     loss: Required[str]
     views: Count
@@ -305,17 +305,17 @@ def head_digest(head: Head) -> str:
 def read_base_head(
     path: Path, *, on_note: Callable[[str], None] = lambda note: None
 ) -> tuple[Head, dict[str, Any]]:
-    """Read a head file and what a run record contains about it.
+    """Read a head file, and return the head with the facts about it for a run record.
 
-    How it was aligned belongs to the record; earlier versions of `clinit align` wrote that into
-    a file of its own, `NAME.alignment.json`, which counts if it is about this very head.
+    The facts include the alignment of the head. Earlier versions of `clinit align` wrote them to
+    `NAME.alignment.json`, which is used if its digest is the digest of this head.
 
     Args:
         path: The file.
         on_note: As in `read_head`.
 
     Raises:
-        HeadError: If there is no such file, or it or its facts are damaged.
+        HeadError: If the file is missing, or the head or its facts are damaged.
     """
     head = read_head(path, on_note=on_note)
     facts, origin = head.alignment, f"the alignment in {path}"
@@ -341,13 +341,13 @@ def starting_head(
     """Return the head that runs start from, and the facts about it for a run record.
 
     Args:
-        base: The base classes, whose cache holds a head of its own.
+        base: The base classes, whose cache may contain a head.
         given: Another head, or its file.
         on_note: As in `read_head`.
 
     Raises:
-        ExperimentError: If there is neither, or one is given and no base class.
-        HeadError: If there is no such file, or it or its facts are damaged.
+        ExperimentError: If there is no head, or if a head is given without base classes.
+        HeadError: If the file is missing, or the head or its facts are damaged.
     """
     if given is not None and not base.class_names:
         raise ExperimentError(

@@ -1,17 +1,17 @@
 """The rows and batches of each task of a stream, drawn once for all heads.
 
-It follows from the scenario and the study alone, whatever is trained: heads on stored
-features, or a network on images. So their runs can be compared sample by sample.
+The plan depends only on scenario and study, not on whether heads are trained on stored features or
+a network on images. Their runs can therefore be compared sample by sample.
 
-A batch of rehearsal is made of, by name of its mix:
+Rows of a batch of rehearsal, by mix:
 
     text    half new rows (rounded down), the rest from the buffer: the paper's text
     sgm     the first task as `text`; later 3/8 new, 1/2 base, 1/8 earlier new classes: of 256 rows
             96, 128 and 32, as in the authors' related code (SGM)
     uniform each class seen so far that has a row is equally likely at each place of a batch
 
-A batch is all new if the buffer is empty. `sgm` is `text` as long as the buffer lacks base
-rows or rows of earlier new classes.
+If the buffer is empty, all rows of a batch are new. `sgm` is `text` as long as the buffer lacks
+base rows or rows of earlier new classes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
     "ewc": "none",
     **dict.fromkeys(CLOSED_METHODS, "none"),  # they keep statistics
 }
-"""The rows of earlier classes that training and statistics may look at, by method."""
+"""The rows of earlier classes that training and statistics may use, by method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Schedule:
     """Batches of a task, as indices into its rows."""
 
     batches: Int[np.ndarray, "iterations batch"]
-    """In each batch the new rows come first."""
+    """New rows are first in each batch."""
     num_new: Int[np.ndarray, " iterations"]
-    """New rows in each batch."""
+    """Number of new rows in each batch."""
 
     @property
     def new_share(self) -> Float[np.ndarray, " iterations"]:
@@ -79,10 +79,10 @@ class Schedule:
 def draw_schedule(
     random: np.random.Generator, shares: Sequence[Share], *, first_new: int, iterations: int
 ) -> Schedule:
-    """Draw batches that take from each range of rows its share.
+    """Draw batches that contain the share of each range of rows.
 
-    Each range is passed over in shuffled order and shuffled anew when it is exhausted: a row
-    comes again only after all others of its range have come. Rows from `first_new` on are new.
+    Each range is used in shuffled order, and shuffled again when it is exhausted, so that a row is
+    repeated only after all others of its range were used. Rows from `first_new` on are new.
     """
 
     def passes(share: Share) -> Int[np.ndarray, "iterations share"]:
@@ -105,15 +105,15 @@ def draw_uniform(
 ) -> Schedule:
     """Draw batches in which every class that has a row is equally likely at every place.
 
-    The classes are passed over in shuffled order, again and again, and so are the rows of each: a
-    class comes again only after all others have come, and a row after all others of its class.
+    The classes are used in shuffled order, again and again, and so are the rows of each class: a
+    class is repeated only after all others were used, and a row after all others of its class.
     """
     places = iterations * batch_size
     classes, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     passes = -(-places // len(classes))
     of_pass = np.tile(np.arange(len(classes)), (passes, 1))
     drawn = random.permuted(of_pass, axis=1).ravel()[:places]
-    rounds = -(-passes // sizes)  # of each class over its rows
+    rounds = -(-passes // sizes)  # over the rows of each class
     by_class = np.argsort(numbers, kind="stable")
     rows = np.repeat(by_class, rounds[numbers[by_class]])
     of_row = numbers[rows]
@@ -134,9 +134,10 @@ def _new_first(batches: Int[np.ndarray, "iterations batch"], first_new: int) -> 
 
 
 def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
-    """Return the shares of a batch, the new rows first.
+    """Return the shares of a batch, new rows first.
 
-    Of all rows of all classes each batch is drawn as it comes: how many are new is left to chance.
+    With `joint`, each batch is drawn from all rows of all classes, and the number of new rows is
+    left to chance.
     """
     start, total, half = rows.num_old, len(rows.labels), batch_size // 2
     if OLD_ROWS[method] == "all":
@@ -154,7 +155,7 @@ def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Sh
 
 
 class TaskPlan:
-    """The tasks of a scenario as a resolved study wants them learnt."""
+    """Rows and batches of the tasks of a scenario, as a resolved study defines them."""
 
     def __init__(self, scenario: Scenario, study: Study) -> None:
         self._scenario = scenario
@@ -164,9 +165,9 @@ class TaskPlan:
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def rows(self, task: Task) -> TaskRows:
-        """Choose the rows that the task may look at; none that is held out.
+        """Choose the rows that the task may use, without held-out rows.
 
-        If old rows are drawn from statistics, one row of each old class stands for those.
+        If old rows are drawn from statistics, one row with number -1 represents each old class.
         """
         rows = self._task_rows(task, self._old_rows(task))
         if not self._study.draws_old_rows:
@@ -174,7 +175,7 @@ class TaskPlan:
         return self.with_drawn(rows, np.flatnonzero(self._scenario.train_counts[: task.start]))
 
     def with_drawn(self, rows: TaskRows, labels: Int[np.ndarray, " drawn"]) -> TaskRows:
-        """Return rows with drawn ones of earlier classes, with ascending labels, before them."""
+        """Put drawn rows of earlier classes, with ascending `labels`, before `rows`."""
         return TaskRows(
             rows.number,
             np.concatenate([np.full(len(labels), -1), rows.rows]),
@@ -184,21 +185,21 @@ class TaskPlan:
         )
 
     def past(self, tasks: int) -> TaskRows:
-        """Return all rows of the base and of so many tasks, the last task's as new."""
+        """Return all rows of the base and the first `tasks` tasks; new: rows of the last task."""
         scenario = self._scenario
         base = Task(0, np.arange(scenario.num_base), 0)
         last = scenario.tasks[tasks - 1] if tasks else base
         return self._task_rows(last, scenario.train.rows_between(0, last.start))
 
     def correction_rows(self, task: Task) -> TaskRows:
-        """Choose the rows that are held out of the task, to correct the head by."""
+        """Choose the held-out rows of the task, to which the correction is fitted."""
         return self._task_rows(task, self._old_rows(task), held_out=True)
 
     def check_correction(self) -> None:
-        """Check that old and new rows of each task are held out, if its head is corrected by them.
+        """Check that bias correction has held-out old and new rows in each task.
 
         Raises:
-            ExperimentError: If one does not.
+            ExperimentError: If a task has no such rows.
         """
         if self._study.training.correct != "bic":
             return
@@ -233,7 +234,7 @@ class TaskPlan:
 
     @cached_property
     def _held_out(self) -> Bool[np.ndarray, " pool"]:
-        """Which rows are held out: none unless heads are corrected by them."""
+        """Which rows are held out; none without bias correction."""
         train = self._scenario.train
         if self._study.training.correct != "bic":
             return np.zeros(len(train.labels), dtype=bool)
@@ -241,11 +242,10 @@ class TaskPlan:
         return correction_rows(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
-        """Choose the rows that the initialisation may look at; `rows` if it is these.
+        """Choose the rows that the initialisation may use; return `rows` itself if they are equal.
 
-        Old rows among them may be rows that training does not see: the rows of the buffer, with a
-        method that trains on new rows alone. Of a large group of rows that repeat each other some
-        are enough.
+        They can include rows of the buffer that a method which trains on new rows only does not
+        use. Large groups of rows that repeat each other are thinned out.
         """
         seen, train = rows, self._scenario.train
         drawn = np.empty(0, dtype=np.int64)
@@ -265,7 +265,7 @@ class TaskPlan:
         return seen
 
     def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
-        """Return the rows of the task's classes that the buffer holds once they are seen."""
+        """Return the rows of the task's classes that the buffer contains after the task."""
         rows = self._buffer.rows(task.stop)
         kept: np.ndarray = rows[self._scenario.train.labels[rows] >= task.start]
         return kept
@@ -276,7 +276,7 @@ class TaskPlan:
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
-        """Draw the batches of a task; of a second draw the old rows are used alone."""
+        """Draw the batches of a task; callers use only the old rows of a second draw."""
         stream, random = self._stream, generator(self._stream.seed, draw, rows.number)
         first_new, iterations, size = rows.num_old, stream.iterations, stream.rows_per_batch
         if stream.mix == "uniform" and draw is Draw.BATCHES:

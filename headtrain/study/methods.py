@@ -76,7 +76,7 @@ class RanpacConfig(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(Part):
-    """Closed forms over the stream; the defaults come from their papers or their code."""
+    """Closed forms over the stream, with the defaults of their papers or their code."""
 
     slda: SldaConfig = field(default_factory=SldaConfig)
     fecam: FecamConfig = field(default_factory=FecamConfig)
@@ -136,7 +136,7 @@ class DerppConfig(Part):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Top(Part):
-    """How the top blocks of a backbone learn; the defaults are the paper's."""
+    """Training of the top blocks of a backbone; the defaults are the paper's."""
 
     panel: ClassVar[str] = "Top blocks"
     top_blocks: int = setting(

@@ -46,7 +46,7 @@ them."""
 KEEPING = ("mix", "anchor", "anchor_strength")
 """Settings whose defaults depend on each other."""
 PLACES = ("device",)
-"""Settings that do not change the identity of a run, only where it is computed."""
+"""Settings of the place of computation, which do not change the identity of a run."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 """Settings that exclude each other: setting one unsets the other."""
 DECIDING = ("method", "full_rank", "init_rows", "ewc_mode", "old_rows", "mix", "anchor")

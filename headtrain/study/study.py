@@ -34,17 +34,17 @@ class Study(Parts):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, /, *, top: bool = False) -> Study:
-        """Return the study with these settings, by name, and all others at their default.
+        """Return the study with these settings, by name; all other settings have defaults.
 
         >>> Study.of({"init": "zero", "seed": 3}).start.init
         'zero'
 
         Args:
             settings: Values by name, as `settings` returns them.
-            top: Whether blocks of the backbone learn as well.
+            top: Whether blocks of the backbone are trained, too.
 
         Raises:
-            ValueError: If a name is unknown or a value is not one that its setting takes.
+            ValueError: If a name is unknown, or a setting does not take its value.
         """
         study = cls(top=Top() if top else None)
         values = dict(settings or {})
@@ -57,7 +57,7 @@ class Study(Parts):
         """Return the study with other values of some settings, by name.
 
         Raises:
-            ValueError: If a value is not one that its setting takes.
+            ValueError: If a setting does not take its value.
         """
         every = settings_of(top=self.top is not None)
         by_path: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -180,7 +180,7 @@ def _identity(study: Study) -> str:
 
 
 def identity_text(values: Mapping[str, Any]) -> str:
-    """Return settings as a text, without those that do not distinguish runs."""
+    """Return settings as a text, without settings that do not distinguish runs."""
     kept = {name: value for name, value in values.items() if name not in (*PLACES, "probe")}
     return json.dumps(kept, sort_keys=True, default=str)
 

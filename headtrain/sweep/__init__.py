@@ -2,7 +2,7 @@
 
     grid        values of fields, from words of the command line or a TOML file
     plan        runs under unique names, in banks that fit into memory, and their training
-    folder      contents of a sweep's folder: recorded runs, and the data they were made with
+    folder      the records in the folder of a sweep
     on_ray      trains the banks on a Ray cluster
 
 Recorded runs are not trained again: a killed sweep resumes.

@@ -1,7 +1,7 @@
 """The folder of a sweep: one record per run.
 
-A sweep reads its folder before it trains: recorded runs are not trained again, and records
-of other data are refused.
+A sweep reads its folder before it trains. It does not train recorded runs again, and refuses
+records of other data.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepFolder:
-    """A sweep's folder, held by this process."""
+    """The folder of a sweep, claimed by this process."""
 
     path: Path
     recorded: dict[str, Path]
     """Records by the identity of their run."""
     configs: list[Mapping[str, Any]]
-    """The settings of all of them."""
+    """The settings of all recorded runs."""
     banks: dict[str, Sequence[Mapping[str, Any]]]
-    """What differed between the heads that were trained next to each of them, by its identity."""
+    """Differing settings of all heads in the bank of each recorded run, by its identity."""
 
     def record_of(self, run: Study) -> Path | None:
         """Return the record of `run`; None if there is none."""
@@ -52,12 +52,12 @@ def run_digest(run: Study) -> str:
 
 
 def open_folder(path: Path, data: RunData, losses: set[str]) -> SweepFolder:
-    """Read what a sweep's folder holds, which this process has claimed.
+    """Read the folder of a sweep, which this process has claimed.
 
     Args:
         path: The folder.
         data: The data of the sweep's runs.
-        losses: Losses of its runs, each of which has its pretrained head.
+        losses: Losses of the sweep's runs; each loss has its pretrained head.
 
     Raises:
         RecordError: If a record was made with other caches or another pretrained head, or is

@@ -28,15 +28,15 @@ from clinit.words import did_you_mean, nearest
 
 Value = bool | int | float | str | None
 LIMIT = 100_000
-"""Most combinations, and most values per field: more is a typing error. Each is a run of its
-own with a folder of six files; to list so many took 24 s and 0.6 GB (2026-11-21, one core of an
-AMD EPYC), before the first of them was trained."""
+"""Most combinations, and most values per field; more is a typing error. Each combination is a run
+with a folder of six files. To list so many took 24 s and 0.6 GB (2026-11-21, one core of an AMD
+EPYC), before any training."""
 _TRUTH = {"true": True, "false": False}
-# No more digits than 64 bits hold: Python refuses to read thousands of them.
+# At most the digits of 64 bits, because Python refuses to read thousands of digits.
 _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 _NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d{0,18})")
 _DIGITS = 6
-"""Significant digits of the values of a range: a run's name then holds the exact value."""
+"""Significant digits of the values of a range, so that names of runs contain the exact value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Together:
 
 Choice = tuple[Value, ...] | Together
 Grid = Mapping[str, Choice]
-"""Values of each field, by its name, or by the names of several with commas between; fields that
-are not named keep their default."""
+"""Values by the name of a field, or by the names of several fields with commas between; all other
+fields have their default."""
 
 
 def field_named(name: str, *, top: bool = False) -> Setting:
     """Return a setting by its name or its option, with dashes or underscores.
 
     Raises:
-        ExperimentError: If there is none; the nearest name is proposed.
+        ExperimentError: If there is none; the remedy proposes the nearest name.
     """
     every = settings_of(top=top)
     by_option = {field.key.replace("-", "_"): field for field in every.values()}
@@ -80,10 +80,10 @@ def field_named(name: str, *, top: bool = False) -> Setting:
 
 
 def parse(field: Setting, text: str) -> Value:
-    """Return the value that `text` stands for.
+    """Return the value of a field that `text` means.
 
     Raises:
-        ExperimentError: If it is not one that the field takes.
+        ExperimentError: If the field does not take this value.
     """
     if text in field.words:
         return text
@@ -110,8 +110,8 @@ def parse_grid(words: Sequence[str], *, top: bool = False) -> dict[str, Choice]:
     """Read `field=values` words.
 
     Raises:
-        ExperimentError: If a word has another form, a field is unknown or named twice, or a
-            value is not one that its field takes.
+        ExperimentError: If a word has another form, if a field is unknown or repeated, or if it
+            does not take a value.
     """
     grid: dict[str, Choice] = {}
     for word in words:
@@ -129,7 +129,7 @@ def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]
     """Read a table of a TOML file; a value is a word as above, a number or a list.
 
     Raises:
-        ExperimentError: If a field is unknown, or a value is not one that its field takes.
+        ExperimentError: If a field is unknown, or does not take a value.
     """
     grid: dict[str, Choice] = {}
     for name, content in table.items():
@@ -138,16 +138,16 @@ def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]
 
 
 def values_of(field: Setting, text: str) -> tuple[Value, ...]:
-    """Return the values that the part of a word behind `field=` lists, such as `0:3,7`.
+    """Return the values listed by the part of a word after `field=`, such as `0:3,7`.
 
     Raises:
-        ExperimentError: If it does not list values that the field takes.
+        ExperimentError: If the field does not take a value.
     """
     return _choice(field, text.split(","))
 
 
 def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> None:
-    """Add the values of a field, or of several that vary together, to a grid."""
+    """Add the values of a field, or of several fields that vary together, to a grid."""
     fields = [field_named(each, top=top) for each in names.split(",")]
     key = ",".join(field.name for field in fields)
     for field in fields:
@@ -176,7 +176,7 @@ def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> Non
 
 
 def _parts(content: Any) -> list[str]:
-    """Return the words of a value: of a text, a number, true or false, or a list of these."""
+    """Return the words of a value: a text, a number, a truth value, or a list of these."""
     if isinstance(content, str):
         return content.split(",")
     values = content if isinstance(content, list) else [content]
@@ -191,7 +191,7 @@ def _choice(field: Setting, parts: Sequence[str]) -> tuple[Value, ...]:
         elif field.is_number and (found := _INTEGERS.fullmatch(part)):
             first, stop = int(found[1]), int(found[2])
             if not 0 < stop - first <= LIMIT:
-                raise _not_a_range(field, part, f"it must hold 1 to {LIMIT:,} numbers")
+                raise _not_a_range(field, part, f"it must contain 1 to {LIMIT:,} numbers")
             values += range(first, stop)
         else:
             values.append(parse(field, part))
@@ -237,7 +237,7 @@ def values_in(grid: Grid, name: str) -> tuple[Value, ...] | None:
 
 
 def only(grid: Grid, name: str, value: Value) -> dict[str, Choice]:
-    """Return a grid with one of the values that a field takes."""
+    """Return a grid in which a field has only one of its values."""
     found = dict(grid)
     for key, choice in grid.items():
         if isinstance(choice, Together) and name in choice.names:
@@ -248,10 +248,10 @@ def only(grid: Grid, name: str, value: Value) -> dict[str, Choice]:
 
 
 def merge(under: Grid, over: Grid) -> dict[str, Choice]:
-    """Return one grid with the fields of both; `over` wins, and so does its kind of buffer.
+    """Return one grid with the fields of both; `over` wins, also for the kind of buffer.
 
     Raises:
-        ExperimentError: If neither holds a field.
+        ExperimentError: If `over` has only some of the fields that vary together in `under`.
     """
     named = {*names_in(over)}
     taken = named | {RIVALS[name] for name in named if name in RIVALS}
@@ -261,7 +261,7 @@ def merge(under: Grid, over: Grid) -> dict[str, Choice]:
         if len(together) > 1 and not taken.isdisjoint(together) and not named.issuperset(together):
             raise ExperimentError(
                 f"{key} vary together, but only {', '.join(sorted(named & {*together}))} is given"
-                " anew",
+                " again",
                 remedy=f"Give all of them: {key}=... with a value for each.",
             )
     return {**kept, **over}
@@ -282,11 +282,10 @@ def check_size(grids: Sequence[Grid]) -> None:
 
 
 def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:
-    """Return the run with these settings; all others, and those without effect, have defaults.
+    """Return the run with these settings; all other and all idle settings have defaults.
 
     Raises:
-        ExperimentError: If a value is not one that its setting takes, or settings exclude each
-            other.
+        ExperimentError: If a setting does not take its value, or if settings exclude each other.
     """
     try:
         return Study.of(settings, top=top).reduced()
@@ -301,7 +300,7 @@ def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
     """Yield the run of every combination of values, the last field varying fastest.
 
     Raises:
-        ExperimentError: If a value is not one that its field takes.
+        ExperimentError: If a field does not take a value.
     """
     for settings in _combinations(grid):
         yield run_of(settings, top=top)
@@ -320,15 +319,15 @@ def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
 
 
 def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = False) -> None:
-    """Check that some run of some grid reads each of the fields.
+    """Check that each field is read by at least one run of the grids.
 
     Args:
-        grids: Grids, with the fields that decide which others are read.
+        grids: Grids, including the fields that decide which other fields are read.
         asked: Names of the fields to check.
-        top: Whether the runs are of top blocks.
+        top: Whether the runs train top blocks.
 
     Raises:
-        ExperimentError: If the method of every run ignores one of them.
+        ExperimentError: If the methods of all runs ignore one of the fields.
     """
     studies: list[Study] = []
     try:
@@ -345,5 +344,5 @@ def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = Fals
 
 
 def distinct(runs: Iterable[Study]) -> list[Study]:
-    """Return the runs without those that are the same as an earlier one."""
+    """Return the runs without repetitions."""
     return list({run.identity: run for run in reversed(list(runs))}.values())[::-1]

@@ -20,13 +20,13 @@ SHARED = (
 
 @contextmanager
 def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
-    """Connect to a Ray cluster; yield what trains each bank as a task of one GPU or one core.
+    """Connect to a Ray cluster; yield a function that trains each bank on one GPU or one core.
 
-    The data goes through Ray's object store, once per node, and the records come back through it,
-    so no folder is shared, unless features stay on disk: those every node reads itself.
+    Ray's object store sends the data once per node, and returns the records, so that no shared
+    folder is needed. Only features that stay on disk must be readable by every node.
 
     Raises:
-        ClusterError: If Ray is not installed or there is no cluster at `address`.
+        ClusterError: If Ray is not installed, or if no cluster runs at `address`.
     """
     with connected(address) as ray:
         share: dict[str, Any] = (
@@ -41,7 +41,7 @@ def train_on_ray(data: RunData, address: str) -> Iterator[Train]:
 
 
 def _train_on_node(data: RunData, bank: Bank) -> tuple[Bank, list[RunRecord]]:
-    """Train one bank on a node of the cluster; its events stay there."""
+    """Train one bank on a node of the cluster; its events are not reported."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()

@@ -1,4 +1,4 @@
-"""The runs of a grid, under unique names, in banks that fit into memory; and their training."""
+"""Plan and train the runs of a grid, under unique names, in banks that fit into memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MEMORY_SHARE = 0.5
 CPU_BANK_SIZE = 12
 """Most runs per bank on a CPU, because a larger one is hardly faster and a kill loses more."""
 _PARAMETER_COPIES = 4
-"""Copies of weight and bias: themselves, their gradient, the two moments of AdamW."""
+"""Copies of weight and bias: parameters, gradient, the two moments of AdamW."""
 _LOGIT_COPIES = 5
-"""Copies of the logits of a batch: themselves, their gradient, intermediates of the losses."""
+"""Copies of the logits of a batch: logits, gradient, intermediates of the losses."""
 
 
 Bank = Sequence[Study]
@@ -36,7 +36,7 @@ def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
 
 
 def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
-    """Return how many runs a bank may hold: as many as fit into memory, and at most `asked`."""
+    """Return the largest size of a bank that fits into memory, at most `asked`."""
     each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
     device = choose_device(study.training.device)
     fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
@@ -48,10 +48,10 @@ def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = 
 def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = None) -> list[Bank]:
     """Put distinct runs that differ only in their heads into banks, in the order of the runs.
 
-    The runs of a bank start from one pretrained head.
+    All runs of a bank start from the same pretrained head.
 
     Raises:
-        DeviceError: If there is no such device.
+        DeviceError: If the device is absent.
     """
     banks: list[Bank] = []
     for group in by_stream(runs, data.by_head):
@@ -68,7 +68,7 @@ def compile_banks(runs: Iterable[Study], data: RunData, *, asked: int | None = N
 def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
     """Return the banks of which some runs are recorded and some are left.
 
-    They are trained again as a whole: the last bits of a loss depend on the heads of a bank.
+    Such banks are trained again as a whole, because last bits of a loss depend on the whole bank.
     """
     by_identity = {run.identity: run for run in runs}
     recorded: dict[tuple[Study, str], list[Study]] = {}
@@ -89,15 +89,15 @@ def begun_banks(runs: Sequence[Study], folder: SweepFolder) -> list[Bank]:
 def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """Name each run by its initialisation and scale, and by its varied settings.
 
-    Settings that vary among `recorded`, the settings of existing runs in the folder, count too:
-    no two runs in a folder have the same name.
+    Varied settings include settings that differ from `recorded`, the settings of existing runs in
+    the folder, so that no two runs in a folder have the same name.
     """
     recorded = list(recorded)
     every = [*runs, *map(study_of, recorded)]
     usual = KEEPING if all(each and each.keeps_as_usual for each in every) else ()
     share = next((run.start.new_share for run in runs if run.reads_share), None)
     configs = [run.values() | ({} if run.reads_share else {"new_share": share}) for run in runs]
-    # Heads alone have no plastic block, which distinguishes them from runs of top blocks.
+    # `top_blocks` 0 distinguishes runs of heads alone from runs of top blocks.
     known = [*configs]
     for config in recorded if configs else ():
         before = {} if config.get("init", "random") == "random" else LATER
@@ -135,7 +135,7 @@ Train = Callable[[Sequence[Bank]], Trained]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepPlan:
-    """Which runs of a sweep are left, and which of them are trained together."""
+    """The runs of a sweep that are left, and the banks in which they are trained."""
 
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
@@ -161,8 +161,8 @@ def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: Swee
     """Train the banks of `plan`; record each run as soon as its bank is trained.
 
     Raises:
-        RecordError: If a record cannot be written; those before it are kept.
-        ClinitError: If a bank cannot be trained; the runs before it are recorded.
+        RecordError: If a record cannot be written; earlier records are kept.
+        ClinitError: If a bank cannot be trained; runs of earlier banks are recorded.
     """
     check_free(folder.path / name for name in plan.names.values())
     for bank, records in train(plan.banks):

@@ -1,4 +1,4 @@
-"""The full-image path: the last blocks of the backbone learn together with the head.
+"""The full-image path: the last blocks of the backbone are trained together with the head.
 
 experiment, inputs      one run; the data that the runs of one call share
 blocks                  the method of the learner; training does the updates of a task

@@ -1,7 +1,8 @@
 """Activations in front of the first plastic block, by row: stored, or computed from the images.
 
-Both kinds round to float16 in the same way, see `Trunk.of_pixels`. They are the same numbers up to
-the last bits: some kernels sum in another order in a small batch, or if threads share one.
+(A *plastic* block is a block that is trained.) Both kinds round to float16 in the same way, see
+`Trunk.of_pixels`. They are equal up to the last bits, because some kernels sum in another order in
+a small batch, or if threads share a batch.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ FLOAT16 = torch.finfo(torch.float16)
 
 @dataclass(frozen=True, eq=False)
 class Trunk:
-    """The frozen part: computes from images the activations in front of the first plastic block."""
+    """The frozen part of a network: from images to activations before the first plastic block."""
 
     config: BackboneConfig
     cut: Cut
     transform: Transform
     program: Forward | None = None
-    """`forward`, compiled for the batches of one size; None computes layer by layer."""
+    """`forward`, compiled for batches of one size; None: compute layer by layer."""
 
     @torch.no_grad()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
@@ -48,7 +49,7 @@ class Trunk:
         return (self.program or self.forward)(batch)
 
     def forward(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
-        """Return the same layer by layer, as a program is made of it."""
+        """Compute the activations layer by layer; this function is compiled into `program`."""
         with self.config.arithmetic():
             activations = self.cut.trunk(batch)
         return activations.float()
@@ -56,10 +57,10 @@ class Trunk:
     def of_pixels(
         self, pixels: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch ..."]:
-        """Return the activations of decoded images as a cache would give them back.
+        """Return the activations of decoded images as if they had been stored in a cache.
 
-        They are rounded to float16, or left alone if that would overflow or round an image to
-        zeros (`fits_float16`), so that whether they were stored in between changes last bits only.
+        They are rounded to float16, unless this would overflow or round an image to zeros
+        (`fits_float16`). Storing activations then changes last bits only.
         """
         there = pixels.to(self.config.device, non_blocking=True)
         activations = self.features(self.transform.normalise(there))
@@ -73,7 +74,7 @@ class Trunk:
 
 
 def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
-    """Return whether float16 can hold them, as `shard.fits_float16` decides."""
+    """Return whether float16 can represent the activations, as `shard.fits_float16`."""
     largest = activations.abs().flatten(1).amax(dim=1)
     small = activations[largest < FLOAT16.smallest_normal]
     return bool((largest < FLOAT16.max).all()) and torch.equal(small.half().float(), small)
@@ -93,8 +94,8 @@ class StoredRows:
         Args:
             split: The stored activations.
             position: The row of `split` for each row of the feature cache, -1 for no row.
-            in_memory: Whether to hold the activations in memory.
-            pin_memory: Whether batches are for a CUDA device, see `sent`.
+            in_memory: Keep the activations in memory.
+            pin_memory: Whether batches go to a CUDA device, see `sent`.
 
         Raises:
             CacheError: If a shard is missing or damaged, or belongs to another plan.
@@ -117,20 +118,20 @@ class StoredRows:
 
 @contextmanager
 def whole_images() -> Iterator[None]:
-    """Give the error of an image that cannot be read its remedy."""
+    """Add a remedy to the error of an unreadable image."""
     try:
         yield
     except ImageError as error:
         raise ImageError(
             str(error),
-            remedy="Its features were extracted from a whole image: put it back, give the"
-            " --max-pixels of the extraction, or give the folders of the images with --base-root"
-            " and --new-root.",
+            remedy="Its features were extracted from a whole image: put this back, give the"
+            " --max-pixels of the extraction, or the folders of the images with --base-root and"
+            " --new-root.",
         ) from error
 
 
 class ImageRows:
-    """Rows computed from their images whenever they are asked for."""
+    """Rows that are computed from their images each time they are read."""
 
     def __init__(self, table: pl.DataFrame, root: Path, trunk: Trunk, storage: Storage) -> None:
         self._table = table
@@ -145,8 +146,8 @@ class ImageRows:
         """Yield the activations of batches of rows; images are decoded ahead.
 
         Raises:
-            ImageError: If an image cannot be read any more.
-            ManifestError: If a file is not the one in the manifest.
+            ImageError: If an image has become unreadable.
+            ManifestError: If a file differs from the manifest.
         """
         wanted = self._table[[row for rows in batches for row in rows.tolist()]]
         images = images_of(wanted, self._root)
@@ -206,13 +207,13 @@ class PoolActivations:
         return self._input(merged)
 
     def _input(self, values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
-        """Return float32 on the device; maps with the channels last, as the weights are."""
+        """Return float32 on the device; maps have the channels last, like the weights."""
         layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
-        # The copy first: together, the host would widen the numbers and send twice the bytes.
+        # First copied, then widened: the other order would send twice the bytes.
         return sent(values, self.device).to(torch.float32, memory_format=layout)
 
     def blocks(self, rows: Index, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
-        """Yield `rows` in order, `size` at a time: which of them, and their activations."""
+        """Yield slices of `rows`, `size` rows at a time, each with its activations."""
         slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
         streamed = self.stream([rows[each] for each in slices])
         with closing(streamed):
@@ -221,23 +222,23 @@ class PoolActivations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Rows in front of the first plastic block, the new ones first."""
+    """Rows in front of the first plastic block, new rows first."""
 
     activations: Float[Tensor, " batch *shape"]
     """Output of the frozen trunk, float32, on the device of the model."""
     labels: Int[Tensor, " batch"]
     """Head rows, on the device of the model."""
     rows: Int[np.ndarray, " batch"]
-    """Pool rows: which image each one is."""
+    """Pool row of each image."""
     num_new: int
-    """Rows of the task's own classes."""
+    """Number of rows of the task's own classes."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def num_old(self) -> int:
-        """Rows of earlier classes."""
+        """Number of rows of earlier classes."""
         return len(self) - self.num_new
 
     def old(self) -> Batch:
@@ -257,14 +258,13 @@ class TaskReader:
     old: Int[np.ndarray, " old"]
     """Pool rows of earlier classes that the method's batches read.
 
-    If the method asks for a `base_sample`, `begin` of the first task finds it here although no
-    batch reads it.
+    In the first task, also the `base_sample` of the method, for `begin`, which no batch reads.
     """
     kept: Int[np.ndarray, " kept"]
-    """Rows of `new` that the buffer may hold in later tasks."""
+    """Rows of `new` that the buffer may contain in later tasks."""
 
     def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the rest in a smaller last batch.
+        """Yield `rows` in order, `size` at a time; the last batch may be smaller.
 
         `num_new` of these batches has no meaning.
         """
@@ -284,8 +284,8 @@ class TaskReader:
 def sent(values: Tensor, device: torch.device) -> Tensor:
     """Copy values to a device, without waiting for a CUDA device.
 
-    Only a copy from pinned memory is asynchronous: one from other memory may wait for all work
-    that was queued on the device before. Torch keeps pinned memory until its copies are done.
+    Only copies from pinned memory are asynchronous; copies from other memory may wait for all work
+    that is queued on the device. Torch keeps pinned memory until its copies are done.
     """
     if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
         values = values.pin_memory()

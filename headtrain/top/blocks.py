@@ -1,7 +1,7 @@
 """The top blocks of a network and its classifier, as a method of `clinit.headtrain.learner`.
 
-A run with a checkpoint resumes from it: the entries, notes and seconds so far are taken over, the
-finished tasks are skipped, and the task under way resumes at its last stored update.
+A run with a checkpoint resumes from it: it restores entries, notes and seconds, skips finished
+tasks, and resumes the current task at its last stored update.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PHASES = ("initialise", "method", "train", "evaluate", "probe")
 
 
 class TopBlocks(Method):
-    """A copy of the network of some inputs, whose top blocks and classifier learn."""
+    """A copy of the network of some inputs, whose top blocks and classifier are trained."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class TopBlocks(Method):
             inputs: Stream, activations and network.
             study: The study to train, resolved.
             method: The loss to minimise, and the memory of earlier tasks.
-            checkpoint: The file that the run resumes from, and keeps up to date; None keeps none.
-            checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
+            checkpoint: The file that the run resumes from and updates; None: no checkpoints.
+            checkpoint_every: Updates between two checkpoints; 0: one per task.
         """
         network = copy.deepcopy(inputs.network)
         halves = cut_network(network, inputs.top.top_blocks)
@@ -81,22 +81,22 @@ class TopBlocks(Method):
         self._path = checkpoint
         self._every = checkpoint_every
         self._found: Checkpoint | None = None
-        """A checkpoint inside the task that comes next."""
+        """A checkpoint inside the next task."""
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " 1"]:
-        """Return the time without probes, killed attempts up to their checkpoints included."""
+        """Return the time without probes, including killed attempts up to their checkpoints."""
         return np.array([sum(spent.get(phase, 0.0) for phase in PHASES if phase != "probe")])
 
     @cached_property
     def changed(self) -> dict[str, np.ndarray]:
-        """The parameters of the blocks that training has changed, once it is over, by name."""
+        """The parameters of the blocks that training has changed, by name; read after training."""
         return self.model.changed()
 
     def head(self, index: int, names: Sequence[str]) -> Head:
         """Copy the classifier.
 
-        It reads the features of a backbone that no cache has: the fingerprint contains the
-        changed parameters, so that the head is refused for features of the original backbone.
+        The fingerprint depends on the changed parameters, so that the head is refused for features
+        of the original backbone.
         """
         fingerprint = self._inputs.initial_head.fingerprint
         if self.changed:
@@ -108,7 +108,7 @@ class TopBlocks(Method):
         return self.model.rows().as_head(tuple(names[: self.model.num_classes]), fingerprint)
 
     def resume(self, learner: Learner) -> int:
-        """Take over a checkpoint; return how many tasks it has finished."""
+        """Restore a checkpoint; return how many tasks it has finished."""
         scenario = self._inputs.scenario
         if self._study.start.head_width == "full":
             self._grow(*scenario.tasks)
@@ -142,7 +142,7 @@ class TopBlocks(Method):
         self.model.open(torch.Generator().manual_seed(int(seed)))
 
     def start(self, run: TaskRun) -> Iterator[tuple[Initialisation, Mapping[str, float]]]:
-        """Write the new rows, from statistics of the features as the network gives them now."""
+        """Write the new rows, from statistics of the present features of the network."""
         task, seen, study = run.task, run.seen, self._study
         shared = TaskStart(
             task,
@@ -237,7 +237,7 @@ class TopBlocks(Method):
     def _batches(
         self, run: TaskRun, reader: TaskReader, first: int
     ) -> Generator[tuple[Batch, Batch | None]]:
-        """Yield the batches from number `first` on, with second draws if they are wanted."""
+        """Yield the batches from number `first` on, with second draws if the method needs them."""
         rows, schedule = run.rows, run.schedule
         with ExitStack() as stack:
             drawn = [rows.rows[batch] for batch in schedule.batches[first:]]
@@ -294,7 +294,7 @@ class TopBlocks(Method):
         write_checkpoint(checkpoint, self._path)
 
     def _take_over(self, found: Checkpoint) -> None:
-        """Take over the parameters of the network and what the method remembers."""
+        """Restore the parameters of the network and the state of the method."""
         assert self._path is not None
         try:
             self.model.restore(found.model)

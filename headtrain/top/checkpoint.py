@@ -1,9 +1,9 @@
 """Checkpoints of a top-block run: one safetensors file, replaced during the run.
 
-It holds the changed parameters and the entries so far; everything else follows from
-the seed. A run that is killed and started again resumes from it and ends with the same bits.
-The metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is found
-before anything resumes from it.
+It contains the changed parameters and the entries so far; everything else follows from the seed. A
+killed run that is started again resumes from the checkpoint, and ends with the same bits. The
+metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is detected
+before a run resumes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Checkpoint:
     task: int
     """The last task that has begun."""
     iteration: int
-    """Its updates so far, or FINISHED."""
+    """Number of updates of this task so far, or FINISHED."""
     model: Mapping[str, Tensor]
     method: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
@@ -65,7 +65,7 @@ def _document(path: Path) -> DocumentKind:
 
 
 def _remedy(path: Path) -> str:
-    return f"Remove {path} to start the run anew, or choose another --out."
+    return f"Remove {path} to start the run again, or choose another --out."
 
 
 def misfit(path: Path, why: object) -> CheckpointError:
@@ -77,7 +77,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """Write or replace the checkpoint at `path`, atomically.
 
     Raises:
-        ClinitError: If it cannot be written.
+        ClinitError: If the checkpoint cannot be written.
     """
     tensors = {
         f"{part}.{name}": value.contiguous()
@@ -97,7 +97,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "facts": dict(checkpoint.facts),
         "tensors": state_sha256(tensors),
     }
-    # As bytes: a full disk is then an OSError like any other.
+    # Written as bytes, so that a full disk raises an OSError.
     file = save(tensors, {_KEY: _document(path).text(content, indent=None)})
     commit_file(path, lambda draft: draft.write_bytes(file))
 
@@ -185,7 +185,7 @@ def _storable(value: Any) -> Any:
 
 
 def _real(value: Any) -> Any:
-    """Return the number that `_storable` was given."""
+    """Undo `_storable`."""
     return float(value) if isinstance(value, str) else value
 
 

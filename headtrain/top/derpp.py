@@ -2,17 +2,17 @@
 
     loss = mean of l over new rows + beta (mean of l over old rows) + alpha (mean of d over them)
 
-with d the squared difference between the logits of a row and those that its teacher gave it:
+with d the squared difference between the logits of a row and its former logits, from a *teacher*:
 
-    snapshot   the network as it was when the task began (after its new rows were initialised), on
-               the same old rows: the form that the authors of the paper use in related work
-    stored     the logits of the row at the end of the task in which its class was learnt, for base
-               classes before the first step; one draw of old rows for alpha, another one for beta.
+    snapshot   the network when the task began (after its new rows were initialised), on the same
+               old rows: the form that the authors of the paper use in related work
+    stored     the logits of the row at the end of the task in which its class was learnt; for base
+               classes, before the first step. One draw of old rows is for alpha, another for beta.
                Eq. 6 of Buzzega et al., except that they store logits during the task, not at its
                end: here a buffer has a quota of rows per class, and is not a reservoir.
 
 d is computed over the classes that the teacher had seen: before the task (snapshot), or up to the
-end of the task of the row (stored). Classes that came later do not enter d.
+end of the task of the row (stored). Later classes do not enter d.
 
     distance mean   (1 / C') sum over the C' classes: as in the authors' code of both forms
     distance sum    sum over the C' classes: the squared norm that Eq. 6 prints. With a thousand
@@ -23,10 +23,10 @@ The paper cites Eq. 6: `stored` with `sum`. Its code is not public; the defaults
 on the number of classes.
 
 A task without old rows (an empty buffer, a base without training rows) is learnt with the mean
-loss of new rows alone.
+loss of new rows only.
 
-Logits are stored in blocks of equal width, one per task, and never padded to the width of a later
-head: no padding can enter the loss.
+Logits are stored in blocks of equal width, one per task. They are not padded to the width of later
+heads, so that no padding can enter the loss.
 
 Source: P. Buzzega, M. Boschini, A. Porrello, D. Abati, S. Calderara, "Dark experience for general
 continual learning: a strong, simple baseline", NeurIPS 2020, Eq. 6.
@@ -67,7 +67,7 @@ class Derpp(TopMethod):
 
     @classmethod
     def of(cls, config: DerppConfig, loss_name: str = "ce") -> Derpp:
-        """Return the method with the source of former logits that is configured."""
+        """Return the method with the configured teacher."""
         kind = StoredTeacher if config.teacher == "stored" else SnapshotTeacher
         return (kind if config.alpha else cls)(config, loss_name)
 
@@ -103,9 +103,9 @@ READ_ROWS = 256
 
 
 class SnapshotTeacher(Derpp):
-    """The network as it was when the task began, over the classes before the task.
+    """The network when the task began, over the classes before the task.
 
-    Only trained parameters are copied: everything else is the same until the task is over.
+    Only trained parameters are copied, because nothing else changes during the task.
     """
 
     def __init__(self, config: DerppConfig, loss_name: str) -> None:
@@ -121,7 +121,7 @@ class SnapshotTeacher(Derpp):
                 self._parameters[name] = kept.detach().clone()
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Forget the copy."""
+        """Delete the copy."""
         self._parameters = {}
 
     @torch.no_grad()
@@ -138,7 +138,7 @@ class SnapshotTeacher(Derpp):
         return dict(self._parameters)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a copy."""
+        """Restore a copy."""
         self._parameters = dict(state)
 
 
@@ -149,7 +149,7 @@ class StoredTeacher(Derpp):
     classes take 131 MB on the device of the model.
     """
 
-    draws = 2  # Eq. 6 has a draw of old rows for each of its terms
+    draws = 2  # Eq. 6 has separate draws of old rows for its two terms
 
     def __init__(self, config: DerppConfig, loss_name: str) -> None:
         super().__init__(config, loss_name)
@@ -157,7 +157,7 @@ class StoredTeacher(Derpp):
         """Pool rows that were stored together, sorted, and their logits (rows, width)."""
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Store the logits of the base, and forget rows that are no longer rehearsed."""
+        """Store the logits of the base, and delete rows that are no longer rehearsed."""
         if task.number == 1:
             self._store(model, rows, rows.old, task.start)
         blocks = []
@@ -204,7 +204,7 @@ class StoredTeacher(Derpp):
         return tensors
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over rows and logits."""
+        """Restore rows and logits."""
         self._blocks = [
             (state[f"rows.{number}"].cpu().numpy(), state[f"logits.{number}"])
             for number in range(len(state) // 2)

@@ -1,11 +1,10 @@
 """Features of the network in its present state, and the measurements made on them.
 
-Forward transfer is measured by a linear probe.
-As in the paper, after a task, a new head is trained on the frozen
-features of the classes of the next task alone, with cross entropy, AdamW, a constant learning
-rate, no weight decay and no augmentation. The reported number is the best top-1 accuracy over the
-evaluation points, the one before the first step included. It is chosen on the validation rows it
-is measured on, so it is an upper estimate.
+Forward transfer is measured by a linear probe, as in the paper. After a task, a new head is trained
+on frozen features of only the classes of the next task. It is trained with cross entropy, AdamW, a
+constant learning rate, no weight decay and no augmentation. The reported number is the best top-1
+accuracy over all evaluation points, including the point before the first step. It is an upper
+estimate, because it is chosen on the validation rows on which it is measured.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from clinit.headtrain.train.step import Updates
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
 """Rows per forward pass if no gradient is needed, by device.
 
-For larger activations a CPU gets its memory anew at each layer, page by page: with a ViT-tiny,
-batches of 256 rows are a sixth slower than batches of 32.
+For larger activations, a CPU allocates new pages of memory at each layer: with a ViT-tiny, batches
+of 256 rows are a sixth slower than batches of 32.
 """
 
 
@@ -62,9 +61,9 @@ def measure(
     *,
     list_mistakes: bool,
 ) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
-    """Return the correct answers among the test rows seen, and the new-task loss.
+    """Return the correct answers on test rows of classes seen, and the new-task loss.
 
-    Both come from the code that measures a bank of heads, here of one head, in float32.
+    Both are measured by the code for banks of heads, here with one head, in float32.
     """
     training = replace(study.training, precision="float32")
     bank = Bank(model.tensors(), [training], model.device)
@@ -77,7 +76,7 @@ def measure(
 
 
 def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, Any] | None:
-    """Probe the features for the classes of the next task; None if none of them is tested."""
+    """Probe the features for the classes of the next task; None if these have no test rows."""
     sides = []
     for activations, pool in (
         (inputs.train, inputs.scenario.train),
@@ -127,15 +126,15 @@ def linear_probe(
 
     Args:
         train: Features and labels 0 to `num_classes` - 1.
-        val: Features and labels of the rows it is measured on.
-        num_classes: Rows of the head.
+        val: Features and labels of the rows on which the head is measured.
+        num_classes: Number of rows of the head.
         seed: Seed of the random head (as `torch.nn.Linear` draws it) and of the batches.
-        index: Which probe of a run it is: the number of the task it follows.
-        lr: Learning rate; the paper's values from here on.
+        index: Number of the task that the probe follows.
+        lr: Learning rate; this default and all later ones are the paper's values.
         weight_decay: Decoupled weight decay.
-        batch: Rows per batch; no row is drawn again before all others have been.
-        iterations: Updates.
-        eval_every: Updates between two evaluations; the last update is followed by one too.
+        batch: Rows per batch; a row is repeated only after all other rows were used.
+        iterations: Number of updates.
+        eval_every: Updates between two evaluations; another one follows the last update.
 
     Returns:
         Updates done and top-1 accuracy in [0, 1], at each evaluation point.

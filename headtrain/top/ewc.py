@@ -2,47 +2,47 @@
 
     loss = mean of l over the batch + (lambda / 2) sum_k F_k (theta_k - theta*_k)^2
 
-with theta* the parameters at the end of an earlier task and F the diagonal of the empirical
-Fisher information there (true labels, the training loss,
-mean over samples of squared gradients of single samples).
+with theta* the parameters at the end of an earlier task and F the diagonal of the empirical Fisher
+information there (true labels, the training loss, mean over samples of squared gradients of single
+samples). Each term of the sum is a *spring*; an *anchor* is a pair theta*, F.
 
-There are no old rows in a batch. The Fisher information of a task is measured at its end, on
-`samples` of its training rows, drawn by the seed without replacement; the base is measured before
-the first step, on `samples` rows of base classes, with the logits of base classes only. If the
-base has no training row, it has no anchor, and nothing holds it.
+Batches contain no old rows. The Fisher information of a task is measured at its end, on `samples`
+of its training rows, drawn by the seed without replacement. For the base it is measured before the
+first step, on `samples` rows of base classes, with the logits of base classes only. If the base has
+no training row, it has no anchor.
 
     task      every task has its anchor, and the penalties add up (Kirkpatrick et al., 2017)
     online    one anchor, the latest; F <- gamma F + F_task (Schwarz et al., 2018)
 
-Rows of the classifier whose classes had not been seen at an anchor are free of it, even if
-`head_width` is `full` and the rows existed: a spring would hold them at random numbers.
+An anchor does not hold rows of the classifier whose classes had not been seen then, even if
+`head_width` is `full` and the rows existed, because it would hold them at random numbers.
 
 Fisher information
 
     F_k = (1 / N) sum_i (d l(x_i, y_i) / d theta_k)^2
 
 with the *true* label y_i of each sample and the training loss l (for cross entropy, minus the log
-likelihood). The square is taken before the mean: the square of the mean gradient of a batch is a
-smaller number that shrinks as the batch grows, so that lambda would mean something else at each
-batch size. How many samples are read at a time does not matter here, except to rounding.
+likelihood). The square is taken before the mean: the square of the mean gradient of a batch shrinks
+as the batch grows, so that the meaning of lambda would depend on the batch size. Here the number of
+samples that are read at a time changes only the rounding.
 
-The classifier needs no gradient of single samples: with r_i = dl / dz the gradient of the logits
+The classifier needs no gradient of single samples. With r_i = dl / dz the gradient of the logits
 and h_i the features, its diagonal is one product, (r * r)^T (h * h) / N, and the mean of r * r for
-the biases. For the blocks the gradients are formed one sample at a time, or, on a CUDA device,
-several at a time by `vmap`: on a CPU the batched kernels are slower (measured: 1.2 to 2.4
-times the time of the loop for blocks of ViT, ConvNeXt and ResNet).
+the biases. For the blocks, gradients are computed for one sample at a time or, on a CUDA device,
+for several samples by `vmap`. On a CPU the batched kernels are slower (measured: 1.2 to 2.4 times
+the time of the loop for blocks of ViT, ConvNeXt and ResNet).
 
-All of it is in float32, even if the training mixes precisions: the gradients of single samples
-are small, and `vmap` does not follow all kernels of mixed precision.
+Everything is computed in float32, even if the training mixes precisions, because gradients of
+single samples are small, and `vmap` does not support all kernels of mixed precision.
 
 Springs add up to one quadratic
 
     sum_a F_a (theta - theta_a)^2 = F (theta - c)^2 + constant,
     F = sum_a F_a,  c = sum_a F_a theta_a / F
 
-for each parameter, so any number of tasks takes the space and the time of one. Kirkpatrick et al.
+for each parameter, so that any number of tasks takes the space and time of one. Kirkpatrick et al.
 (2017) note that the sum of two such penalties is again such a penalty. The running centre is
-updated by its difference to the new anchor, which loses no precision if the F differ greatly.
+updated by its difference from the new anchor, which loses no precision if the F differ greatly.
 
 Source: J. Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS
 114(13), 2017, Eq. 3; J. Schwarz et al., "Progress & compress: a scalable framework for continual
@@ -119,7 +119,7 @@ class Ewc(Rehearsal):
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the springs of a checkpoint."""
+        """Restore the springs of a checkpoint."""
         self._springs = None
         if state:
             fisher, centre = (
@@ -173,12 +173,12 @@ def diagonal_fisher(
     """Return the diagonal for each trained parameter, by its name.
 
     Args:
-        model: Its dropout and batch statistics are off: the samples do not depend on each other.
+        model: The model, with dropout and batch statistics off, so that samples are independent.
         batches: The samples, with labels below `classes`; see `chunk_size`.
-        classes: Head rows that exist for these samples: the loss is over the first `classes`
+        classes: Number of head rows for these samples: the loss is over the first `classes`
             logits, and the classifier's values have as many rows.
         loss_name: One of `clinit.headtrain.train.losses.LOSSES`.
-        by: How the gradients of the blocks are formed; `auto` is `vmap` on a CUDA device.
+        by: How to compute the gradients of the blocks; `auto` is `vmap` on a CUDA device.
     """
 
     def loss(features: Tensor, labels: Tensor) -> Tensor:
@@ -235,13 +235,13 @@ def _by_loop(
 def _by_vmap(
     model: PlasticModel, batch: Batch, loss: SampleLoss
 ) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
-    """Form the gradients of all samples at once; return the sums of squares and the features."""
+    """Compute the gradients of all samples at once; return sums of squares and features."""
 
     def one(blocks: dict[str, Tensor], activations: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         features = model.features_at(blocks, activations[None])
         return loss(features, label[None])[0], features[0]
 
-    # The fused attention kernels have no batching rule: `vmap` would run them in a loop.
+    # The fused attention kernels have no batching rule, so that `vmap` would run them in a loop.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")
         gradients, features = vmap(grad(one, has_aux=True), in_dims=(None, 0, 0))(
@@ -259,19 +259,18 @@ def _blocks(model: PlasticModel) -> dict[str, Tensor]:
 class Quadratic:
     """sum_k F_k (theta_k - c_k)^2 + constant over named parameters.
 
-    A tensor of F may have fewer rows than its parameter: rows of classes that came later are
-    free.
+    A tensor of F may have fewer rows than its parameter; rows of later classes are not held.
     """
 
     fisher: Mapping[str, Tensor]
     """F, at least 0, by the name of the parameter."""
     centre: Mapping[str, Tensor]
-    """c, of the same shapes."""
+    """c, with the shapes of F."""
     constant: Float[Tensor, ""]
 
     @classmethod
     def around(cls, fisher: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Quadratic:
-        """Return the penalty of one anchor: `values`, for the rows that `fisher` has."""
+        """Return the penalty of one anchor at `values`, for the rows in `fisher`."""
         centre = {
             name: _first(values[name].detach(), like).clone() for name, like in fisher.items()
         }
@@ -293,7 +292,7 @@ class Quadratic:
             fisher[name] = old + new
             share = torch.where(fisher[name] > 0, new / fisher[name], torch.ones_like(new))
             difference = later.centre[name] - old_centre
-            # If the first anchor has no weight, the later one is the centre, to the last bit.
+            # If the first anchor has no weight, the centre is the later anchor to the last bit.
             centre[name] = torch.where(
                 share == 1, later.centre[name], old_centre + share * difference
             )
@@ -311,8 +310,8 @@ class Quadratic:
 class _Springs(torch.autograd.Function):
     """sum_k F_k (theta_k - c_k)^2 for lists of tensors: a few launches on a CUDA device.
 
-    Written with autograd it takes over ten launches per tensor and step. On a CPU both take the
-    same time, and tensors joined to a single vector four times as long.
+    With autograd alone, it would take over ten launches per tensor and step. On a CPU both take the
+    same time; joining the tensors to a single vector takes four times as long.
     """
 
     @staticmethod
@@ -329,12 +328,12 @@ class _Springs(torch.autograd.Function):
 
 
 def _first(values: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of `values` that `like` has."""
+    """Return as many rows of `values` as `like` has."""
     return values[: len(like)] if like.ndim else values
 
 
 def _grown(values: Tensor, like: Tensor) -> Tensor:
-    """Append rows of zeros until there are as many as in `like`."""
+    """Append rows of zeros, up to the number of rows of `like`."""
     if values.shape == like.shape:
         return values
     return torch.cat([values, values.new_zeros(len(like) - len(values), *values.shape[1:])])

@@ -1,10 +1,10 @@
 """Run one head over the stream with plastic top blocks.
 
-rehearsal   new rows and a buffer of old ones      mean loss
-naive       new rows alone                         mean loss
+rehearsal   new rows and a buffer of old rows      mean loss
+naive       new rows only                          mean loss
 joint       all rows of all classes seen so far    mean loss
-ewc         new rows alone                         mean loss + springs to former parameters
-derpp       new rows and a buffer of old ones      weighted losses + distance to former logits
+ewc         new rows only                          mean loss + springs to former parameters
+derpp       new rows and a buffer of old rows      weighted losses + distance to former logits
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def run_top(
 ) -> RunRecord:
     """Train a copy of the network on its stream; return the record.
 
-    The same call on the same device gives the same numbers, even if it was killed in between
-    and resumes from its checkpoint.
+    The same call on the same device gives the same numbers, even if it was killed in between and
+    resumes from its checkpoint.
 
     Args:
         inputs: Stream, activations and network.
         study: The study to train; it differs from the study of `inputs` at most in the settings
             `study.PER_HEAD`.
-        checkpoint: A file to resume from and to keep up to date; None keeps none.
-        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
+        checkpoint: A file to resume from and to update; None: no checkpoints.
+        checkpoint_every: Updates between two checkpoints; 0: one per task.
         observer: Called with each event as it happens.
         head_facts: Origin of the first head, for the record.
         command: The command line of the user, for the record.
@@ -82,7 +82,7 @@ def run_top(
 
 
 def top_method(study: Study) -> TopMethod:
-    """Return a fresh method of a resolved study; only its own settings are read."""
+    """Return a new method for a resolved study; it reads only its own settings."""
     strength, method = study.training.anchor_strength, _method(study)
     if study.training.anchor == "l2" and isinstance(strength, int | float):
         return Held(method, strength)

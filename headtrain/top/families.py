@@ -2,10 +2,10 @@
 
 The forward pass of a network is a chain of steps, some of which are blocks. A downsampling in
 front of a stage belongs to no block. In front of the first plastic block it is part of the trunk,
-so that the smaller activations behind it are kept.
+so that the smaller activations behind it are stored.
 
-Blocks of EVA read the rotary embedding of the grid of patches next to their input: it depends on
-the size of the images alone, and is frozen.
+Besides their input, blocks of EVA read the rotary embedding of the grid of patches, which depends
+only on the size of the images, and is frozen.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CHAINS: dict[type[nn.Module], tuple[str, ...]] = {
     NormFreeNet: ("stem", "stages.*", "final_conv", "final_act"),
     ByobNet: ("stem", "stages.*", "final_conv"),
 }
-"""Modules of `forward_features`; `.*` stands for the children, which are stages of blocks."""
+"""Modules of `forward_features`; `.*` means the children, which are stages of blocks."""
 
 _BLOCKS = ("blocks", "layer1", "layer2", "layer3", "layer4", "s1", "s2", "s3", "s4")
 """Links of a chain whose children are blocks."""
@@ -83,7 +83,7 @@ _LAYERS = (
 )
 """First and last matrix of a block without `mlp`: gated, mixers, bottlenecks, basic, inverted.
 
-A depthwise convolution mixes no channels: it is not a linear layer in this sense.
+A depthwise convolution is not a linear layer in this sense, because it mixes no channels.
 """
 
 
@@ -106,9 +106,9 @@ def steps_of(network: nn.Module) -> tuple[Step, ...]:
 
 
 def linear_layers(block: nn.Module) -> tuple[str, ...]:
-    """Return the names, in a block, of its linear layers; none for an unknown block."""
+    """Return the names of the linear layers within a block; none for an unknown block."""
     modules = dict(block.named_modules())
-    # A block may have several MLPs; a gated one (SwiGLU) may hold its first layer as two.
+    # A block may have several MLPs; a gated MLP (SwiGLU) may have its first layer in two parts.
     in_mlp = tuple(
         f"{name}.{layer}"
         for name in modules
@@ -163,7 +163,7 @@ def _rope(network: Any, x: Tensor) -> Any:
     if network.rope is None:
         return None
     if network.dynamic_img_size:
-        # A network for images of any size keeps no grid, and the tokens have lost it.
+        # A network for images of any size stores no grid, and tokens do not contain it.
         patches = x.shape[1] - network.num_prefix_tokens
         side = math.isqrt(patches)
         if side * side != patches:

@@ -27,13 +27,13 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """The two caches, the places of their images and weights, and the storage of activations."""
+    """The two caches, the paths of their images and weights, and the storage of activations."""
 
     base: Path
     new: Path
     storage: Storage
     base_root: Path | None = None
-    """Default: the place of the images at extraction."""
+    """Default: the path of the images at extraction."""
     new_root: Path | None = None
     weights: Path | None = None
-    """Default: their place at extraction."""
+    """Default: the path of the weights at extraction."""

@@ -55,7 +55,7 @@ class TopInputs:
     train: PoolActivations
     val: PoolActivations
     parts: tuple[dict[str, Any], ...]
-    """Name, rows, bytes of activations, and whether these are stored."""
+    """Name, rows, bytes of activations, and whether the activations are stored."""
 
     @property
     def device(self) -> torch.device:
@@ -64,7 +64,7 @@ class TopInputs:
 
     @property
     def top(self) -> Top:
-        """The settings that define the learning part of the network."""
+        """The settings that define the trained part of the network."""
         assert self.study.top is not None
         return self.study.top
 
@@ -92,14 +92,14 @@ def prepare_runs(
     observer: Observer = ignore,
     head_facts: Mapping[str, Any] | None = None,
 ) -> TopInputs:
-    """Load the backbone, and compute and store the activations that runs of one stream look at.
+    """Load the backbone, and compute and store the activations that runs of one stream read.
 
     Args:
-        images: Places of weights and images, and the storage of activations.
+        images: Paths of weights and images, and the storage of activations.
         sides: The two data sets, opened.
         head: The pretrained head.
         studies: The runs, which differ at most in `study.PER_HEAD`.
-        observer: Called with the sizes before anything is computed, the progress, and notes.
+        observer: Called with sizes before the computation, progress, and notes.
         head_facts: Origin of the head.
 
     Raises:
@@ -113,7 +113,7 @@ def prepare_runs(
     assert study.top is not None
     if backbone.config.output == "projected":
         raise ExperimentError(
-            f"{base.source.path} holds projected features: no block learns behind a projection",
+            f"{base.source.path} contains projected features: blocks cannot be trained with these",
             remedy="Extract the caches with `--features pooled`.",
         )
     if backbone.head is None:
@@ -173,7 +173,7 @@ def _parts(
     *,
     random_only: bool,
 ) -> list[Part]:
-    """Return the rows that the runs look at, those that they look at most often first."""
+    """Return the rows that the runs read; the most frequently read rows are first."""
     train = []
     for task in scenario.learnt:
         trained = plan.rows(task)
@@ -211,12 +211,12 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
 
     Args:
         cache: The feature cache.
-        root: The folder of its images; default: their place at extraction.
-        option: The option that gives `root`, for the message.
+        root: The folder of its images; default: their path at extraction.
+        option: The option for `root`, for the message.
 
     Raises:
         CacheError: If the cache cannot be read.
-        ExperimentError: If its images are not there.
+        ExperimentError: If the images are missing.
     """
     opened = open_cache(cache)
     train = opened.split("train")
@@ -225,10 +225,10 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
         raise ExperimentError(
             f"no images are known for the features in {cache}: they were imported",
             remedy="Extract the images with `clinit extract`; imported features are"
-            " for `clinit train-head` alone.",
+            " for `clinit train-head` only.",
         )
     found = root if root is not None else Path(stored or "")
-    # Not simply the first image: a bad image may have been missing from the start.
+    # The first valid image: an invalid image may have been missing from the start.
     first = found / train.manifest.file_of(int(train.valid.argmax()))
     if not first.is_file():
         raise ExperimentError(

@@ -2,13 +2,13 @@
 
     W + (alpha / rank) (B A)        A (rank, in), B (out, rank), B = 0 at the start
 
-The paper prints W + B A without a factor and refers to the LoRA paper, where alpha is
-the first rank that is tried: a factor of 1, which is alpha = rank here. The default of loralib and
+The paper prints W + B A without a factor and refers to the LoRA paper. There alpha is the first
+rank that is tried, so that the factor is 1, which is alpha = rank here. The default of loralib and
 of this module is alpha = 1.
 
-A convolution of k x k is a matrix (out, in k k), a 1 x 1 convolution a linear layer. The update
-is a parametrisation of the weight: the layer keeps its class and its forward pass, and merging
-stores the sum in place of W. Training and evaluation mode play no part.
+A convolution of k x k is a matrix (out, in k k), a 1 x 1 convolution a linear layer. The update is
+a parametrisation of the weight: the layer keeps its class and its forward pass, and merging stores
+the sum in place of W. Training and evaluation mode make no difference.
 
 Source: E. J. Hu, Y. Shen, P. Wallis, Z. Allen-Zhu, Y. Li, S. Wang, L. Wang, W. Chen, "LoRA:
 Low-Rank Adaptation of Large Language Models", ICLR 2022.
@@ -42,7 +42,7 @@ class LowRank(nn.Module):
 
     def forward(self, weight: Float[Tensor, " out *fan_in"]) -> Float[Tensor, " out *fan_in"]:
         """Return the updated weight, in the weight's own precision."""
-        # Autocast would round the sum to 8 or 11 bits, and merging would then not give what ran.
+        # Autocast would round the sum to 8 or 11 bits; the merged weight would then differ.
         with torch.autocast(weight.device.type, enabled=False):
             # Not addmm: the sum has the memory format of the weight, channels last or not.
             return torch.add(weight, (self.b @ self.a).view(weight.shape), alpha=self.scale)
@@ -51,12 +51,12 @@ class LowRank(nn.Module):
 def layers(network: nn.Module, blocks: Sequence[str]) -> tuple[str, ...]:
     """Return the dotted names of the linear layers of some blocks, in forward order.
 
-    The two layers of the MLP (three if it is gated), the two convolutions of a basic block,
-    the first and the last of a bottleneck, the pointwise ones of an inverted residual. Depthwise
-    and grouped convolutions and the projections of attention are not among them.
+    These are the two layers of the MLP (three if it is gated), the two convolutions of a basic
+    block, the first and last convolution of a bottleneck, the pointwise convolutions of an inverted
+    residual. Depthwise and grouped convolutions and projections of attention are not included.
 
     Raises:
-        BackboneError: If a block is of an unknown kind.
+        BackboneError: If the kind of a block is unknown.
     """
     names = []
     for block in blocks:
@@ -74,7 +74,7 @@ def layers(network: nn.Module, blocks: Sequence[str]) -> tuple[str, ...]:
 
 def _no_low_rank(found: str) -> BackboneError:
     return BackboneError(
-        f"{found}, whose linear layers are not known",
+        f"{found}, whose linear layers are unknown",
         remedy="Train the whole blocks with `--full-rank`, or take fewer `--top-blocks`.",
     )
 
@@ -91,9 +91,9 @@ def add_lora(
     """Give the weights of `layers` an update that starts at zero.
 
     A is drawn with variance 1 / (3 fan_in), from a normal distribution (`gaussian`) or from
-    U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default): in float32 on the CPU, in the order of
-    `layers`, whatever the network's device and precision. A rank above min(out, fan_in)
-    works, but gains nothing.
+    U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default). It is drawn in float32 on the CPU, in the
+    order of `layers`, whatever the network's device and precision. A rank above min(out, fan_in) is
+    allowed, but useless.
     """
     for name in layers:
         module = network.get_submodule(name)
@@ -110,18 +110,18 @@ def add_lora(
 
 
 def merge(network: nn.Module) -> None:
-    """Add every update to its weight and remove it; the outputs stay what they were.
+    """Add every update to its weight and remove it; outputs do not change.
 
     The weight is the same `nn.Parameter` as before `add_lora`. Without updates, nothing happens.
     """
     for module in list(network.modules()):
         if has_update(module):
-            # A deep copy shares the class that `parametrize` made, and a removal takes the property
-            # `weight` from that class: the copy of a network would break when the other is merged.
+            # A deep copy shares the class that `parametrize` made. A removal deletes the property
+            # `weight` from this class, so that merging one network would break its copy.
             shared = type(module)
             module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
-            # Weight before bias again, as in a network that never had an update.
+            # Weight before bias, as in a network that never had an update.
             for name, parameter in list(module.named_parameters(recurse=False)):
                 if name != "weight":
                     delattr(module, name)

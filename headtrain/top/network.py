@@ -2,19 +2,18 @@
 
     normalised images --trunk--> activations --top--> penultimate features
 
-`top(trunk(x))` is `forward_head(forward_features(x), pre_logits=True)`: the same modules run in
+`top(trunk(x))` equals `forward_head(forward_features(x), pre_logits=True)`: the same modules run in
 the same order. The modules behind the last block (a norm, the pooling, a dense layer before the
-classifier) are part of the top, and so is a downsampling between two plastic blocks; neither is a
-block.
+classifier) and a downsampling between two plastic blocks are part of the top, but are not blocks.
 
-Everything but the following parameters is frozen:
+All parameters are frozen, except:
 
 Low rank     the factors A and B of `lora.add_lora` and the classifier; norms, GRN, layer scales,
              biases, depthwise convolutions and attention keep their values.
 Full rank    every parameter of the plastic blocks, norms included, and the classifier.
 
-Modules between and behind the blocks (a downsampling, the last norm) are frozen in both. The
-network stays in evaluation mode: batch norms use their stored statistics, nothing is dropped.
+Modules between and behind the blocks (a downsampling, the last norm) are frozen in both cases. The
+network stays in evaluation mode: batch norms use their stored statistics, and dropout is off.
 """
 
 from __future__ import annotations
@@ -41,18 +40,17 @@ from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge
 class Cut:
     """The two halves of a network.
 
-    Both run the network's own modules: they follow it from device to device, and
-    parametrising or training a module of the network changes `top`. A copy of the network needs
-    a cut of its own.
+    Both run the network's own modules: they move with it from device to device, and parametrising
+    or training a module of the network changes `top`. A copy of the network needs its own cut.
     """
 
     trunk: Callable[[Tensor], Tensor]
     """Normalised images (batch, 3, height, width) -> activations (batch, *shape) in front of the
     first plastic block; no gradient flows back through it."""
     top: Callable[[Tensor], Tensor]
-    """Activations -> penultimate features (batch, dim), differentiable; they are not changed."""
+    """Activations -> penultimate features (batch, dim), differentiable, out of place."""
     blocks: tuple[str, ...]
-    """Dotted names, in the network, of the plastic blocks, in forward order."""
+    """Dotted names of the plastic blocks in the network, in forward order."""
 
 
 def block_names(network: nn.Module) -> tuple[str, ...]:
@@ -109,11 +107,11 @@ def check_cut(cut: Cut, network: nn.Module, batch: Float[Tensor, "batch 3 height
     expected: Tensor = network.forward_head(maps, pre_logits=True)  # type: ignore[operator]
     found = cut.top(cut.trunk(batch))
     scale = float(expected.abs().max().clamp(min=1))
-    # Not `>`: a comparison with NaN must fail too.
+    # Not `>`, because a comparison with NaN must fail, too.
     if found.shape != expected.shape or not float((found - expected).abs().max()) <= 1e-4 * scale:
         raise BackboneError(
-            f"this {type(network).__name__}, cut in front of {cut.blocks[0]}, does not give"
-            " its own features",
+            f"this {type(network).__name__}, cut in front of {cut.blocks[0]}, does not compute"
+            " its original features",
             remedy="Choose another backbone, or train its head alone with `clinit train-head`.",
         )
 
@@ -121,13 +119,13 @@ def check_cut(cut: Cut, network: nn.Module, batch: Float[Tensor, "batch 3 height
 CLASSIFIER_WEIGHT = "classifier.weight"
 CLASSIFIER_BIAS = "classifier.bias"
 CLASSIFIER: tuple[str, ...] = (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
-"""Names of the classifier's parameters among those that are trained, in every network."""
+"""Names of the classifier's parameters among the trained parameters, in every network."""
 
 
 def make_plastic(network: nn.Module, blocks: Sequence[str], *, full_rank: bool) -> None:
-    """Freeze the network but for what learns, and put it into evaluation mode.
+    """Freeze all parameters that are not trained, and set evaluation mode.
 
-    Call it after `add_lora`, and again after each merge and when the classifier is replaced.
+    Call this after `add_lora`, and again after each merge and each new classifier.
     """
     network.eval().requires_grad_(False)
     updates = [module for module in network.modules() if isinstance(module, LowRank)]
@@ -139,7 +137,7 @@ def make_plastic(network: nn.Module, blocks: Sequence[str], *, full_rank: bool) 
 def classifier_of(network: nn.Module) -> nn.Linear:
     """Return the network's own classifier."""
     classifier = network.get_classifier()  # type: ignore[operator]
-    assert isinstance(classifier, nn.Linear), "load_backbone and prepare_runs see to that"
+    assert isinstance(classifier, nn.Linear), "load_backbone and prepare_runs ensure this"
     return classifier
 
 
@@ -147,7 +145,7 @@ class PlasticModel:
     """A cut network whose top blocks and classifier are trained, one task after another."""
 
     def __init__(self, network: nn.Module, cut: Cut, head: Rows, study: Study) -> None:
-        """Take over `network`, which is changed; its classifier becomes `head`."""
+        """Change `network` in place; its classifier becomes `head`."""
         self.network = network
         self.cut = cut
         assert study.top is not None
@@ -164,7 +162,7 @@ class PlasticModel:
 
     @property
     def num_classes(self) -> int:
-        """Number of rows of the classifier as it is now."""
+        """Present number of rows of the classifier."""
         return self._classifier.out_features
 
     @property
@@ -173,7 +171,7 @@ class PlasticModel:
         return self._classifier.in_features
 
     def features(self, activations: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch dim"]:
-        """Return what the classifier reads; differentiable."""
+        """Return the features that the classifier reads; differentiable."""
         with self._arithmetic():
             features = self._top(activations)
         return features.float()
@@ -191,7 +189,7 @@ class PlasticModel:
 
     @contextmanager
     def full_precision(self) -> Iterator[None]:
-        """Compute in float32 inside, regardless of the configuration."""
+        """Compute in float32 within the block, whatever the configuration."""
         self._mixed, before = False, self._mixed
         try:
             yield
@@ -205,7 +203,7 @@ class PlasticModel:
         return logits.float()
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained now, the classifier's under CLASSIFIER."""
+        """Return the presently trained parameters; the classifier's names are CLASSIFIER."""
         prefix = f"{self._classifier_name}."
         return {
             f"classifier.{name.removeprefix(prefix)}" if name.startswith(prefix) else name: value
@@ -239,7 +237,7 @@ class PlasticModel:
         self._classifier.bias[start:stop] = as_tensor(rows.bias).to(self.device)
 
     def open(self, generator: torch.Generator) -> None:
-        """Make the blocks plastic for a task: whole, or by low-rank updates drawn anew."""
+        """Make the blocks plastic for a task: whole, or by newly drawn low-rank updates."""
         if not self._settings.full_rank:
             add_lora(
                 self.network,
@@ -258,11 +256,11 @@ class PlasticModel:
         self._top = self._whole
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that training may have changed, updates that are not merged included."""
+        """Return everything that training may have changed, including unmerged updates."""
         return self._values(self._classifier_name)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a `state()` of as many classes, whether its updates are merged or not."""
+        """Restore a `state()` of as many classes, whose updates are merged if they are here."""
         wrong = self.state().keys() ^ state.keys()
         assert not wrong, f"a state of another network: {sorted(wrong)[:3]}"
         self.network.load_state_dict(dict(state), strict=False)
@@ -280,8 +278,8 @@ class PlasticModel:
         return classifier_of(self.network)
 
     def _set_classifier(self, classes: int) -> None:
-        """Replace the classifier with one of `classes` rows, which are yet to be written."""
-        # Empty: the default initialisation would draw from the global generator.
+        """Replace the classifier with one of `classes` rows, which the caller must write."""
+        # Uninitialised, because the default initialisation would use the global generator.
         classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self.device)
         assert isinstance(classifier, nn.Linear)
         parent, _, name = self._classifier_name.rpartition(".")
@@ -290,7 +288,7 @@ class PlasticModel:
             self.network.num_classes = classes  # type: ignore[assignment]
 
     def _values(self, *others: str) -> dict[str, Tensor]:
-        """Return the parameters and buffers of the plastic blocks and other modules, by name."""
+        """Return parameters and buffers of the plastic blocks and of `others`, by name."""
         prefixes = tuple(f"{name}." for name in (*self.cut.blocks, *others))
         return {
             name: value.detach()

@@ -1,31 +1,30 @@
-"""Train the top of a network on one task: the method's decisions, the optimizer, the steps.
+"""Train the top of a network on one task: the method, the optimizer, the steps.
 
 A method defines the loss of a batch, and its own memory. The learner owns the network, the
 optimizer and the rows. Around each task it calls
 
     begin    once the rows of the new classes are initialised, before the first step
     loss     at each step
-    end      after the last step; low-rank parts are merged by then
+    end      after the last step, when low-rank parts are merged
 
 and between any two steps it may store `state()` in a checkpoint. The plain methods minimise the
-mean loss of a batch, with the losses of `headtrain.train.losses`. These return the gradient
-together with the value, so the backward pass is one product; it is the same code that trains the
-heads of a bank.
+mean loss of a batch, with the losses of `headtrain.train.losses`, as for the heads of a bank. These
+return gradient and value together, so that the backward pass is one product.
 
 AdamW has a learning rate per layer, each on a one-cycle schedule:
 
     lr(group, step) = onecycle(step) * lr * layer_decay ** (layers between the group and the last)
 
-The layers are timm's (`param_groups_layer_decay` and the network's `group_matcher`): the
-classifier is the last, each block one, and a low-rank factor has the layer of its block, since
-the matcher reads the beginning of a parameter's name. A scalar `max_lr` would overwrite the
-groups' rates with one: `OneCycleLR` gets a list.
+The layers are timm's (`param_groups_layer_decay` and the network's `group_matcher`). The classifier
+is the last layer, and each block is one layer. A low-rank factor belongs to the layer of its block,
+because the matcher reads the beginning of a parameter's name. `OneCycleLR` gets a list of rates,
+because a scalar `max_lr` would replace the rates of all groups.
 
-Weight decay is timm's too: none for parameters of at most one axis (biases, norms, layer scales
-and, in timm, GRN) and those that the network lists (position embeddings, tokens). The factors A
-and B are matrices and are decayed: towards no update, not towards a zero weight. The classifier is
-the one exception: weight and bias are both decayed, as in the heads of `clinit train-head`,
-so that the two paths differ in the blocks alone.
+Weight decay follows timm, too: none for parameters of at most one axis (biases, norms, layer scales
+and, in timm, GRN) and for parameters that the network lists (position embeddings, tokens). The
+factors A and B are matrices and are decayed: towards no update, not towards a zero weight. As an
+exception, weight and bias of the classifier are both decayed, as in the heads of `clinit
+train-head`, so that the two paths differ only in the blocks.
 
 Source: L. N. Smith, N. Topin, "Super-Convergence: Very Fast Training of Neural Networks Using
 Large Learning Rates", 2017; H. Bao, L. Dong, S. Piao, F. Wei, "BEiT: BERT Pre-Training of Image
@@ -55,36 +54,36 @@ class TopMethod:
     """A way to learn one task after another with a backbone that changes."""
 
     draws: int = 1
-    """Draws from the old rows at each step: 2 if `loss` wants a second one."""
+    """Number of draws of old rows at each step: 2 if `loss` needs a second draw."""
     base_sample: int = 0
-    """Rows of base classes for `begin` of the first task if no old rows are trained on."""
+    """Number of rows of base classes for `begin` of the first task, if no old rows are trained."""
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Prepare for a task; the rows of its classes are initialised, nothing is trained yet."""
+        """Prepare for a task, after its new rows are initialised and before any training."""
 
     def loss(
         self, model: PlasticModel, batch: Batch, second: Batch | None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the loss to minimise, and the detached loss of each row of `batch` for the record.
 
-        `second` holds old rows drawn apart from the old rows of `batch`, as many unless batches are
-        uniform, if `draws` is 2 and there are old rows; otherwise it is None.
+        If `draws` is 2 and old rows exist, `second` is a separate draw of old rows (as many as in
+        `batch`, unless batches are uniform); otherwise it is None.
         """
         raise NotImplementedError
 
     def end(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Remember what later tasks need of this one."""
+        """Store what later tasks need of this task."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that `begin` and `end` have left behind: tensors of this method, by name."""
+        """Return all tensors that `begin` and `end` have stored, by name."""
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a `state()`, its tensors on the device of the model."""
+        """Restore a `state()`, with tensors on the device of the model."""
 
 
 class Rehearsal(TopMethod):
-    """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
+    """Minimise the mean loss: for rehearsal and the baselines, which differ in their rows."""
 
     def __init__(self, loss_name: str = "ce") -> None:
         """Choose one of `clinit.headtrain.train.losses.LOSSES`."""
@@ -101,7 +100,7 @@ class Rehearsal(TopMethod):
 
 
 class Held(TopMethod):
-    """Another method, with all that is trained held near its start in the task (L2-SP).
+    """Another method, with all trained parameters held near their start in the task (L2-SP).
 
     Source: X. Li, Y. Grandvalet, F. Davoine, "Explicit inductive bias for transfer learning with
     convolutional networks", ICML 2018.
@@ -113,7 +112,7 @@ class Held(TopMethod):
         self._start: dict[str, Tensor] = {}
 
     def begin(self, model: PlasticModel, task: Task, rows: TaskReader) -> None:
-        """Remember the parameters at the start."""
+        """Copy the parameters at the start."""
         self._method.begin(model, task, rows)
         self._start = {name: each.detach().clone() for name, each in model.trainable().items()}
 
@@ -135,7 +134,7 @@ class Held(TopMethod):
         return {**self._method.state(), **start}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take both over."""
+        """Restore the state of the method, and the start."""
         start = {name for name in state if name.startswith("start.")}
         self._start = {name.removeprefix("start."): state[name] for name in start}
         self._method.restore({name: state[name] for name in state.keys() - start})
@@ -178,7 +177,7 @@ class _SampleLosses(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], logits: Tensor, labels: Tensor, name: str
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        """Take the axis of `vmap` as one of the leading axes that every loss has."""
+        """Use the axis of `vmap` as one of the leading axes of the loss."""
         logits, labels = (
             values.movedim(axis or 0, 0)
             for values, axis in zip((logits, labels), in_dims, strict=False)
@@ -196,14 +195,14 @@ def top_optimizer(
 ) -> tuple[AdamW, OneCycleLR]:
     """Return the optimizer of all parameters with a gradient, and its schedule.
 
-    One cycle as torch has it: cosine from lr/25 up to lr over the first 30 % of the steps, down
-    to lr/250,000 at the last; beta1 moves against it, from 0.95 to 0.85 and back. The schedule
-    is stepped after each step of the optimizer.
+    The cycle is PyTorch's: a cosine from lr/25 up to lr over the first 30 % of the steps, and down
+    to lr/250,000 at the last step. beta1 moves the other way, from 0.95 to 0.85 and back. Step the
+    schedule after each step of the optimizer.
 
     Args:
         network: A timm network, after `make_plastic`.
         lr: Peak rate of the classifier.
-        weight_decay: Weight decay of the parameters that are decayed.
+        weight_decay: Weight decay of the decayed parameters.
         layer_decay: Factor from the rate of a layer to the rate of the layer below it.
         iterations: Number of steps of the task.
     """
@@ -219,7 +218,7 @@ def top_optimizer(
         group["lr"] = lr * group["lr_scale"]
         if any(parameter is bias for parameter in group["params"]):
             group["weight_decay"] = weight_decay
-    # Fused: one pass over the parameters, on the CPU too.
+    # Fused: one pass over the parameters, also on the CPU.
     optimizer = AdamW(groups, lr=lr, weight_decay=weight_decay, fused=True)
     peaks = [group["lr"] for group in groups]
     return optimizer, OneCycleLR(optimizer, peaks, total_steps=iterations, cycle_momentum=True)
@@ -228,7 +227,7 @@ def top_optimizer(
 def stored_optimizer(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return what the schedule changes in each group, and the state as `<parameter>.<name>`."""
+    """Return rate and betas of each group, and the state as `<parameter>.<name>`."""
     content = optimizer.state_dict()
     rates = [{name: group[name] for name in ("lr", "betas")} for group in content["param_groups"]]
     tensors = {
@@ -246,7 +245,7 @@ def restore_optimizer(
     rates: Sequence[Mapping[str, Any]],
     steps: int,
 ) -> None:
-    """Take over a stored state after `steps` steps; optimizer and schedule are fresh ones."""
+    """Restore a stored state after `steps` steps into a new optimizer and schedule."""
     content = optimizer.state_dict()
     for key, value in tensors.items():
         index, _, name = key.partition(".")
@@ -266,10 +265,10 @@ def train_span(
     span: range,
     observe: Observer,
 ) -> Float[Tensor, "span 2"]:
-    """Do the updates of numbers `span`; the host never waits for the device.
+    """Do the updates `span`, without waiting for the device.
 
-    Returns the mean losses of the new and of the old rows of each batch, on the device: to read
-    one at each step would make it wait.
+    Return the mean losses of new and old rows of each batch, on the device, because reading them
+    at each step would wait.
     """
     means = torch.full((len(span), 2), torch.nan, device=model.device)
     for place, iteration in enumerate(span):

@@ -1,12 +1,12 @@
 """The cache of activations: computed once, in the format of a feature cache, with more axes.
 
-Everything below the first plastic block is frozen and nothing is augmented, so its output for an
-image never changes. A split of a feature cache gives a part here: the rows that the
-runs look at, in a folder named by the digest of its plan, so that runs with the same rows, network
-and cut share it whatever else they do.
+The trunk, everything below the first plastic block, is frozen, and images are not augmented, so
+that its output for an image never changes. For each split of a feature cache, a *part* contains the
+rows that the runs read, in a folder named by the digest of its plan. Runs with the same rows,
+network and cut thus share a part, whatever their other settings.
 
-Before activations are computed, a few images go through the whole network, and must give the stored
-features: rows are matched by their paths, and a folder of other images may have the same ones.
+Before activations are computed, the features of a few images are compared with the stored features,
+because rows are matched by path, and a folder of other images may have the same paths.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from clinit.machine import free_memory
 SHARD_BYTES = 2**27
 """Size of a shard: a killed run loses at most one shard."""
 MEMORY_SHARE = 0.4
-"""Share of the free memory that stored activations may take; larger ones stay in their files."""
+"""Share of the free memory that stored activations may take; larger parts stay in their files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Rows of one split of a feature cache that a run looks at."""
+    """Rows of one split of a feature cache that runs read."""
 
     name: str
     """Name for messages, such as `base train`."""
@@ -63,14 +63,14 @@ class Part:
     rows: Int[np.ndarray, " rows"]
     """Indices among the valid rows of the split; sorted, each once."""
     features: Float[np.ndarray, "valid dim"]
-    """Features of all valid rows, as the split holds them."""
+    """Features of all valid rows, as stored in the split."""
 
     def valid(self) -> pl.DataFrame:
         """Return the valid rows of the manifest."""
         return self.split.manifest.table.filter(pl.Series(self.split.valid))
 
     def manifest(self) -> Manifest:
-        """Return the manifest of the rows alone."""
+        """Return the manifest of these rows."""
         return replace(self.split.manifest, table=self.valid()[self.rows])
 
 
@@ -107,7 +107,7 @@ class TrunkCache:
     def path(self, plan: Plan) -> Path:
         """Return the folder of a part."""
         name = re.sub(r"[^\w.-]", "-", plan.dataset)  # the manifest's text must not become a path
-        identifier = replace(plan, compiled=False).identifier  # the same rows, whatever the way
+        identifier = replace(plan, compiled=False).identifier  # equal for compiled and other runs
         return self.storage.folder / f"{name}-{plan.split}-{identifier[:16]}"
 
     def bytes(self, part: Part) -> int:
@@ -115,7 +115,7 @@ class TrunkCache:
         return 2 * len(part.rows) * math.prod(self.trunk.shape)
 
     def chosen(self, parts: Sequence[Part]) -> list[bool]:
-        """Return which parts are stored: from the first on, all that fit into the budget."""
+        """Return which parts are stored: in order, each part that still fits into the budget."""
         left, chosen = self.storage.budget, []
         for part in parts:
             size = self.bytes(part)
@@ -126,8 +126,8 @@ class TrunkCache:
     def store(self, part: Part, observe: Observer) -> ActivationRows:
         """Compute the missing shards of a part, and open it.
 
-        A complete part is only read, so it may be on a disk that cannot be written, and any
-        number of runs can open it at once.
+        A complete part is only read, so that it may be on a read-only disk, and any number of runs
+        can open it at once.
 
         Raises:
             ClinitError: If an image has become unreadable or the storage fails.
@@ -166,7 +166,7 @@ class TrunkCache:
     def _on_its_way(
         self, plan: Plan, folder: Path, on_note: Callable[[str], object]
     ) -> tuple[Trunk, Plan]:
-        """Return the trunk as it computes a part, as that was begun or as it pays; and the plan."""
+        """Return trunk and plan, compiled if the part was begun so or if compiling saves time."""
         begun = read_plan(folder).compiled if (folder / PLAN_FILE).exists() else None
         there = sum(1 for _ in folder.glob("shard-*.h5"))
         trunk = on_its_way(
@@ -194,11 +194,11 @@ class TrunkCache:
         return StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
 
     def from_images(self, part: Part) -> ActivationRows:
-        """Return the rows of a part, computed each time they are asked for.
+        """Return the rows of a part, which are computed each time they are read.
 
         Raises:
             CacheError: If the images differ from the images of the features.
-            ImageError: If one cannot be read any more.
+            ImageError: If an image has become unreadable.
         """
         rows = ImageRows(part.valid(), part.root, self.trunk, self.storage)
         check_images(part, rows, self.trunk.cut.top)
@@ -213,7 +213,7 @@ different image about 1."""
 
 @torch.no_grad()
 def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Tensor]) -> None:
-    """Check on some rows of a part that their images give the features that are stored.
+    """Check for some rows of a part that their images give the stored features.
 
     Args:
         part: The rows to choose from, and their features.
@@ -237,5 +237,5 @@ def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Ten
             f"the images of {part.name} give features that differ from those in the cache by"
             f" {np.nanmax(error):.0%} of their length",
             remedy="Give the folders of the extracted images with --base-root and --new-root,"
-            " or extract these into a new cache.",
+            " or extract the new images into a new cache.",
         )

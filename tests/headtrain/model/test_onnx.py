@@ -103,9 +103,9 @@ def no_such_operator(logits: torch.Tensor) -> torch.Tensor:
     ("change", "kind", "why"),
     [
         (lambda logits: logits + 1, ModelError, "differ by 1"),
-        (lambda logits: logits[:, :4], ModelError, r"logits \(4, 4\) of \(4, 5\)"),
+        (lambda logits: logits[:, :4], ModelError, r"shape \(4, 4\) and \(4, 5\)"),
         (lambda logits: logits * float("nan"), ModelError, "differ by nan"),
-        (lambda logits: -logits, ModelError, "another class for 4 images"),
+        (lambda logits: -logits, ModelError, "predicted class for 4 images"),
         (no_such_operator, BackboneError, "cannot write convnextv2_atto as ONNX: "),
     ],
 )
