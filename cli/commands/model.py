@@ -143,7 +143,7 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
     if not is_first:
         table.add_row("old classes, held out", f"{added.old.total:,}", *old_top1)
-    how = "each left out" if added.left_out else "held out"
+    how = "image left out" if added.left_out else "held out"
     now = accuracy_in_words(added.new)
     table.add_row(f"added classes, {how}", f"{added.new.total:,}", "-", now)
     terminal.print(table)

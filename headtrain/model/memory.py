@@ -144,14 +144,14 @@ class Memory:
 
     def describe(self) -> str:
         """Return the contents, in words."""
-        kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
-        learnt = (
-            f", {len(self.learnt.labels):,} of added classes" if len(self.learnt.labels) else ""
+        kept, learnt = (
+            f" and of {len(rows.labels):,} training images {purpose}" if len(rows.labels) else ""
+            for rows, purpose in ((self.kept, "for rehearsal"), (self.learnt, "of added classes"))
         )
-        also = "" if self.exact else " (also of images that were removed or replaced)"
+        also = "" if self.exact else " (including removed or replaced classes)"
         return (
-            f"It remembers the means of {int(self.known.sum()):,} classes, their covariance{also},"
-            f" {len(self.held_out.labels):,} features kept aside{kept}{learnt}:"
+            f"The model stores the means of {int(self.known.sum()):,} classes, their covariance"
+            f"{also}, features of {len(self.held_out.labels):,} held-out images{kept}{learnt}:"
             f" {self.num_bytes / 1e6:,.1f} MB"
         )
 

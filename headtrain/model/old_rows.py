@@ -86,11 +86,11 @@ def old_rows(
             take(pseudo_features(known, _per_class(known), seed), f"synthetic features from {what}")
 
     if choice in ("auto", "kept") and given is not None:
-        take(given.named(names), "real rows of the cache")
+        take(given.named(names), "real features from the cache")
     if choice in ("auto", "kept") and memory is not None:
         least = 1 if choice == "kept" else _per_class(memory)
         enough = (memory.kept.counts() >= least)[memory.kept.labels]
-        take(memory.kept.part(enough), "real rows that the model keeps")
+        take(memory.kept.part(enough), "real features stored in the model")
     if choice in ("auto", "pseudo") and memory is not None:
         draw(memory, "class statistics")
     if choice in ("auto", "head") and not has_rows.all():

@@ -112,7 +112,7 @@ def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
         "Images: 16 to learn from, 0 kept aside; their features are at",
         "synthetic features from class statistics",
         "old classes, held out 5 ",  # one of six images of each
-        "added classes, each left out 16 ",
+        "added classes, image left out 16 ",
         "--new-share classes",
         f"clinit predict {out} IMAGE…",
     ):
@@ -140,10 +140,10 @@ def test_a_model_that_was_added_to_is_added_to_again(
 ) -> None:
     more, cpu = draw(tmp_path / "more", "hi", 6), ("--device", "cpu")
     printed = done("add", grown[0], more, "--out", tmp_path / "out", *cpu)
-    assert "real rows" not in printed  # two of f are fewer than would be drawn of it
+    assert "real features" not in printed  # two of f are fewer than would be drawn of it
     kept = ("--old-rows", "kept", "--features", tmp_path / "out-features")
     printed = done("add", grown[0], more, "--out", tmp_path / "kept", *kept, *cpu)
-    assert "4 real rows that the model keeps" in printed  # two of f, two of g
+    assert "4 real features stored in the model" in printed  # two of f, two of g
     memory = memory_of(tmp_path / "out")
     assert memory.class_names == tuple("abcdefghi")
     assert memory.counts.tolist() == [5, 5, 5, 5, 5, 8, 8, 6, 6]
@@ -226,7 +226,7 @@ def test_given_rows_that_the_model_holds_out_are_not_trained_on(
     given = ("--old", tmp_path / "remembers-features")
     out = tmp_path / "out"
     printed = done("add", tmp_path / "remembers", images, "--out", out, *given, *cpu)
-    assert "40 real rows of the cache" in printed  # of 50, ten are held out
+    assert "40 real features from the cache" in printed  # of 50, ten are held out
     assert "old classes, held out 10 " in printed
     assert memory_of(out).counts.tolist() == [8] * 7
     assert memory_of(out).held_out.counts().tolist() == [2] * 5 + [0, 0]
