@@ -291,8 +291,8 @@ def examples() -> tuple[str, str]:
 
 def test_the_files_of_the_documentation_are_read_by_the_commands_that_it_names() -> None:
     page = (DOCS / "experiments.md").read_text(encoding="utf-8")
-    (line,) = (each for each in page.splitlines() if "take `--config FILE`" in each)
-    said = line.split(" take ")[0].replace("clinit ", "")
+    (line,) = (each for each in page.splitlines() if "accept `--config FILE`" in each)
+    said = line.split(" accept ")[0].replace("clinit ", "")
     assert set(COMMANDS) == set(PLACES) == set(re.findall("`([^`]+)`", said))
     text, study = examples()
     for command in COMMANDS:
