@@ -92,7 +92,7 @@ def guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
 
 
 def check_versions(requirements: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Compare the installed versions with those that clinit requires."""
+    """Compare the installed versions with the versions that clinit requires."""
     yield ok("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     present = [f"clinit {version('clinit')}"]
     asked = requires("clinit") or () if requirements is None else requirements

@@ -4,9 +4,9 @@ The functions come from the Python array API standard, by array-api-compat. If N
 better function (BLAS `syrk`, sparse products, triangular solves), this file or the caller chooses
 it; any other library of the standard takes the general path.
 
-Features that fit on the device are kept there as an array. Other features stay in host memory, or
-on disk if they do not fit there either. `take` copies blocks of them to the device, so that all
-results are on the device.
+Features that fit on the device are kept there as an array. Larger features stay in host memory, or
+on disk if host memory is too small. `take` copies blocks of these features to the device, so that
+all results are on the device.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 def placed(array: np.ndarray, device: torch.device) -> Any:
-    """Return `array` for array code on `device`: copied there, or unchanged.
+    """Return a CuPy copy of `array` if CuPy computes for `device`, else `array` itself.
 
-    Call it, and all that uses the result, inside `torch_stream(device)`.
+    Call this function, and all code that uses its result, inside `torch_stream(device)`.
     """
     if library_for(device) == "cupy":
         import cupy
@@ -88,8 +88,8 @@ def as_array(source: Any) -> Any:
     """Return `source` as a NumPy or CuPy array that shares its memory if it can.
 
     torch CUDA tensors become CuPy arrays by DLPack, without a copy; if CuPy is not installed
-    they are copied to the host. bfloat16, which NumPy lacks, is widened to float32. Call it, and
-    all that uses the result, inside `torch_stream(source)`.
+    they are copied to the host. bfloat16, which NumPy lacks, is widened to float32. Call this
+    function, and all code that uses its result, inside `torch_stream(source)`.
     """
     if isinstance(source, np.ndarray) or array_api_compat.is_cupy_array(source):
         return source
@@ -166,7 +166,7 @@ class Cholesky:
             numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
         """
         with contextlib.ExitStack() as stack:
-            if array_api_compat.is_cupy_array(system):  # by default, it returns garbage
+            if array_api_compat.is_cupy_array(system):  # by default, CuPy returns garbage
                 import cupyx
 
                 stack.enter_context(cupyx.errstate(linalg="raise"))

@@ -3,8 +3,9 @@
     weight_aligning    one factor that gives new rows the mean norm of old rows
     bias_correction    a factor and a shift of the new logits, by the loss of held-out rows
 
-Both are written into the rows of the head, and the next task starts from corrected rows. `norm` and
-`calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are trained.
+Both corrections are written into the rows of the head, and the next task starts from corrected
+rows. `norm` and `calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are
+trained.
 
 Weight aligning
 
@@ -22,15 +23,15 @@ Bias correction
     u_k <- alpha u_k + beta    for the classes of the task,
 
 which is the row (alpha w_k, alpha b_k + beta). In PyCIL, the correction of each task remains a
-fixed layer, and later tasks train the rows below it. This is the same function, but its rows learn
-alpha times as fast. The code of mammoth continues from uncorrected rows. Both distil from the
-corrected network.
+fixed layer, and later tasks train the rows below that layer. The logits are the same, but such rows
+learn alpha times as fast. The code of mammoth continues from uncorrected rows. PyCIL and mammoth
+distil from the corrected network.
 
-alpha and beta minimise the cross entropy of held-out rows, in which each class seen counts the
-same; old classes with held-out rows represent old classes without any. This problem is convex, and
-solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior bounds alpha if these
-rows are separable. The original takes hundreds of steps of gradient descent with weight decay, and
-trains with distillation, which is no part of this correction.
+alpha and beta minimise the cross entropy of held-out rows, in which all classes seen so far have
+equal weight; old classes with held-out rows stand in for old classes without such rows. This
+problem is convex, and solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior
+bounds alpha if the held-out rows are separable. The original takes hundreds of steps of gradient
+descent with weight decay, and trains with distillation, which is no part of this correction.
 
 Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
 """
@@ -58,7 +59,7 @@ class Correction(NamedTuple):
     factor         factor of the trained weights
     shift          shift of the biases
     rows_aside     number of held-out rows
-    loss_before    class-balanced cross entropy of these rows; `loss_after` likewise
+    loss_before    class-balanced cross entropy of the held-out rows; likewise `loss_after`
     steps          Newton steps
     """
 
@@ -67,7 +68,7 @@ class Correction(NamedTuple):
 
 
 def weight_aligned(head: Rows, start: int, stop: int) -> Correction:
-    """Return the rows [start, stop) of a trained head, scaled to the mean norm of rows before."""
+    """Return the rows [start, stop) of a trained head, scaled to the mean norm of the old rows."""
     new = head.between(start, stop)
     gamma = norm_ratio(head.weight[:start, :], new.weight)
     return Correction(Rows(gamma * new.weight, new.bias), {"factor": gamma, "shift": 0.0})
@@ -90,7 +91,7 @@ def bias_corrected(aside: NewClasses) -> Correction:
 def class_weights(
     labels: Int[np.ndarray, " rows"], start: int, stop: int
 ) -> Float[np.ndarray, " rows"]:
-    """Return the weight of each row if all classes seen count the same; they add up to 1.
+    """Return weights of rows with which all classes seen count the same; the weights add up to 1.
 
     Classes in [0, start) that have rows share the weight of all classes in [0, start); likewise for
     [start, stop).

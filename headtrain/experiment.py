@@ -94,7 +94,7 @@ def run_experiment(
         base: Features of the classes of the pretrained head; or `no_base(new)`, for a stream that
             starts from nothing.
         new: Features of the classes that arrive.
-        head: The pretrained head; with `no_base`, the head of this source.
+        head: The pretrained head; with `no_base(new)`, the head of its result.
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
@@ -150,7 +150,7 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
 
     Raises:
         ExperimentError: If a run needs rows.
-        StatisticsError: If a run needs other averages.
+        StatisticsError: If a run needs another average over classes.
     """
     for study in studies:
         method, start = study.stream.method, study.start
@@ -268,7 +268,7 @@ def records_of(
 
     Args:
         learner: The learner, after the last task.
-        origin: Its data and head.
+        origin: Data and first head of the runs.
         notes: Notes for the user about the data.
         timings_s: Seconds by phase.
         optimizer: Facts about the optimizer.

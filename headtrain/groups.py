@@ -6,10 +6,11 @@ other than any of them is to another row of the class,
     max_{i,j in S} |h_i - h_j|  <=  g_m  min_{i in S, k not in S} |h_i - h_k|,
     g_m = min(1 - 1/m, 0.8).
 
-Two rows must be twice as near as all others; the more rows a set has, the less likely it is
-isolated by chance. Exact copies do not increase m: it is the number of parts of the tree of S when
-the tree is cut at two thirds of its height. Such sets are nodes of the tree of average linkage, and
-the largest of them are groups. Different photographs hardly ever form such a set.
+Two rows must be at least twice as near to each other as to any other row; the more rows a set has,
+the less likely it is isolated by chance. Because exact copies must not increase m, m is not simply
+the number of rows: it is the number of parts of the average-linkage tree of S, cut at two thirds of
+its height. Isolated sets are searched among the nodes of the average-linkage tree of the class; the
+largest ones are the groups. Different photographs hardly ever form such a set.
 
 Crops can be as far from each other as different photographs, so that a single distance breaks the
 condition. Therefore, if a quarter of all rows were found in groups, averages decide instead: a node
@@ -45,9 +46,11 @@ SAME_PART = WHOLE_CLASS = 2 / 3
 OFTEN = 0.25
 """Share of rows in groups above which averages decide."""
 MOST_ROWS = 2048
-"""Larger classes are cut into parts, in the order of their rows: 32 MB of distances each."""
+"""Maximum number of rows of a class that are searched together (32 MB of distances); larger classes
+are cut into parts, in the order of their rows."""
 ALIKE, MOST_ALIKE = 8, 256
-"""Above these numbers of rows in a group, and in a class, a start uses only some repeated rows."""
+"""A start uses at most `ALIKE` rows of a group, or `MOST_ALIKE` divided by the number of groups of
+its class, if that is more."""
 GLANCE_ABOVE, GLANCE_ROWS = 256, 32
 """A class of more than `GLANCE_ABOVE` rows is searched only if one of `GLANCE_ROWS` evenly spaced
 rows may be in a group."""
@@ -100,7 +103,7 @@ def _gap(rows: Any) -> Any:
 def _at_a_glance(features: FeatureRows, rows: Int[np.ndarray, " rows"]) -> bool:
     """Return whether the class may contain a group, judging by a few of its rows.
 
-    The m - 1 nearest rows of a row in a group of m are at most g_m times as far as the next row.
+    For a row of a group of m rows, the m - 1 nearest rows are at most g_m times as far as the next.
     """
     some = take(features, rows[np.linspace(0, len(rows) - 1, GLANCE_ROWS).astype(np.int64)])
     parts = np.array_split(rows, -(-len(rows) // MOST_ROWS))
@@ -114,7 +117,7 @@ def _at_a_glance(features: FeatureRows, rows: Int[np.ndarray, " rows"]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tree:
-    """Groups within a class, by distances and by averages: nodes of its tree."""
+    """Groups within a class: nodes of its tree, found by distances (first) and by averages."""
 
     rows: Int[np.ndarray, " n"]
     sets: tuple[list[Int[np.ndarray, " _"]], list[Int[np.ndarray, " _"]]]
@@ -200,7 +203,7 @@ def by_class(labels: Int[np.ndarray, " rows"]) -> list[Int[np.ndarray, " _"]]:
 
 
 def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " rows"] | None:
-    """Return the weights of rows with which each group counts as one row; None without groups."""
+    """Return weights with which each group counts as one row; None if `groups` is None."""
     if groups is None:
         return None
     _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
@@ -210,7 +213,7 @@ def shares_of(groups: Int[np.ndarray, " rows"] | None) -> Float[np.ndarray, " ro
 def one_of_each(
     values: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"] | None
 ) -> Int[np.ndarray, " groups"]:
-    """Return the values of one row of each group; without groups, of all rows."""
+    """Return the values of one row of each group, or of all rows if `groups` is None."""
     return values if groups is None else values[np.unique(groups, return_index=True)[1]]
 
 
@@ -224,8 +227,8 @@ def thinned(
 ) -> Bool[np.ndarray, " rows"]:
     """Mark the rows that a start uses: evenly spaced rows of large groups, and all other rows.
 
-    `ALIKE` rows of a group are marked, or more if its class then has at most `MOST_ALIKE`. Leaving
-    a group out takes the inverse of a matrix of as many rows.
+    The limit (`ALIKE`) bounds the cost: to leave a group out, a matrix with one row per marked row
+    of the group is inverted.
     """
     _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     per_class = np.bincount(one_of_each(labels, groups), minlength=int(labels.max()) + 1)
@@ -241,8 +244,8 @@ def draw_per_class(
 ) -> Bool[np.ndarray, " rows"]:
     """Mark rows drawn at random without replacement, as many per class as its quota.
 
-    All rows of a class with fewer rows are marked. Equal labels, quotas and seeds give equal rows;
-    a larger quota of a class only adds rows.
+    If a class has fewer rows than its quota, all are marked. Equal labels, quotas and seeds give
+    equal rows; a larger quota of a class only adds rows.
 
     Args:
         labels: Class of each row, in [0, classes).
@@ -286,7 +289,7 @@ def held_out_rows(
     """Choose a fraction of the groups of each class: at least one, but never all."""
 
     def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
-        # A permutation per class, not `draw_per_class`, because recorded searches used it.
+        # One permutation per class, as in recorded searches; `draw_per_class` chooses other rows.
         held = []
         for places in by_class(labels[firsts]):
             wanted = min(max(1, round(fraction * len(places))), len(places) - 1)

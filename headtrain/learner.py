@@ -137,7 +137,7 @@ class Learner:
 
     @property
     def seconds(self) -> Float[np.ndarray, " heads"]:
-        """Time of each head: its own starts, and its share of what heads share."""
+        """Time of each head: its own starts, and its share of the work for all heads."""
         return self.method.seconds(self.watch.seconds)
 
     def diverge(self, name: str, why: str) -> None:

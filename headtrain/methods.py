@@ -1,8 +1,8 @@
 """Methods on stored features: heads trained by gradients, and closed forms.
 
-A closed form reads the rows of the base classes, if any, first, and then the rows of the classes of
-each task; it reads each row once. From the pretrained head it takes only the names of the base
-classes.
+If a stream has base classes, a closed form reads their rows first. Then it reads the rows of the
+classes of each task; it reads each row once. From the pretrained head it takes only the names of
+the base classes.
 """
 
 from __future__ import annotations
@@ -241,11 +241,11 @@ class GradientHeads(_OnFeatures):
         run.evaluated(iteration, found, losses)
 
     def _correct(self, run: TaskRun) -> None:
-        """Correct the trained rows of the task; first count the correct answers without it."""
+        """Correct the trained rows of the task; first count the correct answers before."""
         task, entry, ends = run.task, run.entry, self._scenario.ends
         with run.watch.phase("evaluate"):
             correct = evaluate(self._bank, self._seen_tests(task), ends).correct
-        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))  # 0 twice: no base
+        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))  # 0 twice without base
         entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
         with run.watch.phase("train"), torch_stream(self.device):
             aside = self._plan.correction_rows(task)

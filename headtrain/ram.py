@@ -38,7 +38,7 @@ STEPS_AT_ONCE = 25
 
 
 def copied_bytes(memory: int) -> int:
-    """Return the most bytes of one copy of rows if features are on disk."""
+    """Return the maximum size in bytes of one copy of rows if features are on disk."""
     return int(COPIED_SHARE * memory)
 
 
@@ -64,5 +64,5 @@ def disk_note(split: CacheSplit, memory: int) -> str:
     """Return the note that a split stays on disk."""
     return (
         f"{split.path} stays on disk, which is slower: its {size_text(feature_bytes(split))} of"
-        f" features, their copies and the others could take more than {size_text(memory)} of memory"
+        f" features, copies and other features could take more than {size_text(memory)} of memory"
     )

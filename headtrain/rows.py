@@ -42,7 +42,8 @@ class Rows:
         Args:
             class_names: One per row; None if the classes of the rows are unknown.
             fingerprint: Identifier of the backbone whose features the rows read; empty if unknown.
-            feature_map: The map from these features to the inputs of the rows; None without a map.
+            feature_map: The map from these features to the inputs of the rows; None if the rows
+                read the features themselves.
         """
         rows = self.on_host()
         weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)

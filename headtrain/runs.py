@@ -1,4 +1,4 @@
-"""Runs of one call: their data, their folders, which are left, training and recording.
+"""Runs of one call: data, folders, which runs are left to train, training and recording.
 
 The command line, Python, sweeps and repetitions of runs all use these functions, so that a run
 always has the same folder and is never trained twice.
@@ -56,7 +56,7 @@ class RunData:
     head: Head
     """The pretrained head that runs start from."""
     heads: Mapping[str, Head] = field(default_factory=dict)
-    """Heads by loss, if runs of that loss start from a different one: an aligned head."""
+    """Heads by loss, for losses whose runs start from another head than `head`: aligned heads."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Facts about the heads for records, by loss; "" for `head`."""
     command: Sequence[str] = ()
@@ -165,7 +165,7 @@ class RunData:
 
 
 def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -> dict[Study, Path]:
-    """Return the folder of each run in `out`: of its existing record, or else with its name.
+    """Return the folder of each run: of its existing record in `out`, or else `out/NAME`.
 
     The name of a run depends on the other runs of the call: next to other seeds, a run has another
     name, but is the same run.
@@ -305,7 +305,7 @@ def train_heads(
     diagnose: Diagnose | None = None,
     overwrite: bool | None = None,
 ) -> dict[Study, RunRecord]:
-    """Train one stream after another, all heads of a stream together, and record the runs left.
+    """Train one stream after another, all heads of a stream together, and record runs in `left`.
 
     Recorded heads of a stream are trained again next to the heads that are left, which thus get
     the numbers of an uninterrupted call.

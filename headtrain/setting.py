@@ -75,7 +75,8 @@ class Imported(str):
             sys.path.append("")
         function: Any = None
         try:
-            # A file is compared before it runs; a function of `__main__` by its own source.
+            # The digest of a file is compared before the file runs; for a function of `__main__`,
+            # the digest of its own source.
             digest = "" if module == "__main__" else _digest(_file_of(module).read_bytes())
             if not digest or wanted in ("", digest):
                 function = attrgetter(name)(import_module(module))
@@ -180,12 +181,12 @@ class Setting:
 
     @property
     def is_number(self) -> bool:
-        """Whether it takes numbers."""
+        """Whether the setting takes numbers."""
         return int in self.types or float in self.types
 
     @property
     def is_integer(self) -> bool:
-        """Whether it takes integers only."""
+        """Whether the setting takes integers only."""
         return int in self.types
 
     @property

@@ -42,19 +42,20 @@ LEAST_ROWS = 100
 """Least number of held-out rows: half of fewer rows would determine one number poorly, and an error
 over 15 bins even worse."""
 MOST_ROWS = 20_000
-"""Most held-out rows that are used: 220 MB of logits of 1,365 classes."""
+"""Maximum number of held-out rows that are used: 220 MB of logits of 1,365 classes."""
 LEAST_LEAD = 1e-4
 """Least lead of the largest logit, divided by T, over the second, in the row with the largest lead.
-With less, all first answers are as likely as second answers, and soon equal in float32."""
+With a smaller lead, the first and second answers are almost equally likely, and soon equal in
+float32."""
 _MOST_STEPS = 100
-"""Most doublings of b in the search for a bracket."""
+"""Maximum number of doublings of b in the search for a bracket."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperature:
-    """The divisor of the logits of a head, and its effect on its probabilities."""
+    """The divisor of the logits of a head, and the effect of the division on probabilities."""
 
     value: Annotated[float, Meta(gt=0)]
     """T; above 1 if the trained head was overconfident."""
@@ -80,7 +81,7 @@ class Temperature:
     def multiplied(self, head: Head) -> Head:
         """Recover the trained head from an exported head, up to the rounding of the export.
 
-        In float64, so that dividing it again gives the bits of the exported head.
+        In float64, so that dividing the result again gives the bits of the exported head.
         """
         weight, bias = (part.astype(np.float64) * self.value for part in (head.weight, head.bias))
         return replace(head, weight=weight, bias=bias)
@@ -97,7 +98,7 @@ class Temperature:
 
 
 def divided(head: Head, temperature: Temperature | None) -> Head:
-    """Divide the logits of a trained head by its temperature, if it has one, for export."""
+    """Divide the logits of a trained head by its temperature, if any, for export."""
     return head if temperature is None else temperature.divided(head)
 
 
@@ -109,7 +110,7 @@ def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
 
 
 def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
-    """Fit a temperature to half of some held-out rows, and measure it on the others.
+    """Fit a temperature to half of some held-out rows, and measure it on the other half.
 
     Args:
         head: The trained head.

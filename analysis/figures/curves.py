@@ -3,8 +3,9 @@
 The loss is the mean loss of the new images in each batch, before every update, so that no spike is
 lost. The accuracy is measured at the evaluation points. All tasks share one axis of cumulative
 iterations. A line ends at a task switch, because the values before and after the switch belong to
-different tasks. The scale of the loss is linear unless this hides a start (`log_floor`). Heads
-that are computed without updates have their loss from the evaluation.
+different tasks. The scale of the loss is linear, unless the line of one initialisation would then
+look flat next to another; it is then logarithmic (`log_floor`). If heads are computed without
+updates, the loss of the evaluation is drawn.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
 MOST_MARKED = 60
-"""Maximum number of evaluation points with a mark each."""
+"""If the accuracy lines of a start have at most this many points together, every point is marked;
+otherwise, about two points per line."""
 SIGNS = (
     ("o", "orange+", "bright_yellow"),
     ("x", "blue+", "bright_blue"),

@@ -22,7 +22,7 @@ GALLERY: Mapping[FigureName, Callable[[Sequence[RunSummary]], Figure]] = {
     FigureName.CURVES: curves.figure,
     FigureName.EFFICIENCY: efficiency.figure,
 }
-"""Each function raises `RecordError` if the records lack its data."""
+"""Each function raises `RecordError` if the records lack the data of its figure."""
 
 
 def figure_of(name: str, runs: Sequence[RunSummary]) -> Figure:
@@ -47,7 +47,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
 
     Raises:
         ValueError: If there is no figure of this name.
-        RecordError: If the suffix is another one, or the records lack the figure's data.
+        RecordError: If the suffix is another, or the records lack the figure's data.
         ClinitError: If the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:

@@ -24,7 +24,7 @@ Values = Float[np.ndarray, " points"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """Points from left to right. If the value of a seed is not finite, the mean is not either."""
+    """Points from left to right. If the value of a seed is not finite, neither is the mean."""
 
     at: Values
     mean: Values
@@ -105,9 +105,9 @@ def lines_of(tables: Sequence[pl.DataFrame], name: str) -> dict[int, Line]:
 def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
     """Return the lower end of a logarithmic scale of noisy lines; None if a linear scale suffices.
 
-    On a linear scale, a line next to one with a peak `LOG_RATIO` times as high would look flat. The
-    logarithmic scale ends at a hundredth of the least peak, because the valleys of the noise would
-    otherwise fill its height.
+    On a linear scale, a line would look flat next to a line with a peak `LOG_RATIO` times as high.
+    The logarithmic scale ends at a hundredth of the least peak, because the valleys of the noise
+    would otherwise fill the height of the figure.
     """
     peaks = [max(finite_values([lines]), default=0.0) for lines in series]
     peaks = [peak for peak in peaks if peak > 0]

@@ -64,7 +64,7 @@ class Look:
 def looks_of(starts: Sequence[Start]) -> list[Look]:
     """Return the look of each start: its own colour, or else the colour of its initialisation.
 
-    Starts of one initialisation then have different strokes, as far as there are enough.
+    Starts of one initialisation then have different strokes, until all strokes are used.
     """
     own = [start.first.init for start in starts]
     inits = list(dict.fromkeys(own))
@@ -190,7 +190,7 @@ def draw_line(
 
 
 def scale_losses(axes: Axes, series: Sequence[Sequence[Line]], floor: Real | None) -> None:
-    """Set a scale from 0, or a logarithmic one from `floor`."""
+    """Set a scale from 0, or a logarithmic scale from `floor`."""
     if floor is not None:
         _logarithmic(axes, floor, max(finite_values(series)))
     axes.set_ylim(bottom=floor or 0)

@@ -110,7 +110,7 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
 def last_accuracy(points: pl.DataFrame) -> float | None:
     """Return the accuracy on all seen classes at the end of the last task; None if unknown.
 
-    The last task is the last one that was learnt; `--stop-after` ends a stream early.
+    The last task is the last task that was learnt; `--stop-after` ends a stream early.
     """
     last: float | None = at_end(points)["acc_all"].last()  # type: ignore[assignment]
     return last
@@ -133,7 +133,7 @@ def at_end(points: pl.DataFrame) -> pl.DataFrame:
 
 
 def mean(values: pl.Series) -> float | None:
-    """Return the mean of the values that exist; None if there is none."""
+    """Return the mean of all values that are not null; None without such values."""
     average = values.cast(pl.Float64).mean()
     assert average is None or isinstance(average, float)
     return average

@@ -75,7 +75,7 @@ def mistakes_of(record: RunRecord) -> pl.DataFrame:
     """Return the wrongly classified test images at the end of each task.
 
     Raises:
-        RecordError: If the record does not contain them.
+        RecordError: If the record does not contain these images.
     """
     if record.mistakes is None:
         where = record.path or record.info["id"]

@@ -43,11 +43,11 @@ from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.solve import least_squares_head
 
 RANK_TOLERANCE = 1e-4
-"""Directions in which the class means spread less, relative to the widest, are taken for
-rounding of the stored features: float16 leaves 1e-5 along a null direction."""
+"""Directions in which the class means spread less than this, relative to the widest direction, are
+taken for rounding of the stored features: float16 leaves 1e-5 along a null direction."""
 
 LARGEST = 1e70
-"""Entries of a head beyond this are taken for infinite: NC2 needs their fourth power."""
+"""Larger entries of a head are taken for infinite, because NC2 needs their fourth power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def mean_directions(
 
 
 def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
-    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN if one is not finite."""
+    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN if an entry is not finite."""
     xp, classes = namespace(gram), gram.shape[0]
     if not xp.all(xp.isfinite(gram)):
         return math.nan

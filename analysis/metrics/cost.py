@@ -12,7 +12,7 @@ images are classified as new classes. If the loss of a run does not settle withi
 is too small, so read it next to `loss_new`.
 
 A task without an update, or with a loss that is not finite, has neither value. The value of a run
-is the mean over its tasks; if a task has no value, the run has none, so that means of different
+is the mean over its tasks; if a task has no value, the run has no value, so that means of different
 runs are over the same tasks. The definition is ours.
 
 The seconds of initialisation are the sum over tasks of `initialisation.seconds`: features,

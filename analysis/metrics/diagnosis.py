@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MEANING = {
     "nc1": "spread within classes / between them; 0: a class is a point",
     "nc2": "W W^T to a simplex ETF; 0: equal lengths and angles",
-    "nc3": "W x class means to the same; 0: rows are class means",
+    "nc3": "W x class means to a simplex ETF; 0: rows are class means",
     "nc4": "|b + W mean|; 0: no class is favoured at the mean",
     "d_ls": "squared error in excess of W_LS; grows with |W|^2",
     "d_ls_relative": "D_LS / size of the outputs of W; 0: W is W_LS",
@@ -46,10 +46,10 @@ class Diagnosis:
     deviation: Deviation
     rows: int
     library: str
-    """The library that computed them: `numpy` or `cupy`."""
+    """The library that computed the metrics: `numpy` or `cupy`."""
 
     def content(self) -> dict[str, Any]:
-        """Return the metrics by name, for JSON; null if one is not defined."""
+        """Return the metrics by name, for JSON; an undefined metric is null."""
         collapse, found = self.collapse, self.deviation
         content: dict[str, Any] = {
             "nc1": collapse.nc1,

@@ -1,6 +1,7 @@
 """The efficiency gain: how many times faster a run learns a new task than the random run.
 
-The random run is the run with random rows. For each task, let B be its best new-task accuracy:
+The random run is the run with random rows. For each task, let B be the best new-task accuracy of
+the random run:
 
     gain = I_r / I_d,    I_d = iterations that the run needs to reach 0.95 B
 
@@ -43,7 +44,7 @@ SHARE = 0.95
 INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
 """Settings in which comparable runs may differ."""
 BUFFER_SETTINGS = frozenset(BUFFER)
-"""Further such settings if training uses only new rows, and only initialisation the buffer."""
+"""Further such settings if only the initialisation uses the buffer, and training only new rows."""
 PLACE_SETTINGS = frozenset({"base", "new", "out", "workers", "threads", *PLACES})
 """Paths and devices of a run, which do not affect comparisons."""
 
@@ -103,7 +104,7 @@ class Gain:
         return sum(task.is_bounded(reading) for task in self.tasks)
 
     def mean(self, reading: Reading) -> float | None:
-        """Return the mean over the tasks in which the level is reached; None if there is none."""
+        """Return the mean over the tasks in which the level is reached; None without such tasks."""
         values = [value for task in self.tasks if (value := task.value(reading)) is not None]
         return sum(values) / len(values) if values else None
 

@@ -2,7 +2,7 @@
 
 Top-1 and top-5 are among all classes of the model. Images of classes outside the model do not count
 as mistakes. They measure whether the energy of the logits separates them from images of known
-classes (AUROC: the probability that an image of a known class scores higher than an unknown one).
+classes (AUROC: the probability that an image of a known class scores higher than any other image).
 
 Two models are compared by the images that only one of them classifies correctly: g gained, l lost.
 If neither model is better, each of these images is as likely to be gained as lost, and l is
@@ -81,7 +81,7 @@ class Evaluation:
 
     @property
     def confused(self) -> pl.DataFrame:
-        """Pairs of a class and a wrong prediction for its images, the most frequent ones first."""
+        """Pairs of a class and a wrong prediction for its images, the most frequent pairs first."""
         pairs = self.known.filter(~pl.col("right")).group_by("class", "answer", maintain_order=True)
         found = pairs.agg(images=pl.len(), files="image")
         return found.sort("images", "class", "answer", descending=[True, False, False])

@@ -2,7 +2,7 @@
 
 A curve is cut at the task switches. If a task has too many points, its steps are divided into spans
 of equal length. The lowest and the highest value of each span stay at their iterations, and so do
-the first and the last value of the task. Curves with equal iterations share one list of them,
+the first and the last value of the task. Curves with equal iterations share one list of iterations,
 stored as differences.
 """
 
@@ -24,7 +24,7 @@ ACCURACIES = ("acc_new", "acc_old", "acc_all")
 POINTS_OF_PAGE = 10_000
 """Maximum number of points of all curves of one kind: some 8 bytes each, up to five kinds."""
 FEWEST, MOST = 48, 1_500
-"""Maximum number of points of one curve: no screen has more columns."""
+"""Least and largest bound of the number of points of one curve: no screen has more columns."""
 DIGITS = 4
 
 Curve = list[list[Any]]
@@ -60,7 +60,7 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
 def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " kept"]:
     """Return the indices of about `most` values: the lowest and the highest of each span.
 
-    They include the first and the last value, and the first value of a span without a number.
+    The indices include the first and the last value, and the first value of a span without numbers.
     """
     if len(values) <= most:
         return np.arange(len(values))

@@ -47,7 +47,7 @@ def title(runs: Sequence[RunSummary]) -> str:
 
 
 def facts_of(runs: Sequence[RunSummary]) -> dict[str, Any]:
-    """Return pairs of names and texts: the data, the varied settings, and the shared ones."""
+    """Return pairs of names and texts: the data, the varied settings, and the shared settings."""
     scales = {shown(run, "scale") for run in runs} - {NOTHING}
     names = Names.of(runs).differing
     varying = ["init", *(["scale"] if len(scales) > 1 else []), *names]
@@ -106,7 +106,7 @@ def page_data(
     facts = facts_of(runs)
     facts["data"] += [["result", sentence] for sentence in conclusions(by_data(runs))]
     counts = "does not count" if runs[0].skip_start else "counts too"
-    counts = f"A point of a curve; the one before the first step of a task {counts}."
+    counts = f"A point of a curve; the point before the first step of a task {counts}."
     choices, starts = switches(runs), starts_of(runs)
     texts = {name: [shown(run, name) for run in runs] for name in choices}
     content: PageData = {

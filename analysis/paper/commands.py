@@ -25,7 +25,7 @@ _OF_TRAINING = ("iterations", "batch_size", "eval_every")
 def overlay(
     table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
 ) -> list[str]:
-    """Return the arguments that replace values in the grids of a recipe, the user's last.
+    """Return the arguments that replace values in the grids of a recipe, the user's values last.
 
     Args:
         table: A table of the paper.
@@ -49,7 +49,7 @@ def overlay(
 
 
 def _without(words: dict[str, str], fields: Collection[str]) -> dict[str, str]:
-    """Return arguments without some fields; fields that varied together with these still vary."""
+    """Return arguments without some fields; fields that varied together with them still vary."""
     left: dict[str, str] = {}
     for key, value in words.items():
         names = key.split(",")

@@ -77,9 +77,9 @@ def runs_by_place(
 ) -> dict[Place, list[RunSummary]]:
     """Return the runs of each place of a table, by seed.
 
-    A budget of our runs is matched with the equal budget of the paper. If none is equal, and both
-    have the same number of budgets (a reduced setting), they are matched in order, the smaller
-    first. Runs of other budgets get new places, which the paper lacks.
+    A budget of our runs is matched with the equal budget of the paper. If no budget is equal, but
+    we have as many budgets as the paper (a reduced setting), budgets are matched in order, smaller
+    budgets first. Runs of other budgets get new places, which the paper lacks.
     """
     found: dict[Place, list[RunSummary]] = {place: [] for place in places}
     methods = dict.fromkeys(place.method for place in places)
@@ -102,7 +102,7 @@ def runs_by_place(
 def values_of(
     rows: Sequence[Row], metric: str, *, at_start: bool, random: Sequence[Row] = ()
 ) -> Values:
-    """Return a metric of the paper for runs of one place, by seed; empty if there is none.
+    """Return a metric of the paper for runs of one place, by seed; empty without values.
 
     Args:
         rows: Rows of the report for runs that differ in their seed.

@@ -52,9 +52,9 @@ class Effect:
     other: str
     paper: float | None
     mean: float | None
-    """The difference; None if one of the two starts has no value."""
+    """The difference; None if either start has no value."""
     half_width: float | None
-    """Half of the 95 % interval; None if there is none."""
+    """Half of the 95 % interval; None without an interval."""
     over: Literal["seeds", "images", ""]
     number: int
     """Number of seeds, or of test images."""
@@ -65,7 +65,7 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the sign matches the paper, if the adjusted test finds one."""
+        """Whether the sign matches the paper, if the adjusted test is significant."""
         if not self.paper or self.mean is None or self.adjusted is None:
             return "-"
         if self.adjusted >= 0.05:
@@ -119,7 +119,7 @@ def over_images(
 
 
 def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
-    """Return whether a run classifies each test image correctly: of all classes, or of new ones."""
+    """Return whether a run classifies test images of all classes, or of new classes, correctly."""
     record = run.record
     if record.mistakes is None or metric not in ("acc_new", "acc_all"):
         return None
@@ -174,7 +174,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """A table of the paper next to ours."""
+    """A table of the paper next to our numbers."""
 
     table: Table
     lines: tuple[Line, ...]
@@ -240,7 +240,7 @@ def reproduction(
 
 
 def _cells(table: Table) -> Cells:
-    """Return the paper's numbers; numbers of a head are repeated for all starts from it."""
+    """Return the paper's numbers; numbers of a head are repeated for all starts from that head."""
     cells = paper_cells(table.source)
     if table.name == "cost":
         for place, printed in cells.items():

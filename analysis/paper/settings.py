@@ -28,14 +28,15 @@ class Setting:
 
     name: str
     paper: str
-    """Empty if the paper does not give it."""
+    """Value in the paper; empty if the paper does not give it."""
     here: str
     differs: bool
-    """Whether the runs have a value that the paper excludes."""
+    """Whether the runs deviate from the paper in this setting; False if the paper does not give
+    it."""
 
     @classmethod
     def of(cls, name: str, paper: Iterable[Any], here: Iterable[Any]) -> Setting:
-        """Compare the paper's values (none if the paper gives none) with ours."""
+        """Compare the paper's values (empty if the paper does not give the setting) with ours."""
         theirs, ours = ({*map(_words, each)} for each in (paper, here))
         by_size = partial(sorted, key=lambda word: (len(word), word))
         differs = bool(theirs) and not ours <= theirs
@@ -45,7 +46,7 @@ class Setting:
 def settings_of_runs(
     table: Table, runs: Sequence[RunSummary], places: Collection[Place]
 ) -> list[Setting]:
-    """Return every setting that the runs of a table read, next to the paper's; none without runs.
+    """Return every setting that the runs of a table read, next to the paper's settings.
 
     Args:
         table: A table of the paper.
@@ -67,7 +68,7 @@ def settings_of_runs(
 def settings_of_heads(
     table: Table, collapse: Mapping[str, Mapping[str, Any]], features: Mapping[str, str]
 ) -> list[Setting]:
-    """Return the settings next to the paper's for pretrained heads that are measured alone."""
+    """Return settings of pretrained heads that are measured without runs, next to the paper's."""
     measured = next(iter(collapse.values()), {})
     return [
         *_of_features(table, features),

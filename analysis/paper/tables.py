@@ -24,7 +24,7 @@ class Table:
     recipe: str
     metrics: tuple[str, ...]
     """Metrics from left to right. `acc_pre_alone` is A_pre among only the base classes, because
-    the paper does not specify which of the two it prints."""
+    the paper does not specify which of the two accuracies it prints."""
     number: int | None = None
     """Number in the paper; None for numbers in its text."""
     effects: tuple[str, ...] = ("acc_new", "acc_all")

@@ -16,16 +16,16 @@ class View:
     """Parts of a report to show."""
 
     format: Format = "table"
-    """JSON and CSV have an entry for each run, Markdown a table for each data."""
+    """JSON and CSV contain an entry for each run, Markdown a table for each data set."""
     per_task: bool = False
     by_seed: bool = False
     """Whether each run has a line below the means over seeds."""
     means: bool = False
-    """Whether there are means over seeds, even of one, instead of runs."""
+    """Whether to show means over seeds, even of a single seed, instead of runs."""
     metrics: bool = False
-    """Whether there is a table of further metrics; in Markdown it is the only one."""
+    """Whether to show a table of further metrics, which is the only table in Markdown."""
     curves: bool = True
     gain: GainReading = "equal-level"
-    """JSON and CSV hold both readings."""
+    """Reading to show; JSON and CSV contain both."""
     said: Collection[str] = ()
     """Notes that are left out."""

@@ -138,7 +138,7 @@ FURTHER_MEASURES = (
         meaning="base images predicted among only the base classes",
     ),
 )
-"""Columns of the table of further metrics, the most important ones first."""
+"""Columns of the table of further metrics, the most important columns first."""
 
 MEANS = dict.fromkeys(
     (

@@ -16,7 +16,7 @@ from clinit.words import listed, number_of
 FAR = 5.0
 """Percentage points that accuracy on base classes may rise without a note."""
 MOST_STARTS = 3
-"""Starts other than random that a conclusion names, the best A_all first."""
+"""Maximum number of starts besides random that a conclusion names, the best A_all first."""
 
 
 def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:

@@ -220,7 +220,7 @@ def _flat(row: Row) -> Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Recorded or just trained runs, comparable ones together, random rows first."""
+    """Recorded or just trained runs, comparable runs together, random rows first."""
 
     report: Report
     """The report, with the tables, curves and figures of `clinit report`."""

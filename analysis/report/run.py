@@ -181,7 +181,7 @@ class RunSummary:
         """The evaluation points that reported values average over.
 
         The early points of the default schedule are left out. Otherwise the first updates would
-        weigh as much as all later ones.
+        weigh as much as all later updates.
         """
         points = self.points
         if self.config.get("eval_every") == "auto":

@@ -35,7 +35,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return the spread of `values`; None if there is none."""
+        """Return the spread of `values`; None without values."""
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -108,7 +108,7 @@ def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
 
 
 def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
-    """Return the measures that some run has; the first measure if there is none."""
+    """Return the measures that some run has, or the first measure if no run has any."""
     known = [m for m in measures if any(group.spread(m.name) is not None for group in groups)]
     return known or [*measures[:1]]
 

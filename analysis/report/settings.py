@@ -154,9 +154,9 @@ def identity(found: Mapping[str, str | None], names: Sequence[str]) -> tuple[str
 
 
 def values(run: RunSummary) -> dict[str, str | None]:
-    """Return the properties of a run as text; None if the run does not read one, or it is unknown.
+    """Return the settings, initialisation, scale and report number (`run`) of a run as text.
 
-    They are its settings, initialisation, scale and number in the report (`run`).
+    A setting that the run does not read, or that is unknown, is None.
     """
     found = settings(run)
     unknown = {name for name, value in found.items() if value is None and name not in run.config}
@@ -168,7 +168,7 @@ def values(run: RunSummary) -> dict[str, str | None]:
 
 
 def settings(run: RunSummary) -> dict[str, Any]:
-    """Return the settings of a run that can distinguish it from others, data sets included."""
+    """Return the settings of a run that can distinguish it from other runs, including data sets."""
     left_out = PLACE_SETTINGS | {"init", "scale"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
     # Zero trained blocks distinguish runs that trained only heads from runs of train-top.

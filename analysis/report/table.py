@@ -108,8 +108,8 @@ class Table:
     style: str = "bold"
     """Style of the title in the terminal."""
     remarks: Sequence[str] | None = None
-    """Sentences below the table in the terminal; the meanings of the marks follow the first one.
-    None: no sentences and no meanings."""
+    """Sentences below the table in the terminal; the meanings of the marks follow the first
+    sentence. None: no sentences and no meanings."""
     caption: str = ""
     """Text below the table in Markdown."""
     is_bold: bool = False

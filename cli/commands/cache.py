@@ -48,7 +48,7 @@ def group(
     split = open_cache(cache).split("train")
     repeating, groups = write_groups(split.path, split.manifest, table, column)
     rows = number_of(split.num_rows, "image")
-    say(f"Of {rows}, {repeating:,} repeat others: {number_of(groups, 'group')} by {column}")
+    say(f"Of {rows}, {repeating:,} repeat other images: {number_of(groups, 'group')} by {column}")
 
 
 app = typer.Typer(

@@ -73,7 +73,7 @@ def export(
 
     The model contains class names and preprocessing, so `clinit predict` needs no
     other file. A folder has the layout of models on the Hugging Face Hub. Before
-    anything is written, the network is compared with the trained one. For
+    anything is written, the network is compared with the trained network. For
     imported features there is no network: use --head-only to write the head.
     """
     check_run(run)

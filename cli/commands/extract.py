@@ -63,7 +63,7 @@ _OPTIONS: Mapping[str, Any] = {
     "decoder": option(
         Literal["cpu", "cuda"],
         "Decoder of JPEG files. A CUDA device relieves the CPUs; its pixels differ slightly, so its"
-        " features cannot be used together with others.",
+        " features cannot be used together with features of the CPU decoder.",
         "Computation",
     ),
     "dtype": option(Dtype, "Type of stored features.", "Output"),
@@ -77,7 +77,7 @@ _OPTIONS: Mapping[str, Any] = {
     ),
     "limit_per_class": option(
         int | None,
-        "Most images per class; the first ones in the manifest are used.",
+        "Maximum number of images per class; the first images in the manifest are used.",
         "Data",
         min=1,
         show_default="all",
@@ -88,7 +88,7 @@ _OPTIONS: Mapping[str, Any] = {
     "views": option(
         int,
         "Number of random crops of every training image, half of them mirrored, whose features are"
-        " also stored, for `clinit align`; existing ones are kept.",
+        " also stored, for `clinit align`; existing views are kept.",
         "Views",
         min=0,
         max=1000,
@@ -109,8 +109,8 @@ _OPTIONS: Mapping[str, Any] = {
     ),
     "part": option(
         str | None,
-        "Compute only part i of n of the shards. Give each process another part; the last one"
-        " completes the cache.",
+        "Compute only part i of n of the shards. Give each process another part; the last"
+        " process completes the cache.",
         "Computation",
         metavar="I/N",
     ),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 FEW = 30
 """With fewer test images, accuracies are printed as counts: 30 determine them to 9 points."""
 SHOWN = 12
-"""Most class names in one line."""
+"""Maximum number of class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."
 WHOLE = "No partial model is left: the model is written completely or not at all."
 
@@ -70,14 +70,14 @@ def add(
         typer.Option(
             "--more",
             help="Give more images of classes that the model has: the rows of these classes, and of"
-            " all that were added with them, are computed anew from all images.",
+            " all classes added with them, are computed anew from all images.",
         ),
     ] = False,
     old: Annotated[
         Path | None,
         typer.Option(
-            help="Feature cache of old classes, with the model's class names; or a file of `clinit"
-            " statistics` about it.",
+            help="Feature cache of old classes, with the model's class names; or a file that"
+            " `clinit statistics` made from such a cache.",
             metavar="PATH",
             show_default="the model's memory",
         ),
@@ -321,7 +321,7 @@ def merge(
     """Merge two models, to which different classes were added, into one.
 
     Both must have the same network, and equal rows for the classes that they
-    share. All other classes are added to the shared ones at once, from the
+    share. All other classes are added to the shared classes at once, from the
     features that the models remember: no image is needed. Neither MODEL nor OTHER
     is changed.
 

@@ -221,7 +221,7 @@ OF_REJECTION = ("score", "threshold", "unknown")
 DIGITS = {"probability": 6, "score": 8, "threshold": 8}
 """Significant digits of columns of a CSV file."""
 MOST_ROWS = 20
-"""Most rows of features in a table on the terminal."""
+"""Maximum number of rows of features in a table on the terminal."""
 
 
 def _json(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:

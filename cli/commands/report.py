@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clinit.analysis.report.report import Report
 
 WIDEST_PLOT = 120
-"""Most columns of a plot, because a wider one shows no more detail."""
+"""Maximum number of columns of a plot, because a wider plot shows no more detail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
 def show_ranking(records: Sequence[Path]) -> None:
     """Print mean and deviation over seeds of the runs at `records`, the best settings first.
 
-    Notes are left out, because every run may have some.
+    Notes are left out, because every run may have notes.
     """
     from clinit.analysis.report.report import load_report
 

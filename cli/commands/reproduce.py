@@ -78,7 +78,7 @@ def reproduce(
         typer.Option(
             "--scale-down",
             help="Reduce the experiments: a fiftieth of the iterations, a hundredth of the buffers,"
-            " batches of 64, 2 tasks, one plastic block, at most 2 seeds. Without --base and --new,"
+            " batches of 64, 2 tasks, one trained block, at most 2 seeds. Without --base and --new,"
             " use handwritten digits (all tables: less than a minute on two CPU cores).",
         ),
     ] = False,
@@ -150,7 +150,7 @@ class Plan:
 
     settings: tuple[str, ...]
     seeds: int | None
-    """Number of seeds; None takes the recipe's."""
+    """Number of seeds; None takes the number in the recipe."""
     scale_down: bool
     found: dict[str, list[Study]] = field(default_factory=dict)
     """Cached runs of each table, because expanding a grid takes a while."""

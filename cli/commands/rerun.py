@@ -186,8 +186,9 @@ def _train_top(record: RunRecord, study: Study, data: RunData) -> RunRecord:
 def _activation_budget(info: RunInfo, folder: Path) -> int:
     """Return the bytes of activations that the run had stored; 0 if `folder` has no room for them.
 
-    The rerun must store the same activations, because stored ones are computed in other batches,
-    and the last bits of some networks depend on batch size and threads. `folder` is temporary.
+    The rerun must store the same activations, because stored activations are computed in other
+    batches, and the last bits of some networks depend on batch size and threads. `folder` is
+    temporary.
     """
     import shutil
 

@@ -37,8 +37,8 @@ def statistics(
     part: Annotated[
         str | None,
         described(
-            "Sum only part i of n of the shards. Give each process another part; the last one"
-            " writes FILE.",
+            "Sum only part i of n of the shards. Give each process another part; the last"
+            " process writes FILE.",
             "I/N",
         ),
     ] = None,

@@ -63,7 +63,7 @@ def sweep(
     bank_size: Annotated[
         int | None,
         described(
-            "Most runs that are trained together. A kill loses at most the bank in training.",
+            "Maximum number of runs trained together (a bank). A kill loses only the current bank.",
             default="as many as fit into half of the free memory; 12 on a CPU",
             min=1,
             rich_help_panel="Computation",
@@ -159,9 +159,9 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     runs = distinct(combinations)
     if len(runs) < len(combinations):
         note(
-            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations are equal to"
-            " others: they differ only in settings without effect (random rows have no scale):"
-            f" {number_of(len(runs), 'run')}"
+            f"{number_of(len(runs), 'run')}: {len(combinations) - len(runs):,} of"
+            f" {len(combinations):,} combinations repeat another run, because they differ only in"
+            " settings without effect (for example the scale of random rows)"
         )
     return runs
 
@@ -189,7 +189,7 @@ def _sweep(
         for number, bank in enumerate(plan.banks, start=1):
             say(f"Bank {number}, seed {bank[0].stream.seed}:")
             for run in bank:
-                say(f"  {plan.names.get(run.identity, 'a recorded run, needed for the same bits')}")
+                say(f"  {plan.names.get(run.identity, 'a recorded run, to train its bank again')}")
         return []
     with ExitStack() as stack:
         observer = stack.enter_context(sweep_progress(len(runs), len(runs) - len(plan.names)))

@@ -54,7 +54,8 @@ def train_head(
         bool,
         typer.Option(
             "--diagnose",
-            help="Measure neural collapse (NC1 to NC4) and D_LS of each head after each task.",
+            help="Measure neural collapse (NC1 to NC4) and D_LS, the distance from the"
+            " least-squares head, of each head after each task.",
             rich_help_panel="Evaluation",
         ),
     ] = False,

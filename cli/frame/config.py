@@ -56,7 +56,7 @@ _RIVALS = {
     "dataset": "manifest",
     "manifest": "dataset",
 }
-"""Options that exclude each other: one in a narrower section unsets the other in a wider one."""
+"""Options that exclude each other: an option unsets its rival in wider sections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ConfigFile:
 
 
 def open_config(path: Path) -> ConfigFile:
-    """Read a file of options; if it does not exist, the recipe of that name.
+    """Read a file of options or, if no such file exists, the recipe of that name.
 
     Raises:
         ConfigFileError: If neither exists, or the text is not TOML.
@@ -281,7 +281,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
 
 
 def _over_settings(file: ConfigFile, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
-    """Complete a grid with the settings of the file; make a grid per method if these differ."""
+    """Complete a grid with the settings of the file; make a grid per method if settings differ."""
     from clinit.headtrain.sweep.grid import grid_of, merge, names_in, only, values_in
 
     command = TOP_RUNS if top else RUNS

@@ -72,7 +72,7 @@ class Foot:
         from rich.console import Group
         from rich.live import Live
 
-        # Always a new `Live`: a restarted one first erases as many lines as it had drawn.
+        # Always a new `Live`: a restarted `Live` first erases as many lines as it had drawn.
         self._live = Live(
             Group(*self._parts), console=self._console, transient=True, refresh_per_second=10
         )

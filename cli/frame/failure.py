@@ -95,7 +95,7 @@ def _origin(error: Any) -> str:
 
 def _told(error: BaseException) -> tuple[str, str] | None:
     """Return message and remedy of an error of the user or the machine; None for a bug."""
-    if isinstance(error, ClinitError):  # its message is better than the ones for its causes
+    if isinstance(error, ClinitError):  # its message is better than messages of its causes
         return str(error), error.remedy
     if short := _shortage(error):
         return short
@@ -107,7 +107,7 @@ def _told(error: BaseException) -> tuple[str, str] | None:
 def _shortage(error: BaseException) -> tuple[str, str] | None:
     """Return message and remedy if memory or disk space was short; else None.
 
-    The causes of the error are searched too, because a library may have wrapped the original one.
+    The causes of the error are searched too, because a library may have wrapped the original error.
     """
     causes = _causes(error)
     if short := [cause for cause in causes if out_of_memory(cause)]:

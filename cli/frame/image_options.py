@@ -21,7 +21,7 @@ def _option(help: str, *names: str, **settings: Any) -> Any:
 Weights = Annotated[
     Path | None,
     _option(
-        "Weights of the backbone; they must be the ones that computed the features.",
+        "Weights of the backbone; they must be the weights that computed the features.",
         metavar="FILE",
         show_default="their path at extraction",
     ),
@@ -45,7 +45,7 @@ TrunkCacheFolder = Annotated[
 TrunkBudget = Annotated[
     str,
     _option(
-        "Most bytes to store; other activations are computed from images each time. 0 stores none.",
+        "Maximum bytes to store (0: none); other activations are computed from images each time.",
         metavar="SIZE",
     ),
 ]

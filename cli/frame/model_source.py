@@ -85,7 +85,7 @@ _OPTIONS = {
         {
             "features": option(
                 Path | None,
-                "Folder of their feature cache; existing features are not computed again.",
+                "Folder of the feature cache; existing features are not computed again.",
                 metavar="FOLDER",
                 show_default="OUT-features",
             ),
@@ -121,7 +121,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
 def check_onnx_out(out: Path) -> None:
     """Check that `out` is not a file, because ONNX files are written into a folder."""
     if out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--onnx writes into a folder: --out must be one, got {out}")
+        raise typer.BadParameter(f"--onnx writes into a folder: --out must be a folder, got {out}")
 
 
 def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
@@ -245,7 +245,7 @@ def listener() -> Listener:
 
 @contextmanager
 def _training() -> Iterator[Observer]:
-    """Show progress, but no notes: they refer to options of experiments."""
+    """Show progress, but no notes, because notes refer to options of experiments."""
     from clinit.headtrain.events import Noted
 
     def seen(event: Event) -> None:

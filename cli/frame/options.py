@@ -50,7 +50,7 @@ def described(
 Memory = Annotated[
     int | None,
     described(
-        "Most memory for features, such as 8GB. Larger features are read from disk when they are"
+        "Maximum memory for features, such as 8GB. Larger features are read from disk when they are"
         " needed, with the same results.",
         "SIZE",
         "free memory",
@@ -80,8 +80,8 @@ NewCache = Annotated[Path, _place(_NEW)]
 BaseCaches = Annotated[
     list[Path] | None,
     _place(
-        f"{_BASE[:-1]}, or a file of `clinit statistics` instead of its training rows. Without"
-        f" --base, the stream starts without classes.{_SEVERAL}",
+        f"{_BASE} A file of `clinit statistics`, given in addition, replaces the training rows of"
+        f" the cache. Without --base, the stream starts without classes.{_SEVERAL}",
         *("PATH", "Data", "--base"),
     ),
 ]
@@ -98,7 +98,7 @@ RecordedBase = Annotated[Path | None, _place(_BASE, show_default=_RECORDED)]
 RecordedNew = Annotated[Path | None, _place(_NEW, show_default=_RECORDED)]
 RecordedHead = Annotated[
     Path | None,
-    _place("Head of the base classes to start from.", "FILE", show_default="the recorded one"),
+    _place("Head of the base classes to start from.", "FILE", show_default="the recorded head"),
 ]
 HeadsByLoss = Annotated[
     list[str] | None,
@@ -122,7 +122,7 @@ Overwrite = Annotated[
 MaxPixels = Annotated[
     int,
     described(
-        "Most pixels of an image, width x height; larger images count as unreadable.",
+        "Maximum number of pixels of an image, width x height; larger images count as unreadable.",
         min=1,
         rich_help_panel="Data",
     ),
@@ -162,7 +162,7 @@ CompileOption = Annotated[
     Literal["auto", "on", "off"],
     described(
         "Compile the network, which takes some seconds and makes convolutional networks two to"
-        " four times as fast; auto: as the existing cache, else if it saves time.",
+        " four times as fast; auto: as before if the cache exists, otherwise if it saves time.",
         rich_help_panel="Computation",
     ),
 ]
@@ -280,7 +280,7 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     if len(found) not in (1, 3) or not all(math.isfinite(number) for number in found):
         raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
     if max(found) > 1:
-        raise typer.BadParameter(f"{option} is for pixels between 0 and 1 (127/255), got {text!r}")
+        raise typer.BadParameter(f"{option} is for pixels in [0, 1] (127 is 0.498), got {text!r}")
     if min(found) < 0 or (option == "--std" and min(found) == 0):
-        raise typer.BadParameter(f"{option} must not be negative or a deviation of 0, got {text!r}")
+        raise typer.BadParameter(f"--mean must be at least 0, --std above 0, got {option} {text}")
     return found

@@ -1,7 +1,7 @@
 """Set defaults for the threads and the memory of PyTorch, SciPy and Polars.
 
-They only affect libraries that are loaded later, so they are set first. Values that the user has
-set are not changed.
+The defaults only affect libraries that are loaded later, so they are set first. Values that the
+user has set are not changed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ BLAS_TIMEOUT = 14
 such a loop. The default of 28 is a tenth of a second, after every product and every solve."""
 
 TABLE_THREADS = 1
-"""Threads of Polars. A report makes thousands of queries on tables of some hundred rows, which cost
-less than dividing them. Reading the manifest of a million images is no slower."""
+"""Threads of Polars. A report makes thousands of queries on tables of some hundred rows; each query
+takes less time than dividing it among threads would. Reading the manifest of a million images is no
+slower."""
 
 MAPPED_BYTES = 2**30
-"""glibc maps larger arrays separately, and returns them to the system when they are freed."""
+"""glibc maps arrays of more bytes separately, and returns each to the system when it is freed."""
 KEPT_BYTES = 2**31 - 1
-"""glibc returns freed memory at the end of the heap to the system only if it is larger."""
+"""glibc returns freed memory at the end of the heap to the system only if there are more bytes."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of glibc's `mallopt` (malloc.h)."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PAUSES_S = (10.0, 20.0, 30.0)
-"""Seconds before the first line of a log, and before each of the next two."""
+"""Seconds before the first line of a log, and before each of the next two lines."""
 LATER_S = 60.0
 """Seconds between all further lines."""
 _LEAST_S = 1.0
@@ -45,7 +45,7 @@ class Line:
         """Monotonic time and count when counting began."""
 
     def count(self, done: int | float, total: int | float | None) -> None:
-        """Set the count to `done` of `total`; a smaller count than before begins a new one."""
+        """Set the count to `done` of `total`; a smaller count than before begins a new count."""
         if self._began is None or done < self.done:
             self._began = (time.monotonic(), done)
         self.done, self.total = done, total

@@ -1,6 +1,6 @@
 """Open the caches and heads of commands that train runs.
 
-Commands first check that these exist, before they load PyTorch, which takes seconds.
+Commands first check that the files exist, before they load PyTorch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_base(base: Sequence[Path] | None, head: object, studies: Sequence[Stud
     widths = {study.start.head_width for study in studies}
     for option, found in (("--head", head), ("--head-width full", "full" in widths)):
         if found:
-            raise typer.BadParameter(f"{option} needs --base, which has the pretrained head")
+            raise typer.BadParameter(f"{option} needs base classes: add --base")
     note("no --base: the stream starts without classes, and its first task makes the head")
 
 
@@ -126,7 +126,7 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
 
 
 def tell_left(places: Collection[Path], left: Collection[Path]) -> None:
-    """Print which records in `places` exist already, because they are not in `left`."""
+    """Print the records in `places` that exist already: all that are not in `left`."""
     for place in places:
         if place not in left:
             say(f"{place} is already recorded")

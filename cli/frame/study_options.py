@@ -189,7 +189,7 @@ def _with_options(message: object, every: Mapping[str, Setting]) -> str:
 
 
 def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Setting]) -> None:
-    """Refuse settings that no study reads; if `DECIDING` ones are typed, only note the file's."""
+    """Refuse settings that no study reads; if `DECIDING` is typed, only note settings of a file."""
     typed = [name for name in every if given(context, name) == "commandline"]
     in_file = [name for name in every if given(context, name) == "default_map"]
     leading = [every[name].option for name in DECIDING if name in typed]

@@ -119,7 +119,7 @@ def number_labels(
 
     Args:
         labels: Integers from 0, or texts.
-        rows: Number of labels that there must be.
+        rows: Required number of labels.
         names: The class names; None takes the labels themselves, texts in sorted order.
         origin: Source of the labels, for messages.
         shared: Number of classes of the cache's other split; labels below it are allowed even if

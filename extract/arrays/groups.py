@@ -30,10 +30,11 @@ def write_groups(folder: Path, manifest: Manifest, source: Path, column: str) ->
         manifest: The manifest of the split.
         source: A CSV or Parquet file with this column and a column `path` of manifest paths. For
             imported features, `path` may be absent if the rows are in the imported order.
-        column: Images of a class with equal values are a group; without a value, in no group.
+        column: Images of a class with equal values in this column are a group. Images without a
+            value are in no group.
 
     Returns:
-        Number of images that repeat an earlier one, and of groups with more than one image.
+        Number of images that repeat an earlier image, and of groups with more than one image.
 
     Raises:
         CacheError: If the file lacks the column or an image.

@@ -168,8 +168,8 @@ def _labels(
     """Return labels from 0, and the class names from `--classes`, the file, or the labels.
 
     Without `--classes`, the class list of the cache's other split is used if it fits. For labels
-    that are texts, it fits if it contains all classes of these rows; for numbers, it must begin
-    with their list.
+    that are texts, it fits if it contains all classes of these rows; for numbers, if it begins with
+    the class list of these rows.
     """
     names = read_class_names(config.classes) if config.classes else array.file.class_names()
     origin = f"`{array.name}` of {array.path}" if array.name else f"{array.path}"
@@ -221,7 +221,7 @@ def _head(
     head = read_head(path, on_note=on_note)
     if head.dim != dim:
         raise HeadError(
-            f"{path} reads features of width {head.dim}, but the imported ones have width {dim}",
+            f"{path} reads features of width {head.dim}, but imported features have width {dim}",
             remedy="Give the head that belongs to these features, or leave out `--head`.",
         )
     head = replace(head, fingerprint=fingerprint.backbone_identifier)
@@ -263,7 +263,7 @@ class _Writer:
         return self.out / self.plan.split
 
     def _complete(self) -> CacheSplit | None:
-        """Return the complete split that exists; None if there is none, or this one is damaged."""
+        """Return the existing complete split; None if no split is complete and undamaged."""
         try:
             found = open_split(self.folder)
             if found.plan == self.plan:

@@ -142,7 +142,7 @@ class FeatureSet:
         return FeatureSet(self.features[kept], labels[kept], class_names)
 
     def named(self, class_names: tuple[str, ...]) -> FeatureSet:
-        """Return the rows of the classes in `class_names`, whose indices there are the labels."""
+        """Return the rows of the classes in `class_names`; labels are indices in `class_names`."""
         row_of = {name: row for row, name in enumerate(class_names)}
         place = np.array([row_of.get(name, -1) for name in self.class_names], dtype=np.int64)
         return self.renumbered(place, class_names)

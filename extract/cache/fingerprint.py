@@ -31,7 +31,7 @@ class Difference:
 
     name: str
     one: str
-    """Value in the first fingerprint; `nothing` if the field is absent. `other` is the second's."""
+    """Value in the first fingerprint (`other`: in the second); `nothing` if the field is absent."""
     other: str
 
     @property
@@ -103,7 +103,7 @@ class Fingerprint:
             output: `pooled`, or `projected` features of a CLIP tower.
         """
         # Earlier versions computed pooled features only and had no such field: without it, the
-        # fingerprints of pooled features stay equal to theirs.
+        # fingerprints of pooled features stay equal to earlier fingerprints.
         projected = {} if output == "pooled" else {"output": output}
         return cls(
             {
@@ -158,7 +158,7 @@ class Fingerprint:
     def is_nameless(self) -> bool:
         """Whether the features are imported without a name of their backbone.
 
-        Earlier versions imported so without `--backbone`. Equal fingerprints of such imports do not
+        Earlier versions did this without `--backbone`. Equal fingerprints of such imports do not
         mean equal backbones.
         """
         return self.is_imported and self.backbone == IMPORTED

@@ -69,7 +69,7 @@ class Head:
     """The random features (`clinit.headtrain.closed.moments`) that the rows read, as plain JSON
     values; None if the rows read the features of the backbone."""
     origin: Mapping[str, Any] | None = None
-    """How the head was fitted to features, or exported from a run, as plain JSON values, if so."""
+    """How the head was fitted or exported from a run, as plain JSON values, if either applies."""
 
     def __post_init__(self) -> None:
         if self.class_names is not None and len(self.class_names) != len(self.weight):

@@ -52,7 +52,7 @@ class Plan:
     shape: tuple[int, ...] = ()
     """Shape of a row with more than one axis, else empty; `dim` is the product."""
     device: str = ""
-    """`cpu` or `cuda`. A split is computed on one kind of device, as their last bits differ."""
+    """`cpu` or `cuda`. All rows of a split are computed on one kind, because last bits differ."""
     compiled: bool = False
     """Whether the network is compiled, which also changes the last bits."""
 
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """Name of the split, for a view with its number."""
+        """Name of the split; if it is a view, followed by the number of the view."""
         view = self.fingerprint.view
         return self.split if view is None else f"{self.split}, view {view}"
 

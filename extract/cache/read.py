@@ -57,7 +57,7 @@ class CacheSplit:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, invalid ones included."""
+        """Number of rows, including invalid rows."""
         return self.plan.num_rows
 
     @property
@@ -108,7 +108,7 @@ class CacheSplit:
 
     @cached_property
     def labels(self) -> Int[np.ndarray, " rows"]:
-        """Label of every row, invalid ones included."""
+        """Label of every row, including invalid rows."""
         return self.manifest.table["label"].to_numpy().astype(np.int64)
 
     @cached_property
@@ -286,7 +286,7 @@ def refuse_shared_images(caches: Sequence[Cache]) -> None:
     """Check that no image is in two of the caches.
 
     Raises:
-        CacheError: If an image is.
+        CacheError: If an image is in several caches.
     """
     for name in ("train", "val"):
         paths = []
@@ -332,9 +332,10 @@ def verify_shard(split: CacheSplit, shard: int) -> str | None:
 
 
 GAP_BYTES = 2**15
-"""Rows with at most this many bytes between them are read by one call: another costs as much."""
+"""Rows with at most this many bytes between them are read by one call, because a second call would
+cost as much as reading these bytes."""
 SPAN_BYTES = 2**24
-"""Most bytes that are read at once."""
+"""Maximum number of bytes that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,7 @@ class _File:
     """Byte at which the features begin; None if the features are not contiguous in the file."""
     dtype: str
     valid: Int[np.ndarray, " rows"] | None
-    """The rows with features; None if all rows have them."""
+    """The rows with features; None if all rows have features."""
     mark: tuple[int, ...]
     """Size, modification time and inode number of the verified file."""
 

@@ -78,7 +78,7 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    Despite `dtype` float16, the shard is float32 if it does not fit (`fits_float16`).
+    Despite `dtype` float16, the shard is float32 if a row does not fit (`fits_float16`).
     """
     reasons = dict(reasons)
     finite = np.isfinite(_largest(features))
@@ -100,8 +100,8 @@ def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
 
     It cannot if a value overflows, or if all values of a row are below the smallest normal number,
     2^-14: there the spacing of numbers stays 2^-24, so values lose bits, down to zero. Such a row
-    fits only if float16 represents it exactly. A small value in a row of larger ones is no problem,
-    because its rounding error is no larger than theirs.
+    fits only if float16 represents it exactly. A small value in a row of larger values is no
+    problem, because its rounding error is no larger than the errors of the larger values.
     """
     largest = _largest(features)
     if not (largest < _FLOAT16.max).all():
@@ -296,8 +296,8 @@ def _dataset(
         size: Size of the file in bytes, which the data set must not exceed.
 
     Raises:
-        ValueError: If the data set differs from that, or its numbers are filtered or in other
-            files.
+        ValueError: If the data set has another type, shape or size, or its numbers are filtered or
+            in other files.
     """
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise ValueError(f"`{name}` is a link to another place")

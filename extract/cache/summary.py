@@ -116,7 +116,7 @@ class RunFacts:
     device: str = ""
     workers: _Count | None = None
     max_pixels: _Count | None = None
-    """Largest image, in pixels; larger ones were invalid. None for an import, and in summaries of
+    """Maximum number of pixels; larger images were invalid. None for an import, and in summaries of
     earlier versions."""
     computed_rows: _Count | None = None
     images_per_s: _Amount | None = None
@@ -128,7 +128,7 @@ class RunFacts:
     """Imported file of features. This field, `labels`, `classes` and `head` are for imports."""
     labels: FileFacts | None = None
     classes: FileFacts | None = None
-    """Imported file of class names; None if the user gave none, as for `head`."""
+    """Imported file of class names; like `head`, None if the user gave no such file."""
     head: FileFacts | None = None
     head_classes: FileFacts | None = None
     """File that `--head-classes` gave to an extraction, if any."""

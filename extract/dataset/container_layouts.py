@@ -182,8 +182,8 @@ def _snapshot(tree: Tree) -> str | None:
             f"{printable(tree.root)} contains {len(revisions):,} revisions of a data set"
             f" ({examples(list(map(printable, revisions)))}), so each image would occur several"
             " times",
-            remedy="Remove all but one (`hf cache rm REVISION`), or load one into a new folder"
-            " (`hf download --repo-type dataset OWNER/NAME --revision REVISION --local-dir"
-            " FOLDER`).",
+            remedy="Remove all revisions but one (`hf cache rm REVISION`), or load a revision into"
+            " a new folder (`hf download --repo-type dataset OWNER/NAME --revision REVISION"
+            " --local-dir FOLDER`).",
         )
     return f"snapshots/{revisions[0]}" if revisions else None

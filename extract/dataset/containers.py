@@ -56,7 +56,7 @@ class Container:
         """Check that the size of the file is still the size in the manifest.
 
         Raises:
-            ManifestError: If it is not.
+            ManifestError: If the size has changed.
         """
         if found != self.size_bytes:
             raise ManifestError(

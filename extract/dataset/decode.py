@@ -38,8 +38,8 @@ from clinit.extract.dataset.known import MAX_PIXELS
 from clinit.machine import out_of_memory
 
 MAX_SCANS = 500
-"""Most scans of a progressive JPEG; encoders write about ten. The decoder passes over all pixels
-for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
+"""Maximum number of scans of a progressive JPEG; encoders write about ten. The decoder passes over
+all pixels for each scan: even a scan of 53 bytes takes 2 ns per pixel."""
 MISSING = "the file is missing"
 EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
@@ -149,7 +149,7 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
 
     Args:
         content: Content of the file.
-        max_pixels: Largest width times height; larger images are refused.
+        max_pixels: Maximum width times height; larger images are refused.
 
     Raises:
         ImageError: If the image is incomplete, damaged, too large, or of an unsupported format.

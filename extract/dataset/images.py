@@ -26,7 +26,7 @@ class ImageFiles:
     root: Path
     paths: Sequence[str]
     sizes: Sequence[int] | None = None
-    """Sizes in bytes; 0 means that a size is unknown, None that all are."""
+    """Sizes in bytes; 0 means that a size is unknown, None that all sizes are unknown."""
     need_rights: bool = True
     """See `read_image_file`."""
 

@@ -32,7 +32,8 @@ AS_TOLD = Columns()
 
 
 MAX_PIXELS = 100_000_000
-"""Most pixels of an image. Pillow warns above 89 million; 100 million take 300 MB in RGB."""
+"""Maximum number of pixels of an image. Pillow warns above 89 million; 100 million take 300 MB in
+RGB."""
 FOLDER = "folder"
 """Name for any tree of class folders."""
 WEBDATASET = "webdataset"
@@ -52,7 +53,7 @@ class Layout:
     kind: str
     """Key of the layout's reader in `clinit.extract.dataset.scan.LAYOUTS`."""
     folders: dict[str, tuple[str, ...]]
-    """Split -> folders under the root that may contain its images; the first existing one is
+    """Split -> folders under the root that may contain its images; the first existing folder is
     read."""
     lists: tuple[str, ...] = ()
     """Names of the files that list the labels of the images."""
@@ -141,7 +142,7 @@ def read_dataset(name: str) -> Dataset:
 
 
 MAX_NAME = 4096
-"""Most characters of a class name."""
+"""Maximum number of characters of a class name."""
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
@@ -153,9 +154,9 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     try:
         names = tuple(lines_of(read_text(path)))
         if not names:
-            raise TextFileError("the file names none")
+            raise TextFileError("the file contains no name")
         if (longest := max(map(len, names))) > MAX_NAME:
-            raise TextFileError(f"one has {longest:,} characters, expected at most {MAX_NAME:,}")
+            raise TextFileError(f"a name has {longest:,} characters, expected at most {MAX_NAME:,}")
         if len(set(names)) != len(names):
             raise TextFileError("a name occurs twice")
     except TextFileError as error:
@@ -211,6 +212,6 @@ def synonyms(class_name: str) -> list[str]:
 
 
 def in_words(class_name: str) -> str:
-    """Return an ImageNet synset with its title: `tench (n01440764)`; others unchanged."""
+    """Return an ImageNet synset with its title: `tench (n01440764)`; other names unchanged."""
     words = title(class_name)
     return class_name if words == class_name else f"{words} ({class_name})"

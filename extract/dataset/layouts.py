@@ -47,7 +47,7 @@ class Listing:
 
 
 Reader = Callable[[], Listing]
-"""Lists the images of a found layout. Finding it is cheap; the reader visits every image."""
+"""Lists the images of a found layout. Finding a layout is cheap; the reader visits every image."""
 Labels = Iterator[tuple[str, int]]
 """Pairs of the name that a list gives an image, and the image's label."""
 
@@ -62,7 +62,7 @@ class Search:
     split: str
 
     def folder(self, fits: Callable[[str], bool], otherwise: str) -> tuple[str, tuple[str, ...]]:
-        """Return the first existing folder that `fits` accepts, and warnings about other ones.
+        """Return the first existing folder that `fits` accepts, and warnings about other folders.
 
         Raises:
             DoesNotFitError: If no folder exists, or none fits (`otherwise` is then the reason).
@@ -91,7 +91,7 @@ class Search:
 
 
 def counted(items: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return a warning with the number of items and an example; no warning if there are none."""
+    """Return a warning with the number of items and an example; no warning without items."""
     return (f"{what}: {len(items):,} (for example {printable(min(items))})",) if items else ()
 
 

@@ -40,14 +40,15 @@ _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _LABELS = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
-"""Extensions of labels, and most bytes; a longer member is probably a description."""
+"""Extension of a label member -> its largest size in bytes; a longer member is probably a
+description."""
 _BLOCK = 512
 _BUFFER = 4096
 """Bytes read at a time. The default of network storage is a megabyte, which would read the images
 between the headers too."""
 _MOST_READ = 2**20
-"""Most bytes of a label, a long name or other attributes. `tarfile` reserves as much memory as a
-header declares for them."""
+"""Largest size in bytes of a label, a long name or other attributes. `tarfile` reserves as much
+memory as a header declares for them."""
 _RECORD, _MOST_RECORD = 20 * _BLOCK, 2048 * _BLOCK
 """Bytes of a record. Tar files are padded with zeros to whole records: `tar` and `tarfile` write
 the first size, `tar -b 2048` the second. Libraries that do not pad write only the end mark."""
@@ -133,8 +134,8 @@ def _index(path: Path, file: IO[bytes]) -> Contents:
     return Contents(
         pl.DataFrame(rows, schema=CONTENT_SCHEMA, orient="row").sort("position"),
         left_out={
-            "members left out, of no sample with an image": others,
-            "images left out, of samples with an earlier one": second,
+            "members left out, not part of a sample with an image": others,
+            "images left out, because their sample already has an image": second,
             "shards without an end mark, perhaps truncated": [""] * (not is_ended),
         },
     )
@@ -160,7 +161,7 @@ def _name(member: tarfile.TarInfo) -> str:
 def _told(
     file: IO[bytes], member: tarfile.TarInfo, extension: str
 ) -> tuple[int | None, str | None]:
-    """Return the number and the name of the class in a label; None for what it lacks."""
+    """Return the number and the name of the class in a label; None if one is missing."""
     if member.size > _LABELS[extension]:
         return None, None
     file.seek(member.offset_data)
@@ -199,8 +200,9 @@ def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
 
     `tarfile` also stops at a damaged header, at images that are zeros, and before a second archive.
     An archive may end with zeros that fill a record, whose size is not stored. clinit assumes the
-    usual size or, if larger, the largest power of two that divides the length of the file; so it
-    still refuses a shard of usual records whose second half is zeros.
+    usual size or, if larger, the largest power of two that divides the length of the file. In a
+    file of usual records this power of two is at most a fifth of the file, so a shard of three or
+    more such records is still refused if its second half is zeros.
 
     Raises:
         ManifestError: If anything else follows the last member.

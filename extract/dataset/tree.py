@@ -125,7 +125,7 @@ class Tree:
             return any(e.name[0] != "." and _is_image_name(e.name) for e in entries)
 
     def _collect(self, relative: str, entered: frozenset[Path] | None, found: Images) -> None:
-        """Add files to `found`; `entered`: real folders on the way, None to stay out of others."""
+        """Add files to `found`; `entered`: real folders on the way, None to skip sub-folders."""
         prefix = "" if relative in ("", ".") else f"{relative}/"
         folder = self.root / relative
         below: list[tuple[str, os.DirEntry[str]]] = []

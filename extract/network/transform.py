@@ -27,7 +27,7 @@ from clinit.words import cut_short
 KINDS = ("timm", "paper")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 MAX_CROP = 4096
-"""Pixels of a side of the network's input: four times the largest of timm's models."""
+"""Maximum side of the network's input, in pixels: four times the largest side of timm's models."""
 MAX_RESIZE = 2 * MAX_CROP
 _MAX_TEXT = 400
 _DESCRIPTION = re.compile(
@@ -123,7 +123,7 @@ class Transform:
     def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         """Return `normalise` for batches on `device`.
 
-        Mean and deviation are copied to the device only once, because each copy waits for it.
+        Mean and deviation are copied only once, because each copy waits for the device.
         """
         mean = torch.tensor(self.mean, device=device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=device).view(1, -1, 1, 1)

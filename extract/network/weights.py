@@ -59,7 +59,7 @@ class TimmFolder(msgspec.Struct):
         """Read the description of the network `name`.
 
         Raises:
-            BackboneError: If `folder` contains none, or describes another network.
+            BackboneError: If `folder` contains no description, or describes another network.
         """
         path = folder / "config.json"
         try:
@@ -132,7 +132,7 @@ def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.
         what = f"{path} does not fit {name}; it has {len(state):,} tensors such as {_some(state)}"
         remedy = (
             "Give the `--backbone` and `--model-arg` of the saved model: for a model without a"
-            " classifier `--model-arg num_classes=0`, for one of torchvision its number of"
+            " classifier `--model-arg num_classes=0`, for a model of torchvision its number of"
             " classes."
         )
         raise failure(error, what, remedy) from error

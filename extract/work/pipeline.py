@@ -9,9 +9,9 @@ processor of one thread. Some kernels also round differently with several thread
 bits are the same on any number of processors.
 
 On a CUDA device three things overlap: the host decodes a batch, the previous batch is copied to the
-device on its own stream, and the network computes the one before. The host waits for the features
-of a batch only after it has launched the next one. Kernels and inputs, and so the bits, are the
-same as without overlap.
+device on its own stream, and the network computes the batch before that. The host waits for the
+features of a batch only after it has launched the next batch. Kernels and inputs, and so the bits,
+are the same as without overlap.
 """
 
 from __future__ import annotations

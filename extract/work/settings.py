@@ -24,8 +24,8 @@ class Settings:
     batch_size: int | None = None
     """Images per forward pass. None takes the value of an existing cache, else `BATCH_SIZES`."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether to compile the network. `auto` does as in an existing cache; else it compiles if that
-    saves time (`network.compiled`)."""
+    """Whether to compile the network. `auto`: as before if the cache exists already, otherwise if
+    it saves time (`network.compiled`)."""
     decoder: Literal["cpu", "cuda"] = "cpu"
     """Decoder of JPEG files: CPU threads or the CUDA device, whose pixels differ slightly."""
     workers: int | None = None
@@ -37,7 +37,7 @@ class Settings:
     strict: bool = False
     """Whether to stop at the first unreadable image instead of marking its row invalid."""
     max_pixels: int = MAX_PIXELS
-    """Largest image that is decoded, in pixels; the row of a larger image is marked invalid."""
+    """Maximum number of pixels; the row of a larger image is marked invalid."""
     retry_invalid: bool = False
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""

@@ -86,7 +86,7 @@ class SplitResult:
     problem: str = ""
     """If shards of all parts exist, the fault in a shard of another part; else empty."""
     run: RunFacts | None = None
-    """How this run computed its rows; None if it computed none."""
+    """How this run computed its rows; None if it computed no row."""
 
     @property
     def is_complete(self) -> bool:

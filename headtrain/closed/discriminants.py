@@ -107,7 +107,8 @@ class Slda(ClosedForm):
             covariance = symmetric(self._lower) / total
             weight = oracle_weight(covariance, total)
             self._lower = total * towards_identity(covariance, weight, mean_variance(covariance))
-            # Transposed into Fortran order, because BLAS adds in place only then; it is symmetric.
+            # The matrix is symmetric. Transposed into Fortran order, because BLAS adds in place
+            # only then.
             self._lower = self._lower.T
 
     def _stream(self, rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]) -> None:
@@ -132,11 +133,13 @@ class Slda(ClosedForm):
 
 
 def oracle_weight(covariance: Float[Any, "dim dim"], rows: int) -> float:
-    """Return the weight of the mean variance in oracle approximating shrinkage (Eq. 23 there).
+    """Return the weight of the mean variance in oracle approximating shrinkage.
+
+    Eq. 23 of Chen et al.
 
     Args:
-        covariance: Covariance of centred rows, divided by their number.
-        rows: Number of these rows.
+        covariance: Sum of outer products of centred rows, divided by `rows`.
+        rows: Number of rows.
     """
     mean = mean_variance(covariance)
     square = float(namespace(covariance).mean(covariance**2))
@@ -156,7 +159,7 @@ class Klda(ClosedForm):
         super().__init__(zeros)
         self._config, self._zeros, self._seed = config, zeros, seed
         self._maps: tuple[FeatureMap, ...] = ()
-        """Drawn once the first rows arrive, because these set the width of the kernel."""
+        """Drawn when the first rows arrive, because these rows set the width of the kernel."""
         self._moments = tuple(ClassMoments.like(zeros, config.width) for _ in range(config.members))
         self._members: tuple[Rows, ...] = ()
         self.block_values = config.width

@@ -11,9 +11,9 @@ The authors have two programs. If the first features seen are nowhere negative, 
 and otherwise x = u(h), S_c = covariance of x, m_c = mean of x, shrunk once; u(a) = a / |a|, and
 covariances of n_c rows are divided by n_c - 1.
 
-A class of one image, or of equal images, has no covariance. It uses the covariance of all rows
-about their class means, pooled over the classes seen so far that have a covariance; if none has,
-the identity.
+A class of one image, or of equal images, has no covariance of its own. Its S_c is the covariance of
+all rows about their class means, pooled over the classes seen so far that have a covariance, or the
+identity if no class has one.
 
 Source: D. Goswami, Y. Liu, B. Twardowski, J. van de Weijer, "FeCAM: exploiting the heterogeneity
 of class distributions in exemplar-free continual learning", NeurIPS 2023, Eqs. 5 to 9, and the code
@@ -52,11 +52,11 @@ class Fecam(ClosedForm):
         self._pooled = beside(zeros, np.zeros((dim, dim))).T
         """Scatter about class means, summed over classes; on the CPU only its lower half."""
         self._degrees = 0
-        """Degrees of freedom of the scatter: its rows minus its classes."""
+        """Degrees of freedom of the scatter: number of rows minus number of classes."""
         self._shared_by: list[int] = []
         """Classes with rows, but without a covariance."""
         self._shared = beside(zeros, np.eye(dim, dtype=np.float32))
-        """L^-1 for these classes."""
+        """L^-1 of the classes `_shared_by`."""
         self.block_values = 4 * dim
 
     def learn(self, arrival: Arrival) -> Solution:

@@ -32,21 +32,21 @@ class Arrival:
     """0 for the base classes."""
     features: FeatureRows
     labels: Int[np.ndarray, " rows"]
-    """Head rows, in the order of the stream."""
+    """Class of each row of features, as the number of a head row."""
     num_classes: int
     """Number of head rows after the task, including classes without data."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Adds up seconds by phase: statistics, lambda, solve."""
     progress: Progress = lambda what, done, total: None
     groups: Int[np.ndarray, " rows"] | None = None
-    """Equal for rows that repeat each other; None: no row repeats another."""
+    """Group of each row, equal for rows that repeat each other; None if no row repeats another."""
     statistics: ClassStatistics | None = None
     """Statistics that replace the rows of the base; `features` is then empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """The ridge of a task, and the curve of its choice."""
+    """The lambda of a task and, if it was chosen from data, the error of each lambda."""
 
     lam: float | None = None
     curve: LambdaCurve | None = None
@@ -58,7 +58,7 @@ class StoredHead:
 
     rows: Rows
     feature_map: Mapping[str, Any] | None = None
-    """Description of the map; None if the rows read the features themselves."""
+    """Description of the map; None if the layer reads the features themselves."""
 
 
 class ClosedForm:
@@ -103,7 +103,7 @@ def evaluate(
     ends: Sequence[int],
     num_classes: int,
 ) -> Evaluation:
-    """Label rows, sorted by class, as a bank of one head would; the first of equal scores wins.
+    """Count correct answers as for a bank of one head; the first of equal scores wins.
 
     Args:
         form: A method that has learnt the classes of all rows.

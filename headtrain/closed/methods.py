@@ -1,6 +1,6 @@
 """The closed form of a study, the memory that it takes, and SimpleCIL.
 
-SimpleCIL: the class whose mean has the largest cosine with the feature.
+SimpleCIL predicts the class whose mean has the largest cosine with the feature.
 
     cos(h, mu_c) = h.u_c / |h|,    u_c = mu_c / |mu_c|,
 
@@ -43,7 +43,7 @@ class SimpleCil(ClosedForm):
         self._has_data = np.zeros(0, dtype=bool)
 
     def learn(self, arrival: Arrival) -> Solution:
-        """Add the sums of the classes that arrive, and scale all to length one."""
+        """Add the sums of the classes that arrive; scale the sums of all classes to length 1."""
         with arrival.watch.phase("statistics"):
             self._sums = grown(self._sums, arrival.num_classes)
             self._has_data = grown(self._has_data, arrival.num_classes)
@@ -87,7 +87,8 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
 
 
 _GRAM_COPIES = 5
-"""A Gram matrix, the solved copy, its factor, and the buffer that BLAS transposes: measured."""
+"""Measured peak, in copies of a Gram matrix: the matrix, the copy that is solved, its factor, and
+the buffer that BLAS transposes."""
 _PATH_COPIES = 6
 """Further copies if a task has more rows than random features: another Gram matrix for lambda, its
 eigenvectors, and the workspace of the decomposition."""
@@ -111,7 +112,7 @@ def check_memory(scenario: Scenario, study: Study, dim: int) -> None:
 
 
 def needed(scenario: Scenario, study: Study, dim: int) -> int:
-    """Return the peak of bytes that a study needs; 0 if they are few."""
+    """Return the peak memory of the statistics of a study, in bytes; 0 if it is small."""
     ranpac, klda, counts = study.closed.ranpac, study.closed.klda, scenario.train_counts
     match study.stream.method:
         case "ranpac":

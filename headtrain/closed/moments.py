@@ -8,7 +8,7 @@ Random features: a fixed layer drawn from a seed, applied block by block.
     relu    h = max(0, W^T f),                   W ~ N(0, 1), no bias
     rff     h = sqrt(2 / M) cos(W^T f + b),      W ~ N(0, 2 gamma), b ~ U(0, 2 pi)
 
-The second approximates the kernel k(x, y) = exp(-gamma |x - y|^2) by h(x).h(y).
+`rff` approximates the kernel k(x, y) = exp(-gamma |x - y|^2) by h(x).h(y).
 
 Sources: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023; A. Rahimi, B. Recht,
@@ -145,7 +145,7 @@ class FeatureMap:
 
     @property
     def block_rows(self) -> int:
-        """Rows to map at a time."""
+        """Number of rows that are mapped at a time."""
         return max(64, BLOCK_VALUES // self.width)
 
     def __call__(

@@ -12,14 +12,15 @@ its first task is left out, because features are frozen here.
 Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
 
-Ridge regression without a bias on mapped rows, for many lambdas at once.
+`RidgePath` solves this regression for many lambdas at once. With the random features h of all rows
+to fit as the rows of H, and their one-hot labels Y, the head is
 
-    W(lam) = (H^T H + lam I)^-1 H^T Y = H^T (H H^T + lam I)^-1 Y
+    B(lam) = (H^T H + lam I)^-1 H^T Y = H^T (H H^T + lam I)^-1 Y.
 
 One eigendecomposition, of H^T H (width x width) or of H H^T (rows x rows), whichever is smaller,
-gives the scores of other rows at any lambda for O(rows classes) per eigenvalue. All mapped rows
-together are never in memory: in the first case held-out rows are scored block by block; in the
-second case, with fewer rows than columns, the product is summed over blocks of columns.
+gives the scores of held-out rows at any lambda for O(rows classes) per eigenvalue. H as a whole is
+never in memory: with H^T H, held-out rows are scored block by block; with H H^T, which is summed
+over blocks of columns, H has at most as many rows as columns.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class RidgePath:
     """Blocks of held-out rows, in their order, computed on demand."""
     right: Float[Any, "rank classes"]
     eigenvalues: Float[Any, " rank"]
-    """Tiny ones may be negative by rounding."""
+    """Tiny eigenvalues may be negative by rounding."""
 
     @classmethod
     def of_moments(
@@ -65,7 +66,7 @@ class RidgePath:
 
         Args:
             moments: Moments of the rows to fit, all of classes from `start` on.
-            start: First class that is regressed on.
+            start: First class that scores are fitted for.
             judged: Mapped held-out rows, block by block.
         """
         xp = namespace(moments.lower)
@@ -172,7 +173,7 @@ class Ranpac(ClosedForm):
                     blocks = slices(len(judged), self._drawn.block_rows)
                     mapped = (self._drawn(take(of_judged, block)) for block in blocks)
                     path = RidgePath.of_moments(part, start, mapped)
-                else:  # rows are few: not many more than random features
+                else:  # at most as many rows to fit as random features: all fit into memory
                     rows = take(of_judged, slice(None))
                     targets = np.eye(arrival.num_classes - start)[labels[fitted] - start]
                     path = RidgePath.of_rows(
@@ -186,7 +187,7 @@ class Ranpac(ClosedForm):
         return curve
 
     def _choice(self, curve: LambdaCurve | None) -> float:
-        """Return lambda; if no row of the task was held out, about 1."""
+        """Return lambda; if no row was held out, 1, or more if 1 is too small to solve."""
         if self._lam != "auto":
             return self._lam
         least = self._resolution()
@@ -209,7 +210,7 @@ class Ranpac(ClosedForm):
         return Rows(weight, beside(weight, np.zeros(weight.shape[0])))
 
     def _resolution(self) -> float:
-        """Return the size below which an eigenvalue of G is rounding only."""
+        """Return the size below which an eigenvalue of G may be a mere rounding error."""
         lower = self._moments.lower
         size = float(namespace(lower).linalg.trace(lower))
         return float(np.sqrt(self._drawn.width) * np.finfo(np.float64).eps) * size

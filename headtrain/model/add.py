@@ -102,8 +102,8 @@ def add_classes(
 
     Args:
         model: Folder or file of a model; it is not changed.
-        images: A folder that contains one folder of images per class, or `train` and `val` folders
-            that do.
+        images: A folder that contains one folder of images per class, or folders `train` and `val`
+            of such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
         settings: Fields of `clinit.headtrain.model.settings.AddConfig`, by name.
         old: Features of old classes, used in place of the memory of the model; or statistics of
@@ -274,7 +274,7 @@ def add(
     else:
         first, _ = fit_head(images, FIRST_FIT)
         heads = {config.new_share: (first, first_left_out(images.train, first))}
-        kind = f"none, as it had no class; its head is fitted ({FIRST_FIT})"
+        kind = f"none, because the model had no classes; its head was fitted ({FIRST_FIT})"
     head, answers = heads[config.new_share]
     assert head.class_names is not None
     tests = {share: Examined.of(*each, tested, images.val) for share, each in heads.items()}
@@ -328,7 +328,8 @@ def merge_models(
 ) -> Addition:
     """Write a model that contains the classes of two models.
 
-    The result is as if all other classes had been added to their shared classes at once.
+    The result is the same as adding, at once, all classes that only one of the models contains to
+    the classes that both contain.
 
     Args:
         model: One model; it is not changed.
@@ -341,7 +342,7 @@ def merge_models(
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
-            remember the training rows of all its other classes.
+            remember the training rows of all classes that the other model lacks.
         ClinitError: If the new model cannot be written.
     """
     data = {**data, "models": [model.origin, other.origin]}
@@ -412,7 +413,7 @@ def _grown_heads(
 def _check_first(
     model: Model, names: Sequence[str], config: AddConfig, old: Source | Path | None
 ) -> None:
-    """Check that classes of these names can be the first ones of a model.
+    """Check that classes of these names can be the first classes of a model.
 
     Raises:
         ModelError: If they cannot.
@@ -421,7 +422,7 @@ def _check_first(
     if len(names) < 2:
         why = f"{examples(names)} would be its only class"
     elif config.iterations or config.init != AddConfig().init or old is not None:
-        why = "its first head is fitted, and no row is initialised or trained next to old ones"
+        why = "its first head is fitted to all classes together, so there are no old rows"
     if why is not None:
         raise ModelError(
             f"{model.origin} has no classifier: {why}",
@@ -435,8 +436,8 @@ def _known_names(
     """Return the named classes that the model already contains.
 
     Raises:
-        ModelError: If their number does not fit the options: with `more`, all classes must exist;
-            with `replacing`, some classes but not the whole model; otherwise none.
+        ModelError: If the model contains too few or too many of the names: with `more`, it must
+            contain all of them; with `replacing`, at least one, and other classes; otherwise none.
     """
     known = [name for name in names if name in {*facts.class_names}]
     new = [name for name in names if name not in {*known}]
@@ -494,7 +495,8 @@ def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
 def _memory(left: Model, images: Source, config: AddConfig, given: Source) -> Memory:
     """Return the memory of the new model.
 
-    It joins the old memory, the given rows of classes that this lacks, and the added images.
+    It joins the old memory, the given rows of classes that the old memory lacks, and the added
+    images.
     """
     memory, depends_on = left.memory, left.depends_on
 

@@ -4,12 +4,12 @@ A row of an added class depends on all images that were added with it, because t
 lambda, factor, shift and the fit. Class statistics cannot replace these images, because their
 covariance is an average over all classes. A model therefore remembers the training rows of added
 classes (`Memory.learnt`). To repeat an addition, its classes are removed from the model and added
-again, with all rows. The statistics of the model without them are recovered by subtraction
+again, with all their images. The statistics of the model without them are recovered by subtraction
 (`Memory.before`): means and scatter of a set and of a subset give the moments of the rest
 (T. F. Chan, G. H. Golub, R. J. LeVeque, The American Statistician 37(3), 1983).
 
-The resulting rows equal the rows of a single addition of all images, up to the order in which rows
-are summed and the float32 of the remembered covariance.
+The resulting classifier rows are the same as after a single addition of all images, up to the order
+of sums and the float32 rounding of the remembered covariance.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from clinit.headtrain.stream.source import Source
 from clinit.words import examples, number_of
 
 SAME = 1e-5
-"""Largest difference between equal rows of two classifiers, relative to the largest number: rows
-are stored divided by the temperatures of their models."""
+"""Largest difference, relative to the largest number, of classifier rows that count as equal. Equal
+rows differ by rounding, because they are stored divided by the temperatures of their models."""
 
 
 def with_more(
@@ -45,8 +45,8 @@ def with_more(
 
     Returns:
         The model without these classes and without classes of the same tasks; the features of all
-        images of the removed classes, in the order of their rows; the number of new images by
-        class.
+        images of the removed classes, in the order of their classifier rows; the number of new
+        images by class.
 
     Raises:
         ModelError: If training rows of a class are missing, or if no image is new.
@@ -85,7 +85,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Source, Model]:
 
     Raises:
         ModelError: If the networks differ, if a shared class differs, or if a model does not
-            remember the training rows of all its other classes.
+            remember the training rows of all classes that the other model lacks.
     """
     shared = _shared(model, other)
     own = [tuple(n for n in each.facts.class_names if n not in shared) for each in (model, other)]

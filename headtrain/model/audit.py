@@ -43,7 +43,8 @@ from clinit.words import examples, number_of
 KNOWN = 2 / 3
 LEAST, MARGIN, FAR = 5, 0.3, 3.0
 ALIKE, LEAST_ALIKE = 0.1, 3
-"""Least share of the images of the smaller class, and least number of images, of look-alikes."""
+"""Least share (of the images of the smaller class) and least number of confused images of two
+look-alike classes."""
 NEAR, NEIGHBOURS = 0.5, 5
 TINY, DENSE, UNIFORM = 32, 0.1, 4.0
 """Least side in pixels; bytes per pixel below which an image is decoded; least standard deviation
@@ -80,7 +81,7 @@ class Audit:
     repeated: list[dict[str, Any]]
     """`images` that repeat each other, and `where`: one of `PLACES`."""
     misfits: list[dict[str, Any]]
-    """`image`, its `class`, and the `nearest` other class; None if it is far from all classes."""
+    """`image`, its `class`, and the `nearest` other class: None if the image is far from all."""
     odd: list[dict[str, Any]]
     """`image` and `why`."""
     turned: dict[str, Any]
@@ -192,7 +193,7 @@ def _plain(name: str) -> str:
 def misfits(
     rows: FeatureSet,
 ) -> tuple[Int[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return, by row: nearest class, whether it clearly is another one, whether its own is far."""
+    """Return each row's nearest class, whether it clearly is another one, if its own is far."""
     counts, features = rows.counts(), rows.features.astype(np.float64)
     features -= features.mean(axis=0)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)

@@ -12,7 +12,7 @@ from clinit.headtrain.model.facts import Change, ModelFacts
 from clinit.words import escaped, lines_of_table, visible
 
 UNFOLDED = 60
-"""Most class names in a list that is not folded."""
+"""Maximum number of class names in a list that is not folded."""
 
 
 def card(facts: ModelFacts) -> str:
@@ -78,7 +78,7 @@ def _accuracy(facts: ModelFacts) -> str:
 
 def _history(facts: ModelFacts) -> str:
     if not facts.history:
-        return "Not known: the model was exported by a version of clinit that kept none."
+        return "Not known: the model was exported by a version of clinit that kept no history."
     heads = ["date", "change", "task", "classes", "training images", "clinit"]
     rows = [
         [

@@ -272,7 +272,7 @@ class Export:
     path: Path
     run: TrainedRun
     head: Head
-    """The head as written: divided by the temperature, if it has one."""
+    """The head as written: divided by the temperature, if one was fitted."""
     temperature: Temperature | None
     notes: tuple[str, ...]
     network: Written | None = None
@@ -315,9 +315,9 @@ def export_run(
         remembers: Write a memory of the images of the run into a folder, if the backbone was
             frozen and the caches still exist.
         calibrated: Divide the rows of the head by a temperature, if the backbone was frozen. It is
-            fitted to the rows that the run was evaluated on, if they are enough.
+            fitted to the rows that the run was evaluated on, if there are at least `LEAST_ROWS`.
         overwrite: Replace an existing model or head.
-        head_only: Write the head alone to a .safetensors file, too.
+        head_only: Write the head alone even if `out` ends in .safetensors.
 
     Raises:
         ModelError: If `out` exists and may not be replaced, if timm cannot load the network from

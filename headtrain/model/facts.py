@@ -35,7 +35,7 @@ class Change:
     clinit: Word
     """Version of clinit."""
     task: int | None = None
-    """The task in which the classes arrived; None if they arrived in several, or none did."""
+    """The task in which the classes arrived; None if they arrived in several tasks or in none."""
     classes: tuple[str, ...]
     """Affected classes, in the order of their rows; renamed classes by their new names."""
     images: Mapping[str, Count] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ModelFacts:
     def caution(self) -> str | None:
         """Why the probabilities cannot be trusted; None if they can.
 
-        With a temperature, they can. Otherwise the last training of the head decides.
+        With a temperature, they can be trusted. Otherwise the last training of the head decides.
         """
         if self.temperature is not None:
             return None

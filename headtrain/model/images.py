@@ -38,9 +38,9 @@ from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.words import examples
 
 LEAST_TO_MEASURE = 5
-"""No image of a smaller class is held out."""
+"""Least number of images of a class from which images are held out."""
 LISTED = 20
-"""Most unreadable images that the history of a model lists."""
+"""Maximum number of unreadable images that the history of a model lists."""
 _CONTENT_FILE = "images.json"
 _CONTENT = DocumentKind(
     title="the list of the images of a feature cache",

@@ -42,7 +42,7 @@ class Balance(NamedTuple):
 def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
     """Return leave-one-out logits of a first head, which `fit_head` computed by least squares.
 
-    Here images that repeat each other count as one; `fit_head` counts each, so that its head
+    Here images that repeat each other count as one; `fit_head` counts each image, so that its head
     differs a little.
     """
     assert head.origin is not None
@@ -63,7 +63,7 @@ class Examined(NamedTuple):
 
     @classmethod
     def of(cls, head: Head, found: LeftOut | None, old: FeatureSet, new: FeatureSet) -> Examined:
-        """Use held-out images, or leave-one-out logits of old or new classes without any.
+        """Measure old and new classes on held-out images, or else on leave-one-out logits.
 
         Args:
             head: A row per class, new classes last.

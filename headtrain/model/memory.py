@@ -9,8 +9,8 @@ With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) th
 LDA, class means and D_LS are functions of these numbers alone. Held-out features come from images
 that no row was computed from: accuracies and the threshold of `clinit predict --reject` are
 measured on them. Kept features are training rows for later rehearsal. Learnt features are all
-training rows of an added class, with which its rows can be solved again
-(`clinit.headtrain.model.again`); the shared covariance would not suffice for this.
+training features of an added class; the classifier row of the class can be solved again from them
+(`clinit.headtrain.model.again`), for which the shared covariance would not suffice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS = ("held_out", "kept", "learnt")
 FACTS = ("class_names", "averaged", "freedom", "exact", "backbone")
 """Fields that are stored in the description of the file, under `METADATA`."""
 MOST_LEARNT = 500
-"""Only statistics are remembered of an added class with more training rows."""
+"""If an added class has more training rows than this, only its statistics are remembered."""
 METADATA = "clinit_memory"
 DOCUMENT = DocumentKind(
     title="the description of what a model remembers",
@@ -243,9 +243,9 @@ class Memory:
         )
 
     def updated(self, fresh: Memory) -> Memory:
-        """Return this memory, but of the classes that `fresh` remembers take its facts.
+        """Return this memory, with the facts of `fresh` for all classes that `fresh` remembers.
 
-        Both memories have the same class names.
+        The two memories must have equal class names.
         """
         given, others = np.flatnonzero(fresh.known), np.flatnonzero(~fresh.known)
         both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))

@@ -47,8 +47,8 @@ def old_rows(
 ) -> tuple[FeatureSet, str]:
     """Return rows of the old classes: real or drawn features.
 
-    For each class, `auto` takes the first available kind: given rows; kept rows (if they are as
-    many as would be drawn); drawn from its statistics; drawn from the weights of the head.
+    For each class, `auto` takes the first available kind: given rows; kept rows (if at
+    least as many as would be drawn); drawn from its statistics; drawn from the weights of the head.
 
     Args:
         choice: Kind of the rows.

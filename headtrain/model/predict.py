@@ -186,7 +186,7 @@ class Predictor(ABC):
     def on_its_way(
         self, wanted: Compile, images: int, batch_size: int, on_note: Callable[[str], object]
     ) -> Predictor:
-        """Return this predictor, or a compiled one if it is faster for so many images."""
+        """Return this predictor, or a compiled predictor if that saves time for `images` images."""
         return self
 
     def _logits(
@@ -222,10 +222,10 @@ class Predictor(ABC):
 
         Args:
             images: Files; or one file, or one folder, which is searched for images.
-            top: Most classes per image.
+            top: Maximum number of classes per image.
             batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
-            max_pixels: Largest image that is decoded; a larger image counts as unreadable.
+            max_pixels: Maximum number of pixels; a larger image counts as unreadable.
             reject: Rule by which images belong to no class; None: no rule.
             compile: Whether the network computes as one program (`extract.network.compiled`).
             on_images: Called after every batch with the number of finished images.
@@ -411,7 +411,7 @@ def predict_features(
         head: A head with class names, or its file, from `clinit export` or elsewhere.
         features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors or
             .parquet.
-        top: Most classes per row.
+        top: Maximum number of classes per row.
         features_name: Name of the array in a file; default: `features`.
         reject: Rule by which rows belong to no class; None: no rule.
 

@@ -12,7 +12,7 @@ OldRows = Literal["auto", "kept", "pseudo", "head", "none"]
 
 
 LEFT_OUT: tuple[Init, ...] = ("class-mean", "least-square", "fitted", "imprint", "lda")
-"""Starts with leave-one-out logits in closed form, or quickly computed."""
+"""Starts whose leave-one-out logits have a closed form or are computed quickly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

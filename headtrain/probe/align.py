@@ -45,7 +45,7 @@ def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
     """Return the first `number` views of a cache; all of them if `number` is None.
 
     Raises:
-        CacheError: If the cache has fewer, or if one is incomplete or of another backbone.
+        CacheError: If the cache has fewer views, or a view is incomplete or of another backbone.
     """
     if number == 0:
         return ()
@@ -73,12 +73,13 @@ def align(
         head: The head to start from.
         config: Loss and optimizer.
         views: Views of the training rows, used in turn for one epoch each instead of the plain
-            features. One view is loaded at a time; none if the plain features stay on disk.
-        on_epoch: Called with the number of finished epochs and the mean loss of the last one.
+            features. At most one view is in memory at a time. If the plain features stay on disk,
+            views do too.
+        on_epoch: Called with the number of finished epochs and the mean loss of the last epoch.
 
     Returns:
         The aligned head. Its `alignment` contains the settings, the accuracies before and after
-        (percent), the loss by epoch and the data.
+        (percent), the loss of each epoch, and a description of the data.
 
     Raises:
         HeadError: If the head does not fit these features, or its loss stops being a number.

@@ -152,7 +152,7 @@ class LogisticRegression:
         Args:
             c: Inverse strength of the penalty, relative to the sum over rows.
             start: First point; the minimum for a smaller `c` saves iterations.
-            most: Most iterations.
+            most: Maximum number of iterations.
         """
         penalised = self.size - self.num_classes
         strength = 1 / (c * len(self.rows))
@@ -191,7 +191,7 @@ def fit(
     """Train a head for each point.
 
     Args:
-        train: Rows, labelled 0 to `num_classes` - 1; each class has a row.
+        train: Rows, labelled 0 to `num_classes` - 1; each class has at least one row.
         num_classes: Number of rows of a head.
         points: Points of one grid, in its order: each search of L-BFGS begins at the minimum of
             the previous search, which has a stronger penalty.

@@ -11,7 +11,7 @@ loss, because many penalties label the held-out rows equally well, and the stron
 all probabilities nearly equal. Scores of least squares and discriminants have another scale, and
 are divided by a temperature (`clinit.headtrain.temperature`). To fit it, a second head is solved
 without a fifth of the rows of each class, on which its temperature is fitted. Labels are smoothed,
-so that a temperature exists even if all of these rows are labelled right.
+so that a temperature exists even if all of these rows are classified correctly.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ HELD_OUT = 0.2
 FEW_ROWS = 30
 """Held-out rows below which the scale of the logits is a guess."""
 C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Inverse penalties that `logistic` tries. Features are standardised, so that for any unit the best
-penalty is near one of these. Larger values take most of the time."""
+"""Inverse penalties that `logistic` tries. Features are standardised, so that the best penalty is
+near one of these values whatever the unit of the features. Larger values take longest."""
 Progress = Callable[[str, int, int], None]
 """Called with the stage, its finished units and all its units."""
 

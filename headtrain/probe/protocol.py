@@ -53,7 +53,7 @@ Choice = Literal["top1", "loss"]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Accuracies in percent; rows of a class without head row count as wrong."""
+    """Accuracies in percent; features of classes without a row in the head count as wrong."""
 
     rows: int
     top1: float
@@ -73,7 +73,7 @@ class GridPoint:
     held_out_loss: float
     """Mean cross entropy on the held-out rows."""
     loss: float
-    """Mean cross entropy of the rows that it was trained on; not finite if it has diverged."""
+    """Mean cross entropy of the rows that the head was trained on; not finite if it diverged."""
     iterations: int | None = None
     """Iterations of L-BFGS."""
     converged: bool = True
@@ -87,11 +87,11 @@ class Probe:
     """The settings, resolved."""
     chosen_by: Choice
     grid: tuple[GridPoint, ...]
-    """In the order of `config.grid`; empty if it has a single point, so that nothing is chosen."""
+    """In the order of `config.grid`; empty if the grid has a single point."""
     chosen: Point
     """The settings of the head."""
     held_out_rows: int
-    """Number of held-out training rows, on which settings were chosen; 0 without a choice."""
+    """Number of held-out training rows, on which settings were chosen; 0 for a single point."""
     train_rows: int
     """Number of rows that the head was trained on, including held-out rows."""
     classes: int
@@ -228,7 +228,7 @@ def probe(
 def present_classes(
     source: Source,
 ) -> tuple[Int[np.ndarray, " present"], Int[np.ndarray, " classes"]]:
-    """Return the classes that have training rows, and the head row of each class or -1."""
+    """Return the classes with training rows, and for each class its row in the head or -1."""
     present = np.flatnonzero(source.train.counts())
     if len(present) < 2:
         raise CacheError(
@@ -290,7 +290,7 @@ def _bank(heads: Sequence[Rows], device: torch.device) -> Bank:
 def measure(
     head: Rows, test: LabelledRows, row_of_class: Int[np.ndarray, " classes"]
 ) -> Accuracy | None:
-    """Measure one head; return None without rows.
+    """Measure one head; return None if `test` is empty.
 
     Args:
         head: The head.

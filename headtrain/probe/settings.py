@@ -47,7 +47,7 @@ class ProbeConfig(Part):
         otherwise="1e-6, 1e-5, …, 1e4",
     )
     max_iterations: int | None = setting(
-        None, "lbfgs: most iterations per value of c.", least=1, otherwise="1000"
+        None, "lbfgs: maximum number of iterations per value of c.", least=1, otherwise="1000"
     )
     held_out: float = setting(
         0.2,
@@ -66,13 +66,14 @@ class ProbeConfig(Part):
         """Check every field, and that no field of the other training is set.
 
         Raises:
-            ValueError: If a field does not take its value, or is not read.
+            ValueError: If the value of a field is not allowed, or a field is set that only the
+                other training reads.
         """
         Part.__post_init__(self)
         for by, defaults in PROBE_DEFAULTS.items():
             for name in defaults:
                 if by != self.by and getattr(self, name) is not None:
-                    raise ValueError(f"{name} goes with {by} alone, and by is {self.by}")
+                    raise ValueError(f"{name} is read only by {by}, but training is by {self.by}")
 
     def resolved(self) -> ProbeConfig:
         """Return the settings with the defaults of the training filled in."""
@@ -83,7 +84,7 @@ class ProbeConfig(Part):
 
     @property
     def grid(self) -> tuple[dict[str, float], ...]:
-        """The combinations to try, simplest first: of equally good ones, the first wins."""
+        """The combinations to try, simplest first: of equally good combinations, the first wins."""
         settled = self.resolved()
         if settled.by == "lbfgs":
             return tuple({"c": c} for c in sorted(settled.c or ()))

@@ -61,7 +61,7 @@ def _arrays(record: RunRecord) -> dict[str, np.ndarray]:
 def _of_arrays(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name in sorted({*one, *other}):
         if name not in one or name not in other or one[name].shape != other[name].shape:
-            yield f"{name}: of another shape, or in only one of the two"
+            yield f"{name}: of another shape, or in only one record"
         elif one[name].tobytes() != other[name].tobytes():
             with np.errstate(invalid="ignore"):
                 most = np.abs(one[name].astype(np.float64) - other[name].astype(np.float64))

@@ -3,7 +3,7 @@
     run.json             configuration, data, notes, wall times, versions; sealed, with a
                          SHA-256 of each other file
     classes.parquet      row, name, task (0 = base), train_rows, val_rows
-    steps.parquet        task, iteration, loss, loss_new, loss_old: before that update
+    steps.parquet        task, iteration, loss, loss_new, loss_old: before the update
     evaluations.parquet  task, iteration, row, correct, total, correct_in_task: after that many
                          updates
     points.parquet       task, iteration, loss_new, elapsed_s
@@ -61,7 +61,7 @@ class RunRecord:
     """One head's run over the stream."""
 
     path: Path | None
-    """Its folder; None for a record that has not been written."""
+    """Folder of the record; None if it has not been written."""
     info: RunInfo
     """The content of run.json, without format and digests."""
     classes: pl.DataFrame
@@ -97,7 +97,7 @@ def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> Non
         overwrite: Whether existing records may be replaced; None if the caller has no such option.
 
     Raises:
-        RecordError: If one of them exists and may not be replaced, or cannot be created.
+        RecordError: If a folder exists and may not be replaced, or cannot be created.
     """
     for folder in folders:
         occupied.check_free(folder, "run record", _foreign, RecordError, overwrite=overwrite)
@@ -215,7 +215,7 @@ def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     if not path.is_file():
         raise RecordError(
             f"no run record at {folder}: it has no {INFO}",
-            remedy="Give a folder written by `clinit train-head --out`, or one that contains some.",
+            remedy="Give a folder written by `clinit train-head --out`, or its parent.",
         )
     info = DOCUMENT.load(path)
     check_info(info, str(path))
@@ -247,7 +247,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
 
     Args:
         record: The record.
-        linear: Whether it must be a linear head on the features of the backbone.
+        linear: Whether the head must be linear in the features of the backbone.
 
     Raises:
         RecordError: If the record contains no head, or if the head has changed.
@@ -264,7 +264,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
             f"the record {record.path} holds no {HEAD}",
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
-    _content(record.path, HEAD, record.digests)  # checks it
+    _content(record.path, HEAD, record.digests)  # checks the file
     return read_head(record.path / HEAD, linear=linear)
 
 
@@ -282,7 +282,7 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
     """Read the backbone's parameters that a stored run has changed; empty if it was frozen.
 
     Raises:
-        RecordError: If they cannot be read, or have changed since they were written.
+        RecordError: If the parameters cannot be read, or have changed since they were written.
     """
     assert record.path is not None
     path = record.path / TOP

@@ -50,7 +50,7 @@ class SideInfo(TypedDict, total=False):
     groups_digest: str | None
     """Digest of the groups that `clinit cache group` recorded; absent without such groups."""
     statistics_digest: str
-    """Digest of the arrays of `clinit statistics` that replaced the training rows, if any did."""
+    """Digest of the arrays of `clinit statistics` that replaced the rows; absent with rows."""
 
 
 class BaseHead(TypedDict, total=False):
@@ -94,7 +94,7 @@ class TaskInfo(TypedDict, total=False):
     """Strength of the anchor, its stored numbers, and the losses by which it was chosen."""
     initialisation: StartInfo | None
     lambda_curve: dict[str, Any] | None
-    """The measure of each lambda."""
+    """The error or loss of each lambda."""
     correction: dict[str, Any]
     """Correction of the rows of new classes after their training."""
     diagnosis: dict[str, Any] | None

@@ -2,8 +2,9 @@
 
 `calibrate` finds one factor s and one shift t for all new rows.
 
-The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw ones, so that row i has
-the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s, t) minimises
+The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw rows, so that data row i has
+the logits u_ik = s g_ik + t with g_ik = v_k . h_i + a_k. If the biases o_k are to be kept, they are
+neither scaled nor shifted: u_ik = s g_ik + o_k with g_ik = v_k . h_i, and t = 0. (s, t) minimises
 
     F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
 
@@ -15,13 +16,13 @@ diag(d) - p p^T the Hessian of a loss in the new logits,
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
                                                [ symmetric,       d.1 - (p.1)^2   ]].
 
-The g are logits of the raw rows or leave-one-out logits (`left_out`). If these separate the
+The g are logits of the raw rows or leave-one-out logits (`left_out`). If the g separate the
 classes, F decreases for ever as s grows, and the rows would outgrow all later rows. To prevent
 this, a prior is added to F:
 
     (PRIOR / 2) (s / s_0)^2,
 
-where s_0 makes the logits of the new rows vary over the data as much as the old ones
+where s_0 makes the logits of the new rows vary over the data as much as the old logits
 (class-balanced variances, averaged over rows). Norms of rows would not do in place of logits:
 a small lambda gives long rows along directions in which the features hardly vary.
 
@@ -42,10 +43,10 @@ minimise
     G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C n) sum_k |W_k - W_0k|^2,
     w_c = 1 / (C n_c),
 
-over buffer and new task, with n the mean number of rows of a new class. A row of data weighs
-1 / (C n), and the ridge as much as `ridge` rows of data, whatever their number. All other logits
-are fixed. Each loss is convex in its logits, and the logits are affine in W, so G is strictly
-convex.
+over buffer and new task, with n the mean number of rows of a new class. A row of data of a new
+class weighs about 1 / (C n). The ridge weighs as much as `ridge` such rows, however many rows there
+are. All other logits are fixed. Each loss is convex in its logits, and the logits are affine in W,
+so G is strictly convex.
 
 The minimiser is approached by PyTorch's L-BFGS, with a line search for the strong Wolfe conditions
 (J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5). Products with
@@ -102,7 +103,7 @@ PRIOR = 1e-3
 """Weight of the prior on s. At s = 3 s_0, new logits vary three times as much as old logits, and
 the prior is 0.0045 nats: negligible if the data themselves bound the factor."""
 TOLERANCE = 1e-10
-"""Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
+"""Stop when a Newton step promises to lower the loss by less than this times 1 + |loss|."""
 
 
 Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
@@ -131,8 +132,8 @@ def calibrate(
 
     Args:
         sample: The data, and all fixed logits.
-        logits: g, the logits of the raw new rows for these data. Leave-one-out logits predict
-            the logits of other data.
+        logits: g, the logits of the raw new rows for these data; preferably leave-one-out logits,
+            which are closer to the logits of unseen data.
         guess: The search starts from this factor or from 1, whichever has the lower loss.
         kept_bias: Biases to keep unchanged. The shift is then 0, and `logits` exclude biases.
     """
@@ -158,7 +159,8 @@ class Objective:
     shifts: bool
     """Whether t is free; if not, t = 0."""
     prior: float
-    """Weight of s^2 / 2, 1/s_0^2 included; 0 if s_0 is undefined: no old row, or zero new rows."""
+    """Weight of s^2 / 2, 1/s_0^2 included; 0 if s_0 is 0 or undefined, because the logits of old
+    or new rows do not vary over the data."""
 
     @classmethod
     def of(
@@ -198,7 +200,8 @@ class Objective:
     def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
         """Return value, gradient and Hessian of F plus the prior at (s, t).
 
-        On most data, the time depends only on the number of operations, so these are few.
+        Most data are so small that the time depends on the number of PyTorch calls rather than on
+        the size of the arrays, so there are few calls.
         """
         s, t = float(point[0]), float(point[1])
         start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]

@@ -31,10 +31,11 @@ SPREAD = 1.0
 logits separate all classes: the right class then leads by about 10."""
 NEW_SHARE, PER_IMAGE, OF_SINGLE_IMAGES, MOST = 0.1, 0.8, 0.2, 0.5
 """Lowest weight of all new rows together for `--new-share auto`: min(0.1 + 0.8 / n, 0.5) with n
-images per new class, 0.2 with one. Leave-one-out judges rows of n images by rows of n - 1, which
+images per new class, 0.2 if n = 1. Leave-one-out judges rows of n images by rows of n - 1, which
 are worse the smaller n is; a single image is not left out."""
 MAX_ROWS = 32_768
-"""Most drawn rows. Far fewer determine two numbers well; 73 new classes give 19 MB of logits."""
+"""Maximum number of drawn rows. Far fewer rows determine two numbers well; 73 new classes give
+19 MB of logits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +50,10 @@ class CalibrationSet:
     """Column of the label among the new classes, or -1 if the class is not new."""
     weight: Float[Tensor, " rows"]
     """w_i = 1 / (C n_c) over the drawn rows; a group of repeated rows counts as one. If `new_share`
-    is set, old and new rows are rescaled separately, so that new rows sum to it and all to 1."""
+    is set, old and new rows are rescaled so that new rows have this share of the total weight 1."""
     fixed: FixedPart
     spread: float
-    """Variance of the logits of old rows, averaged over these, or `SPREAD`."""
+    """Variance of the logits of an old row over the data, averaged over old rows, or `SPREAD`."""
     new_share: float | None = None
     """Weight of all new rows together, in (0, 1); None: every class weighs the same."""
 
@@ -153,7 +154,7 @@ def joined(found: Iterable[Any], places: Int[np.ndarray, " rows"]) -> Float[Tens
 def balanced_draw(labels: Int[np.ndarray, " rows"], max_rows: int) -> Int[np.ndarray, " drawn"]:
     """Draw at most `max_rows` row numbers (at least one per class), the same number per class.
 
-    All rows of a class with fewer rows are drawn. The numbers ascend and depend on the labels only.
+    If a class has fewer rows, all are drawn. The numbers ascend and depend on the labels only.
     """
     if len(labels) <= max_rows:
         return np.arange(len(labels))

@@ -32,7 +32,7 @@ from clinit.headtrain.train.losses import LOSSES
 from clinit.stopwatch import Stopwatch
 
 MAX_ROWS = 8192
-"""Most rows on which lambdas are compared."""
+"""Maximum number of rows on which lambdas are compared."""
 ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW = 20
@@ -54,7 +54,7 @@ def initialise(
 
     Args:
         start: Kind and scale of the rows.
-        data: The data and the head; `random` returns the random draw that the head contains.
+        data: The data and the head, which contains the random draw that `random` returns.
         loss: Loss of the training, used for calibration, the choice of lambda and the fit. If it
             is a user's function, whose Hessian is unknown, cross entropy is used instead.
         travel: As in `scaled`.

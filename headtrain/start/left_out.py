@@ -1,8 +1,9 @@
 """Logits of new rows for the data: in-sample logits, or leave-one-out logits.
 
-Rows that were computed from an image recognise this very image: with few images per class, the
-logits of training images do not predict those for other images. The leave-one-out logits of an
-image are the logits of rows computed without it. Most initialisations have a closed form:
+Head rows that were computed from an image recognise this very image. With few images per class, the
+logits of training images therefore do not predict the logits of other images. The leave-one-out
+logits of an image are the logits of head rows computed without it. Most initialisations have a
+closed form:
 
     class mean     the mean of the other n - 1 features of the class
     imprint        the mean of the other n - 1 unit features h / |h|, normalised
@@ -11,10 +12,10 @@ image are the logits of rows computed without it. Most initialisations have a cl
                    w n / (n - 1) d d^T of its deviation d from the mean of its class
 
 Rows of a user's function are computed again without each image in turn, or without each of
-`MOST_PARTS` parts of the images if there are more images than that.
+`MOST_PARTS` parts of the images if there are more images.
 
 In the covariance of LDA, all other rows keep their weights. If the left-out image is the only
-image of its class, the row of the class becomes zero.
+image of its class, the head row of the class becomes zero.
 
 Rows that repeat each other are left out together: n counts groups, the mean of the group replaces
 the row in the formulas of the means, and the covariance loses
@@ -52,7 +53,7 @@ from clinit.headtrain.statistics.moments import add_by_class
 from clinit.headtrain.study.parts import Start
 
 MOST_PARTS = 32
-"""Most calls of a user's function for one start."""
+"""Maximum number of calls of a user's function for one start."""
 
 
 def in_sample(rows: Rows) -> Logits:
@@ -109,7 +110,7 @@ def computed_again(
     Args:
         sample: The data, and its drawn rows.
         rows_of: Computes the rows, bias included.
-        most: Most calls of `rows_of`.
+        most: Maximum number of calls of `rows_of`.
     """
     data = sample.data
     groups = np.arange(len(data.labels)) if data.groups is None else data.groups

@@ -106,7 +106,7 @@ class NewClasses:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the data show which scale is right: earlier classes have rows, or none exists."""
+        """Whether the data show which scale is right: old classes have rows, or none is old."""
         return not self.start or self.has_old_rows
 
     @property

@@ -15,10 +15,11 @@ rows. With E episodes e and judges i,
 
     F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i)
 
-is minimised in the factor s. The classes that play weigh n / (n + C) together, with n new classes
-and C old classes that have rows; if `new_share` is set, they weigh the part of it that belongs to
-the new classes. Otherwise classes weigh the same. New rows then get the norm that rows have in the
-episodes. The loss is always cross entropy, so that tolerances in nats keep their meaning.
+is minimised in the factor s. Together, the playing classes weigh n / (n + C), with n new classes
+and C old classes that have rows; or, if `new_share` is set, the part of `new_share` that belongs to
+the new classes. All playing classes weigh the same, and so do all other classes. New rows then get
+the norm that rows have in the episodes. The loss is always cross entropy, so that tolerances in
+nats keep their meaning.
 
 Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
 update, however little there is to learn from single images: the distance between an old and a new
@@ -108,7 +109,7 @@ CASTS, TURNS = 8, 4
 """Number of casts (a cast is a draw of the classes that play), and of episodes per cast, each with
 another image of every class."""
 MAX_ROWS = 2048
-"""Most old rows in episodes, unless two per class are more."""
+"""Maximum number of old rows in episodes, or two rows per class if that is more."""
 LONGEST = 1.5
 """Largest norm of least-square rows, relative to the rows that came with the head; 1 for other
 kinds, whose rows contain the mean of all classes too. A backbone trained on the old classes
@@ -116,8 +117,8 @@ separates them better than new classes, so that the norm found in episodes may b
 LONGEST_TRAINED = 2.0
 """Largest norm of least-square rows that will be trained."""
 TOLERANCE = 0.5
-"""Most nats by which lengthening rows that will be trained may raise the loss in episodes; a limit
-of 0.3 was a point worse next to a logistic head."""
+"""Maximum increase of the loss in episodes, in nats, when rows that will be trained are lengthened;
+a limit of 0.3 was a point worse next to a logistic head."""
 LOSS = LOSSES["ce"]
 Ints = Int[np.ndarray, " _"]
 
@@ -139,7 +140,7 @@ class Episode(NamedTuple):
 def learnt_scale(
     raw: Initialisation, start: Start, sample: CalibrationSet, travel: float
 ) -> Calibration | None:
-    """Learn the factor of new rows of single images from episodes; return it with its losses.
+    """Learn the factor of new rows of single images from episodes; return factor and losses.
 
     Return None if nothing can be learnt: fewer than two old classes have two rows, the least
     squares of an episode are singular, or the best factor is not positive.

@@ -1,4 +1,4 @@
-"""Start of a task for heads of a bank: initialise the new rows of each, or solve the whole head.
+"""Start of a task for heads of a bank: initialise the new rows of a head, or solve all its rows.
 
 A solved head is computed from the data of all classes seen so far, and is not trained.
 """
@@ -42,7 +42,7 @@ Solve = Callable[[ClassStatistics, float], Rows]
 
 
 def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
-    """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
+    """For classes without data, set weights to 0 and biases so low that these classes never win."""
     xp = namespace(head.weight)
     present = beside(head.weight, has_data)
     return Rows(
@@ -105,7 +105,7 @@ class TaskStart:
     task: Task
     """The task whose classes arrive."""
     num_base: int
-    """Rows of the base head; without base classes, rows of the first task."""
+    """Number of rows of the base head or, without base classes, of the first task."""
     seen: TaskRows
     """Old and new data rows that the start may use."""
     read: Callable[[], FeatureRows]
@@ -186,7 +186,7 @@ class TaskStart:
         return start, self._with_shared(needed, watch)
 
     def _once(self, phase: str, compute: Callable[..., Shared], *given: Any) -> Shared:
-        """Return a result that heads share; compute it, as the phase of this name, at first use."""
+        """Return a result that heads share; at first use, compute and time it under `phase`."""
         if phase not in self._shared:
             with self._watch.phase(phase):
                 self._shared[phase] = compute(*given)

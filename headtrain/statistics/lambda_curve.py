@@ -1,8 +1,9 @@
 """Choose the ridge from data: the error of W_LS on held-out rows, for many lambdas.
 
 A fifth of the rows of each class is held out at random. One eigendecomposition gives W_LS of the
-other rows for all lambdas. Its squared error on the held-out rows, with the same average and for
-the head rows that will be written, is a function of their statistics:
+remaining rows for all lambdas. Its squared error on the held-out rows, averaged as in the solution
+and over only the head rows that will be written, is a function of the statistics of the held-out
+rows:
 
     1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
                                    - 2 tr(V T^T) - 2 p.(V mu + b) + sum p],
@@ -46,7 +47,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class LambdaCurve:
-    """Measure of each lambda, ascending in lambda."""
+    """Error or loss of each lambda, in ascending order of lambda."""
 
     lams: tuple[float, ...]
     errors: tuple[float, ...]
@@ -84,8 +85,7 @@ def lambda_curve(
     held = held_out(labels, 0, groups)
     if not count(labels[held], num_classes)[classes].any():
         raise StatisticsError(
-            "lambda cannot be chosen from data: no class that is judged has two rows, one to fit"
-            " and one to judge",
+            "lambda cannot be chosen: no class has two rows, one to fit and one to hold out",
             remedy="Give a number (the paper: 0.05) instead of `auto`.",
         )
 
@@ -113,7 +113,7 @@ def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
 def held_out(
     labels: Int[np.ndarray, " rows"], seed: int, groups: Int[np.ndarray, " rows"] | None = None
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark a fifth of the rows, or groups, of each class; at least one, if a class has two."""
+    """Mark a fifth of the rows, or groups, of each class: at least one if the class has two."""
     if groups is not None:
         _, places = np.unique(groups, return_inverse=True)
         return held_out(one_of_each(labels, groups), seed)[places]
@@ -134,7 +134,8 @@ def held_out_error(head: Rows, judge: ClassStatistics, classes: slice) -> float:
 
 
 MOST_ROWS = 8192
-"""Most rows that are left out to compare lambdas, evenly spaced in the order of classes."""
+"""Maximum number of rows that are left out to compare lambdas; they are evenly spaced in the order
+of classes."""
 
 
 def leave_one_out_curve(
@@ -151,8 +152,9 @@ def leave_one_out_curve(
         labels: Their classes.
         statistics: Statistics of these rows.
         lams: Ascending; default: half decades around the mean eigenvalue of the total covariance.
-        groups: Groups of rows that repeat each other and are left out together; the other rows of
-            their class then keep their weights. None: no row repeats another.
+        groups: Groups of rows that repeat each other and are left out together. In a class with
+            such rows, the weights of the remaining rows are not raised to make up for rows left
+            out. None: no row repeats another.
     """
     path = LambdaPath.of(statistics)
     lams = default_lams(statistics) if lams is None else lams

@@ -52,9 +52,10 @@ from clinit.headtrain.array import beside, namespace, slices
 from clinit.headtrain.groups import one_of_each
 
 MOST_ROWS = 32
-"""Classes of more groups are not reweighted, because a group is at most 3 % of them."""
+"""Maximum number of groups of a class that is reweighted; in larger classes, a group is at most 3 %
+of the class."""
 MOST_REPEATED = 256
-"""Classes of more rows, if some rows repeat others, are not reweighted either."""
+"""Maximum number of rows of a class that is reweighted, if some rows repeat other rows."""
 BLOCK_ROWS = 4096
 
 
@@ -81,7 +82,7 @@ def blocks_of(
     reweighted: Bool[np.ndarray, " classes"],
     groups: Int[np.ndarray, " all"] | None = None,
 ) -> tuple[list[Unit], Int[np.ndarray, " rows"]]:
-    """Divide rows into blocks; return these, and the place of each drawn row in the joined blocks.
+    """Return blocks of rows, and the place of each drawn row in the joined blocks.
 
     The units of a block are whole classes of n rows, which are reweighted, or whole groups, or
     single rows. A block has at most `BLOCK_ROWS` rows.
@@ -140,7 +141,7 @@ class Answers:
     scores: Float[Any, "rows classes"]
     """W z of each row, for some of the classes."""
     target: Int[np.ndarray, " rows"]
-    """Column of the label of each row; -1 if it is none of these classes."""
+    """Column of the label of each row in `scores`; -1 if `scores` has no such column."""
     weights: Float[np.ndarray, " rows"]
     """w_i, times the share of the row if it repeats others."""
     white: Float[Any, "rows dim"]
@@ -151,10 +152,10 @@ class Answers:
     """mu.a."""
     lam: float
     bias: Float[Any, " classes"] | None = None
-    """Biases of these classes, if the result must exclude them: it is then V_-i h_i."""
+    """Biases of the classes of `scores`, if results must exclude biases: they are then V_-i h_i."""
 
     def without(self, unit: Unit) -> Float[Any, "rows classes"]:
-        """Return the scores that the rows of a block would get from a solve without them."""
+        """Return the score of each row of a block from a solve without this row, or its group."""
         if unit.groups is not None:
             return self._without_groups(unit.reweighted, unit.groups)
         xp, n = namespace(self.scores), unit.rows.shape[1]

@@ -28,7 +28,7 @@ labels and weights are NumPy arrays."""
 CPU_BLOCK_BYTES = 2**21
 """Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
-"""On a GPU: products of 20,000 rows keep it busy, and the block is a small part of its memory."""
+"""Size of a block on a GPU: products of 20,000 rows keep the GPU busy, in little of its memory."""
 ONES_ROWS = 2048
 """Rows of a dense product with ones: 22 MB of ones for 1,365 classes."""
 
@@ -109,7 +109,7 @@ def symmetric(lower: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
 def add_by_class(
     sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]
 ) -> None:
-    """Add each row to the sum of its class, in place; there must be a row."""
+    """Add each row to the sum of its class, in place; at least one row is required."""
     if isinstance(sums, np.ndarray):
         classes, column = np.unique(labels, return_inverse=True)
         pointer = np.concatenate([[0], np.cumsum(np.bincount(column))])

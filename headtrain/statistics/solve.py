@@ -5,8 +5,9 @@ continual learning with data-driven weight initialization", 2025),
 
     L(W) = 1/2 Ave |W z - y|^2 + lam/2 |W|_F^2,    z = (h, 1),
 
-is its Eq. 3, W_LS = Ave[y z^T] (Ave[z z^T] + lam I)^-1 with the same Ave on both sides; for
-class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the mean mu of h
+is its Eq. 3, W_LS = Ave[y z^T] (Ave[z z^T] + lam I)^-1 with the same Ave in both factors; for
+class-balanced averages Ave[y z^T] = M^T / C, where the columns of M are the class means of z.
+Written for W = (V, b) about the mean mu of h
 (the terms of z z^T that are as large as |mu|^2 then cancel on paper, not in floating point):
 
     V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
@@ -79,7 +80,7 @@ def _with_bias(free: Any, direction: Any, mean: Any, shares: Any, lam: float) ->
 class LambdaPath:
     """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
 
-    In this basis A is diag(e + lam): a lambda costs O(C d), and O(C d^2) to leave the basis.
+    In this basis A is diag(e + lam): W_LS costs O(C d) per lambda, and O(C d^2) to leave the basis.
     """
 
     statistics: ClassStatistics
@@ -129,7 +130,7 @@ class LambdaPath:
         shares: Float[np.ndarray, " all"] | None = None,
         with_bias: bool = True,
     ) -> Float[Any, "rows classes"]:
-        """Return the scores that W_LS, solved without the rows of a unit, would give them.
+        """Return the score of each row from W_LS solved without this row, or without its group.
 
         O(rows d) per class and lambda, and O(rows n d) for n rows of a unit.
 
@@ -137,7 +138,8 @@ class LambdaPath:
             coordinates: Result of `coordinates` for these rows.
             labels: Classes of all rows of the statistics.
             lam: Ridge.
-            unit: The rows, and which of them are computed together.
+            unit: A block of rows, divided into units that are computed together, and the groups
+                that are left out as a whole.
             classes: The head rows whose scores are returned.
             shares: Weights of all rows; None: all weights are 1.
             with_bias: Whether scores include the bias.
@@ -166,14 +168,14 @@ class LambdaPath:
 
 
 def resolution(statistics: ClassStatistics) -> float:
-    """Return the size below which an eigenvalue of the total covariance is rounding only."""
+    """Return the size below which an eigenvalue of the total covariance may be mere rounding."""
     xp = namespace(statistics.gram)
     size = float(xp.linalg.trace(statistics.gram))
     return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 
 def _check(lam: Any, statistics: ClassStatistics) -> None:
-    """Refuse a lambda that is no number >= 0, or too small if features do not vary everywhere."""
+    """Refuse a lambda that is not a finite number >= 0, or leaves the system singular."""
     value = float(lam) if isinstance(lam, Real) else math.nan
     if not 0 <= value < math.inf:
         raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
@@ -239,7 +241,7 @@ def least_squares(
             raise ValueError(f"features are {found}, expected real numbers of shape (rows, dim)")
         if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or (numbers < 0).any():
             found = f"{numbers.dtype} of shape {numbers.shape}"
-            raise ValueError(f"labels are {found}, expected integers from 0 on of shape (rows,)")
+            raise ValueError(f"labels are {found}, expected non-negative integers of shape (rows,)")
         statistics = ClassStatistics.of(
             array, numbers.astype(np.int64), num_classes=num_classes, weighting=weighting
         )

@@ -55,7 +55,7 @@ _DOCUMENT = DocumentKind(
     remedy="Remove it, and sum the rows again: `clinit statistics CACHE --out FILE`.",
 )
 BLOCK_ROWS = 65_536
-"""Most rows in a block."""
+"""Maximum number of rows in a block."""
 Progress = Callable[[int, int], None]
 """Called with the finished number and the total."""
 
@@ -279,7 +279,10 @@ def sum_caches(
 
 
 def _blocks(rows: Sequence[Any], part: Part, on_progress: Progress) -> Iterator[Block]:
-    """Yield the rows of a part of all shards of splits, numbers of classes, and shares."""
+    """Yield the rows of one part of all shards.
+
+    `rows` lists splits, each with the numbers of its classes and the shares of its rows.
+    """
     shards = [(number, *each) for each in rows for number in range(each[0].plan.num_shards)]
     chosen = [shards[number] for number in part.shards(len(shards))]
     sizes = [len(split.plan.rows(number)) for number, split, *_ in chosen]

@@ -52,7 +52,7 @@ class Pool:
 
         Args:
             parts: Arrays or `StoredRows`.
-            room: Most bytes of rows that are copied into memory at once; None: any number.
+            room: Maximum bytes of rows that are copied into memory at once; None: no limit.
             groups: Returns the group of each row, as `find_groups`; default: no row repeats
                 another.
         """
@@ -120,7 +120,8 @@ class Pool:
 
 
 LOSS_SAMPLE_ROWS = 2048
-"""Most rows on which the new-task loss is measured: a plain sample, not class-balanced."""
+"""Maximum number of rows on which the new-task loss is measured: a plain sample, not
+class-balanced."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +133,7 @@ class TaskRows:
     rows: Int[np.ndarray, " rows"]
     """Rows of the pool of training data; -1 for a row that is drawn from statistics."""
     labels: Int[np.ndarray, " rows"]
-    """Head row of each row."""
+    """Class of each row, as the number of a head row."""
     num_base: int
     """Number of rows of base classes."""
     num_old: int
@@ -236,7 +237,7 @@ def drawn_per_class(classes: int, dim: int) -> int:
 
 
 class Buffer:
-    """Chooses rows of the classes seen so far, as many of each as its quotas allow."""
+    """Chooses rows of the classes seen so far, as many of each class as the quotas allow."""
 
     def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
         self._quotas = quotas

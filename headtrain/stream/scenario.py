@@ -36,7 +36,7 @@ class Task:
     classes: Int[np.ndarray, " classes"]
     """Labels in the new data, in order of arrival."""
     start: int
-    """Head row of the first class; the others follow."""
+    """Head row of the first class; the other classes follow."""
 
     @property
     def stop(self) -> int:
@@ -152,7 +152,7 @@ class Scenario:
 
     @property
     def train_counts(self) -> Int[np.ndarray, " classes"]:
-        """Training rows of each head row; for a base of statistics, the rows that were summed."""
+        """Number of training images of each head row, including images summed in statistics."""
         counts = self.train.counts(self.num_classes)
         if self.base is not None:
             counts[: self.num_base] += self.base.totals
@@ -160,7 +160,7 @@ class Scenario:
 
     @property
     def val_counts(self) -> Int[np.ndarray, " classes"]:
-        """Validation rows of each head row."""
+        """Number of validation images of each head row."""
         return self.val.counts(self.num_classes)
 
     @property

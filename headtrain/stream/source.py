@@ -58,7 +58,7 @@ class Source:
     summed: Summed | None = None
     """Statistics of the same classes, which replace the training rows; `train` is then empty."""
     memory: int | None = None
-    """If features of an experiment stay on disk, the memory for copies of them; None: unlimited."""
+    """If features of an experiment stay on disk, the bytes for copies of rows; None: no limit."""
     load_s: float = 0.0
 
     def __post_init__(self) -> None:

@@ -82,7 +82,7 @@ def draw_schedule(
     """Draw batches that contain the share of each range of rows.
 
     Each range is used in shuffled order, and shuffled again when it is exhausted, so that a row is
-    repeated only after all others of its range were used. Rows from `first_new` on are new.
+    repeated only after all other rows of its range were used. Rows from `first_new` on are new.
     """
 
     def passes(share: Share) -> Int[np.ndarray, "iterations share"]:
@@ -106,7 +106,7 @@ def draw_uniform(
     """Draw batches in which every class that has a row is equally likely at every place.
 
     The classes are used in shuffled order, again and again, and so are the rows of each class: a
-    class is repeated only after all others were used, and a row after all others of its class.
+    class is repeated only after all other classes, and a row after all other rows of its class.
     """
     places = iterations * batch_size
     classes, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -244,8 +244,8 @@ class TaskPlan:
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
         """Choose the rows that the initialisation may use; return `rows` itself if they are equal.
 
-        They can include rows of the buffer that a method which trains on new rows only does not
-        use. Large groups of rows that repeat each other are thinned out.
+        They can include rows of the buffer even if the method trains on new rows only. Large groups
+        of rows that repeat each other are thinned out.
         """
         seen, train = rows, self._scenario.train
         drawn = np.empty(0, dtype=np.int64)

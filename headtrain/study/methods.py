@@ -96,7 +96,7 @@ class EwcConfig(Part):
         alias="ewc-lambda",
     )
     samples: int = setting(
-        2048, "EWC: most rows that the Fisher information is measured on.", least=1
+        2048, "EWC: maximum number of rows on which the Fisher information is measured.", least=1
     )
     mode: Literal["task", "online"] = setting(
         "task", "EWC: one anchor per task, or a single one that is updated."

@@ -228,7 +228,7 @@ class Start(Part):
 
     @property
     def own(self) -> Imported | None:
-        """The user's function that computes the rows, if it is one."""
+        """The user's function that computes the rows; None if `init` is not a function."""
         return self.init if isinstance(self.init, Imported) else None
 
     @property

@@ -33,7 +33,7 @@ PER_HEAD = (
     *("class_mean", "bias"),
     *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
-"""Settings in which the heads of one bank may differ; they share all others."""
+"""Settings in which the heads of one bank may differ; all other settings are the same."""
 LATER = {
     "old_rows": "stored",
     "anchor": "none",
@@ -122,7 +122,7 @@ def _idle_by_method(study: Parts) -> Rules:
     if study.stream.iterations == 0:
         yield ("correct",), "--iterations 0: there is no training to correct"
     if study.anchor == "none":
-        yield ("anchor_strength",), "--anchor none: no penalty has a strength"
+        yield ("anchor_strength",), "--anchor none: there is no penalty"
     if method == "ewc":
         yield LOW_RANK, f"{named}: it trains the blocks themselves"
     if top is not None and top.full_rank:
@@ -147,15 +147,15 @@ def _idle_by_start(study: Parts) -> Rules:
     if not start.is_calibrated:
         yield ("calibration",), "--scale: only calibrated rows depend on logits"
     if init == "random" or not start.looks_around:
-        yield ("new_share",), "--init, --scale and --lambda: the loss chooses nothing"
+        yield ("new_share",), "--init, --scale, --lambda: the loss fits neither scale nor lambda"
     if init != "fitted":
-        yield ("fit_ridge",), "--init: only fitted rows are held by a ridge"
+        yield ("fit_ridge",), "--init: only fitted rows use this setting"
     if not study.is_solved and not start.reads_lambda:
         yield ("lam",), "--init: only least-square rows have a lambda"
     if not study.is_solved and not start.reads_weighting:
         yield ("weighting",), "--init: only least squares and LDA average over classes"
     if init != "class-mean":
-        yield ("class_mean",), "--init: only class means are means of features"
+        yield ("class_mean",), "--init: only class-mean rows use this setting"
     if study.stream.iterations == 0:
         trained = ("lr", "schedule", "weight_decay", "precision", *KEEPING)
         yield trained, "--iterations 0: nothing is trained"

@@ -133,7 +133,7 @@ class Study(Parts):
         """Return the settings by name, as the record of a resolved run contains them.
 
         The record omits settings that are idle because the head is solved, because blocks have
-        full rank, or because another method has them in its name.
+        full rank, or because they are settings of another method.
         """
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
@@ -218,7 +218,7 @@ def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
 
 
 def _word(value: Any) -> str:
-    """Return a value for the name of a run; of a function the path, without the digest."""
+    """Return a value for the name of a run; a function is named by its path without the digest."""
     return value.partition("@")[0].replace(":", ".") if isinstance(value, str) else str(value)
 
 
@@ -232,7 +232,7 @@ def study_of(recorded: Mapping[str, Any]) -> Study | None:
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded settings; missing ones have their default."""
+    """Return the identity of a run by its recorded settings; missing settings have defaults."""
     study = study_of(recorded)
     return study.identity if study is not None else identity_text(recorded)
 

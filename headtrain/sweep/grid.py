@@ -28,9 +28,9 @@ from clinit.words import did_you_mean, nearest
 
 Value = bool | int | float | str | None
 LIMIT = 100_000
-"""Most combinations, and most values per field; more is a typing error. Each combination is a run
-with a folder of six files. To list so many took 24 s and 0.6 GB (2026-11-21, one core of an AMD
-EPYC), before any training."""
+"""Maximum number of combinations, and of values per field; more are a typing error. Each
+combination is a run with a folder of six files. Listing 100,000 took 24 s and 0.6 GB (2026-11-21,
+one core of an AMD EPYC), before any training."""
 _TRUTH = {"true": True, "false": False}
 # At most the digits of 64 bits, because Python refuses to read thousands of digits.
 _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
@@ -60,7 +60,7 @@ def field_named(name: str, *, top: bool = False) -> Setting:
     """Return a setting by its name or its option, with dashes or underscores.
 
     Raises:
-        ExperimentError: If there is none; the remedy proposes the nearest name.
+        ExperimentError: If no setting has this name; the remedy proposes the nearest name.
     """
     every = settings_of(top=top)
     by_option = {field.key.replace("-", "_"): field for field in every.values()}
@@ -271,7 +271,7 @@ def check_size(grids: Sequence[Grid]) -> None:
     """Count the combinations of all grids, without making them.
 
     Raises:
-        ExperimentError: If there are more than `LIMIT`.
+        ExperimentError: If there are more than `LIMIT` combinations.
     """
     count = sum(math.prod(map(len, grid.values())) for grid in grids)
     if count > LIMIT:

@@ -18,7 +18,7 @@ from clinit.machine import choose_device, free_memory
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
 CPU_BANK_SIZE = 12
-"""Most runs per bank on a CPU, because a larger one is hardly faster and a kill loses more."""
+"""Maximum runs per bank on a CPU: larger banks are hardly faster, and a kill loses more runs."""
 _PARAMETER_COPIES = 4
 """Copies of weight and bias: parameters, gradient, the two moments of AdamW."""
 _LOGIT_COPIES = 5

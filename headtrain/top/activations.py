@@ -124,7 +124,7 @@ def whole_images() -> Iterator[None]:
     except ImageError as error:
         raise ImageError(
             str(error),
-            remedy="Its features were extracted from a whole image: put this back, give the"
+            remedy="Its features were extracted from a whole image: restore it, give the"
             " --max-pixels of the extraction, or the folders of the images with --base-root and"
             " --new-root.",
         ) from error
@@ -227,7 +227,7 @@ class Batch:
     activations: Float[Tensor, " batch *shape"]
     """Output of the frozen trunk, float32, on the device of the model."""
     labels: Int[Tensor, " batch"]
-    """Head rows, on the device of the model."""
+    """Class of each row, as the number of a head row; on the device of the model."""
     rows: Int[np.ndarray, " batch"]
     """Pool row of each image."""
     num_new: int

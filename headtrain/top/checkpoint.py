@@ -103,7 +103,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | None:
-    """Read the checkpoint at `path`; None if there is none.
+    """Read the checkpoint at `path`; None if the file does not exist.
 
     Raises:
         CheckpointError: If it is damaged or belongs to another run.

@@ -76,7 +76,7 @@ def measure(
 
 
 def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> dict[str, Any] | None:
-    """Probe the features for the classes of the next task; None if these have no test rows."""
+    """Probe the features for the classes of the next task; None if they have no test rows."""
     sides = []
     for activations, pool in (
         (inputs.train, inputs.scenario.train),
@@ -130,7 +130,7 @@ def linear_probe(
         num_classes: Number of rows of the head.
         seed: Seed of the random head (as `torch.nn.Linear` draws it) and of the batches.
         index: Number of the task that the probe follows.
-        lr: Learning rate; this default and all later ones are the paper's values.
+        lr: Learning rate; this default and all later defaults are the paper's values.
         weight_decay: Decoupled weight decay.
         batch: Rows per batch; a row is repeated only after all other rows were used.
         iterations: Number of updates.

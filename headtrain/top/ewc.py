@@ -40,8 +40,8 @@ Springs add up to one quadratic
     sum_a F_a (theta - theta_a)^2 = F (theta - c)^2 + constant,
     F = sum_a F_a,  c = sum_a F_a theta_a / F
 
-for each parameter, so that any number of tasks takes the space and time of one. Kirkpatrick et al.
-(2017) note that the sum of two such penalties is again such a penalty. The running centre is
+for each parameter, so that any number of tasks takes the space and time of one task. Kirkpatrick et
+al. (2017) note that the sum of two such penalties is again such a penalty. The running centre is
 updated by its difference from the new anchor, which loses no precision if the F differ greatly.
 
 Source: J. Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS
@@ -156,7 +156,7 @@ class Ewc(Rehearsal):
 CHUNK_VALUES = 2**27
 """Gradient values that `vmap` holds at a time: 0.5 GB in float32."""
 MAX_CHUNK = 64
-"""Samples at a time, at most: more are not faster."""
+"""Maximum number of samples at a time; more are not faster."""
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Features (batch, dim) and labels (batch,) to losses (batch,)."""
@@ -176,7 +176,7 @@ def diagonal_fisher(
         model: The model, with dropout and batch statistics off, so that samples are independent.
         batches: The samples, with labels below `classes`; see `chunk_size`.
         classes: Number of head rows for these samples: the loss is over the first `classes`
-            logits, and the classifier's values have as many rows.
+            logits, and the classifier's values have `classes` rows.
         loss_name: One of `clinit.headtrain.train.losses.LOSSES`.
         by: How to compute the gradients of the blocks; `auto` is `vmap` on a CUDA device.
     """

@@ -14,15 +14,15 @@ from clinit.machine import cpu_count
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Storage:
-    """A folder for activations, and the most bytes to store there."""
+    """A folder for activations, and how they are computed."""
 
     folder: Path
     budget: int
-    """Bytes; 0 computes all of them from the images each time."""
+    """Maximum bytes in the folder; 0: compute all activations from the images each time."""
     workers: int = field(default_factory=cpu_count)
     """Threads that read and decode images."""
     max_pixels: int = MAX_PIXELS
-    """Largest image that is decoded."""
+    """Maximum number of pixels of an image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The network of a top-block run: a frozen trunk, plastic blocks and a classifier that grows.
+"""The network of a top-block run: a frozen trunk, plastic (trained) blocks, a growing classifier.
 
     normalised images --trunk--> activations --top--> penultimate features
 
@@ -48,7 +48,7 @@ class Cut:
     """Normalised images (batch, 3, height, width) -> activations (batch, *shape) in front of the
     first plastic block; no gradient flows back through it."""
     top: Callable[[Tensor], Tensor]
-    """Activations -> penultimate features (batch, dim), differentiable, out of place."""
+    """Activations -> penultimate features (batch, dim); differentiable; the input is unchanged."""
     blocks: tuple[str, ...]
     """Dotted names of the plastic blocks in the network, in forward order."""
 
@@ -260,7 +260,10 @@ class PlasticModel:
         return self._values(self._classifier_name)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a `state()` of as many classes, whose updates are merged if they are here."""
+        """Restore a `state()` with the present number of classes.
+
+        Low-rank updates must be merged both in `state` and here, or in neither.
+        """
         wrong = self.state().keys() ^ state.keys()
         assert not wrong, f"a state of another network: {sorted(wrong)[:3]}"
         self.network.load_state_dict(dict(state), strict=False)

@@ -8,7 +8,7 @@ optimizer and the rows. Around each task it calls
     end      after the last step, when low-rank parts are merged
 
 and between any two steps it may store `state()` in a checkpoint. The plain methods minimise the
-mean loss of a batch, with the losses of `headtrain.train.losses`, as for the heads of a bank. These
+mean loss of a batch, with the losses of `headtrain.train.losses`, as for the heads of a bank. They
 return gradient and value together, so that the backward pass is one product.
 
 AdamW has a learning rate per layer, each on a one-cycle schedule:
@@ -66,8 +66,8 @@ class TopMethod:
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
         """Return the loss to minimise, and the detached loss of each row of `batch` for the record.
 
-        If `draws` is 2 and old rows exist, `second` is a separate draw of old rows (as many as in
-        `batch`, unless batches are uniform); otherwise it is None.
+        If `draws` is 2 and old rows exist, `second` is a separate draw of old rows (as many rows as
+        the old rows of `batch`, unless batches are uniform); otherwise it is None.
         """
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class Rehearsal(TopMethod):
     def loss(
         self, model: PlasticModel, batch: Batch, second: Batch | None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, " batch"]]:
-        """Return the mean loss of new and old rows together, and the loss of each."""
+        """Return the mean loss of new and old rows together, and the loss of each row."""
         logits = model.logits(model.features(batch.activations))
         losses = sample_losses(self.loss_name, logits, batch.labels)
         return losses.mean(), losses.detach()

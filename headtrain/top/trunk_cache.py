@@ -1,9 +1,10 @@
-"""The cache of activations: computed once, in the format of a feature cache, with more axes.
+"""The cache of activations, which are computed once.
 
-The trunk, everything below the first plastic block, is frozen, and images are not augmented, so
-that its output for an image never changes. For each split of a feature cache, a *part* contains the
-rows that the runs read, in a folder named by the digest of its plan. Runs with the same rows,
-network and cut thus share a part, whatever their other settings.
+Its format is the format of a feature cache, but a row has more than one axis. The trunk is
+everything in front of the first *plastic* (trained) block. It is frozen, and images are not
+augmented, so that its output for an image never changes. For each split of a feature cache, a
+*part* contains the rows that the runs read, in a folder named by the digest of its plan. Runs with
+the same rows, network and cut thus share a part, whatever their other settings.
 
 Before activations are computed, the features of a few images are compared with the stored features,
 because rows are matched by path, and a folder of other images may have the same paths.
@@ -142,7 +143,7 @@ class TrunkCache:
             return self._open(part, folder)
         except CacheError:  # not begun, not finished, or damaged
             pass
-        self.from_images(part)  # checks them
+        self.from_images(part)  # only to check that the images give the stored features
         with claim_folder(folder, on_busy=busy), whole_images():
             trunk, plan = self._on_its_way(plan, folder, lambda note: observe(Noted(note)))
             pixels, workers = self.storage.max_pixels, self.storage.workers
@@ -166,7 +167,11 @@ class TrunkCache:
     def _on_its_way(
         self, plan: Plan, folder: Path, on_note: Callable[[str], object]
     ) -> tuple[Trunk, Plan]:
-        """Return trunk and plan, compiled if the part was begun so or if compiling saves time."""
+        """Return trunk and plan.
+
+        A part that was begun continues as it was begun, compiled or not; a new part is compiled if
+        this saves time.
+        """
         begun = read_plan(folder).compiled if (folder / PLAN_FILE).exists() else None
         there = sum(1 for _ in folder.glob("shard-*.h5"))
         trunk = on_its_way(
@@ -221,7 +226,7 @@ def check_images(part: Part, images: ActivationRows, top: Callable[[Tensor], Ten
         top: Activations to features, on the device of the activations.
 
     Raises:
-        CacheError: If one of the features differs from the stored one.
+        CacheError: If a feature differs from the stored feature.
     """
     if not len(part.rows):
         return

@@ -23,7 +23,7 @@ BLOCK_VALUES = 2**19
 MIN_BLOCK_ROWS = 256
 """Fewer rows would make the matrix product inefficient; the heads are divided instead."""
 CUDA_BLOCK_VALUES = 2**28
-"""On a CUDA device: 1 GB, so that a few launches cover the whole test set."""
+"""Logits at a time on a CUDA device: 1 GB, so that a few launches cover the whole test set."""
 
 Mistakes = Int[np.ndarray, "3 _"]
 """Class, number among the rows of its class, and predicted class of each wrongly labelled row."""
@@ -115,7 +115,7 @@ def _judge(
     Args:
         bank: Heads.
         test: Rows; sorted by label if there are `ends`.
-        ends: Head row after the last class of each task, in order; default: all are one task.
+        ends: Head row after the last class of each task, in order; default: a single task.
     """
     shape = (len(test), bank.num_heads)
     right, in_task = (torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(2))
@@ -141,7 +141,7 @@ def compared(
     labels: Int[Tensor, " rows"],
     groups: Sequence[Group],
 ) -> tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]:
-    """Return the logit of the label, the largest other logit, and the largest other of its task.
+    """Return the logit of the label, the largest other logit, and the largest other in its task.
 
     In `logits`, the logit of the label is overwritten. Each logit is read once, which is several
     times as fast as `argmax`.

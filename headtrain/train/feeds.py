@@ -81,7 +81,7 @@ class DrawnFeed:
         Args:
             rows: Features and labels of the new rows.
             schedule: Row numbers; new rows are numbered after the old classes.
-            most_steps: Most steps that are prepared at a time.
+            most_steps: Maximum number of steps that are prepared at a time.
             old: The old classes.
             seed: Seed of the draws, which also depend on the kind of device.
         """
@@ -97,7 +97,7 @@ class DrawnFeed:
         self.batches = torch.zeros_like(schedule, device=device)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Gather the new rows of these steps, and draw the old ones."""
+        """Gather the new rows of these steps, and draw the old rows."""
         wanted, classes = self._schedule[start:stop], len(self._means)
         flat, device = wanted.reshape(-1), self.labels.device
         is_old = flat < classes

@@ -34,8 +34,8 @@ from clinit.headtrain.train.step import Updates
 from clinit.stopwatch import Stopwatch
 
 WARM_UP_STEPS = 3
-"""Steps before the capture, in which libraries and the optimizer create their state, because this
-cannot be captured."""
+"""Steps before the capture, in which libraries and the optimizer create their state, which a
+capture cannot do."""
 
 
 class CaptureWarning(UserWarning):
@@ -98,7 +98,7 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
 
 
 REPORT_STEPS = STEPS_AT_ONCE
-"""Most steps between two reports of progress."""
+"""Maximum number of steps between two reports of progress."""
 
 
 def rate_shares(schedule: RateSchedule, steps: int) -> Float[Tensor, " steps"] | None:
@@ -242,7 +242,7 @@ def train_epochs(
         batch_size: At most the smallest size. Rows that do not fill a batch are left out of the
             epoch.
         seed: Seed of the order of the rows.
-        on_epoch: Called with the number of finished epochs and the mean losses of the last one.
+        on_epoch: Called with the number of finished epochs and the mean losses of the last epoch.
         prepare: Changes the features of a batch, in any type, before the heads read them.
     """
     updates = Updates(bank, batch_size)

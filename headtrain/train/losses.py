@@ -76,7 +76,8 @@ def indicator(logits: Columns, target: Target) -> Tensor:
     one_hot = logits.new_zeros(logits.shape)
     if logits.shape[1] == 0:
         return one_hot
-    # All rows are written, because selecting rows with a column would wait for a CUDA device.
+    # All rows are written, also rows without a target, because selecting would wait for a CUDA
+    # device.
     present = (target >= 0).to(logits.dtype)[:, None]
     return one_hot.scatter_(1, target.clamp(min=0)[:, None], present)
 
@@ -180,7 +181,7 @@ class SquaredError:
         )
 
     def _excess(self, picked: Tensor) -> Tensor:
-        """Return the term of the label minus its square, which the sum of squares contains."""
+        """Return the label's term minus its squared logit, which the sum of squares contains."""
         return self.kappa * (picked - self.beta).square() - picked.square()
 
 

@@ -63,7 +63,8 @@ class OldClasses:
     def leading(self) -> tuple[Float[np.ndarray, "dim_and_1 directions"], float]:
         """P and rho with P P^T + rho I close to Ave z z^T, z = (h, 1), over all rows.
 
-        P has the scaled eigenvectors of the largest eigenvalues; rho is the mean of the rest.
+        P contains the scaled eigenvectors of the largest eigenvalues; rho is the mean of all other
+        eigenvalues.
         """
         mean = self.means.mean(axis=0)
         of_z = np.block([[self.second, mean[:, None]], [mean, 1.0]])

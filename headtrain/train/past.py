@@ -93,7 +93,7 @@ class Past:
         return self._sums.of(past, data.arrays(), stop, "class", groups)
 
     def before(self, number: int) -> OldClasses | None:
-        """Return the statistics of the classes before a task; None if these have no rows."""
+        """Return the statistics of the classes before a task; None if they have no rows."""
         if self._found[0] != number:
             statistics = self.statistics(number - 1)
             known = statistics.totals.any()

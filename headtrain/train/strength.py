@@ -14,11 +14,11 @@ has no stored row. If every old class has one,
 
     s = 20 / ((20 + n) sqrt(C)) min(1, 100 / C).
 
-If no old row is stored, nothing else holds old classes, and s = (1 + 1000 / n^2) / sqrt(C) with n
-of new classes. These formulas are empirical. On photographs and digits, with 10 to 60 classes,
-s = 0.3 kept heads from falling below their start if images were few, but cost up to 1.5 points if
-each class had 200. With 1,050 classes and all rows stored, 0.002 was 4 points better than 0.03;
-with 600 rows, 1 kept the heads of two networks above their start, and 0.03 only one of them.
+If no old row is stored, nothing else holds old classes, and s = (1 + 1000 / n^2) / sqrt(C), where n
+counts images of new classes only. These formulas are empirical. On photographs and digits, with 10
+to 60 classes, s = 0.3 kept heads from falling below their start if images were few, but cost up to
+1.5 points if each class had 200. With 1,050 classes and all rows stored, 0.002 was 4 points better
+than 0.03; with 600 rows, 1 kept the heads of two networks above their start, 0.03 only one head.
 """
 
 from __future__ import annotations

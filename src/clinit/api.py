@@ -101,8 +101,8 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
 
     Args:
         path: The folder of the cache.
-        memory: Most memory for features, in bytes or as `8GB`. Larger features stay on disk, and
-            `features[rows]` reads some of them. None reads all features into memory.
+        memory: Maximum memory for features, in bytes or as `8GB`. Larger features stay on disk, and
+            `features[rows]` reads some rows. None reads all features into memory.
 
     Raises:
         ValueError: If `memory` is not a size.
@@ -310,10 +310,10 @@ def train_heads(
             task makes the head.
         new: Features of the classes that arrive in tasks.
         study: The settings to train; None means random, class-mean and least-square rows.
-        seeds: Seeds for every study, such as `range(5)`; None takes the study's own.
+        seeds: Seeds for every study, such as `range(5)`; None takes the seed of each study.
         out: Folder to record each run in; None writes nothing.
         head: The pretrained head, or its file; None takes the head in the base cache.
-        memory: Most memory for the features of caches that are given as folders, in bytes or as
+        memory: Maximum memory for the features of caches that are given as folders, in bytes or as
             `8GB`. Larger features stay on disk, with the same results. None means free memory.
         overwrite: Whether to replace existing records, of these runs or others.
         observer: Called with each event as it happens.
@@ -368,7 +368,7 @@ def train_top(
         base_root: Folder of the base images; None takes their path at extraction.
         new_root: Folder of the new images; None takes their path at extraction.
         trunk_cache: Folder of stored activations; None means `out`/trunk-cache.
-        trunk_budget: Most bytes of activations to store; 0 stores none.
+        trunk_budget: Maximum bytes of activations to store; 0 stores none.
         checkpoint_every: Updates between two checkpoints; 0 writes one per task.
         overwrite: Whether to replace existing records, of these runs or others.
         observer: Called with each event as it happens.

@@ -13,7 +13,7 @@
     ├── StatisticsError   class statistics that cannot be merged or solved
     ├── ExperimentError   an experiment that cannot be run with these settings and data
     ├── ConfigFileError   a file of options: missing, damaged, with a key that is not an option
-    ├── ModelError        an exported model: missing, damaged, already at the path of a new one
+    ├── ModelError        an exported model: missing, damaged, at the path of a new model
     ├── CheckpointError   a checkpoint of an unfinished run: damaged, of another run
     └── RecordError       a run record: missing, incomplete, with another layout
 
@@ -112,7 +112,7 @@ class RecordError(ClinitError):
 
 
 class ModelError(ClinitError):
-    """An exported model is missing, damaged, or in the way of a new one."""
+    """An exported model is missing, damaged, or in the way of a new model."""
 
 
 class ConfigFileError(ClinitError):

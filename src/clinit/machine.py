@@ -64,7 +64,7 @@ def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> in
     """Return how many bytes of memory this process may still allocate.
 
     On the host, file buffers that the kernel can release count as free; on a CUDA device, memory
-    that PyTorch keeps for reuse does.
+    that PyTorch keeps for reuse counts as free.
 
     Args:
         device: The device; None and the CPU mean the host.
@@ -96,7 +96,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def error_number(error: BaseException) -> int:
-    """Return the system's number (`errno`) of an error; 0 if it has none.
+    """Return the system's number (`errno`) of an error; 0 if the error has no number.
 
     Errors of Polars, safetensors and HDF5 contain the number only in their message.
     """
@@ -116,7 +116,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folders of the cgroups of this process, from its own to the topmost visible.
 
     A folder may not exist: a container in the cgroup namespace of its host sees the path of its
-    group on the host, although its own group is mounted as the topmost one.
+    group on the host, although its own group is mounted as the topmost group.
     """
     top = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -174,7 +174,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device called `name`; `auto` is CUDA if there is a device, else the CPU.
 
     Raises:
-        DeviceError: If `name` is a CUDA device and there is none.
+        DeviceError: If `name` is a CUDA device that does not exist.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Run tasks on a Ray cluster. If a node fails, Ray repeats its task on another one."""
+"""Run tasks on a Ray cluster. If a node fails, Ray repeats its task on another node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clinit.errors import ClinitError, ClusterError, MachineError
 
 T = TypeVar("T")
 LOOK_S = 2.0
-"""Most seconds between two checks for finished tasks."""
+"""Maximum number of seconds between two checks for finished tasks."""
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def run_tasks(
         resources: Resources of each call: `num_cpus`, `num_gpus`.
 
     Raises:
-        ClinitError: If a task raises one.
+        ClinitError: If a task raises a `ClinitError`.
         ClusterError: If a task was lost more often than Ray repeats it.
     """
     remote = ray.remote(**resources, retry_exceptions=[MachineError])(task)

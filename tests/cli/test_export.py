@@ -43,7 +43,7 @@ def test_the_output_names_what_was_exported_and_how_it_is_loaded(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: --out must be one, got"),
+        ("m.safetensors", ("--onnx",), "--onnx writes into a folder: --out must be a folder, got"),
         ("h.npz", ("--weights", "w"), "--weights has no effect if only the head"),
         ("h", ("--head-only",), "--out must be a file that ends in .npz or .safetensors"),
         ("model.pth", (), "--out must be a folder, or a file that ends in"),

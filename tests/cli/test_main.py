@@ -86,7 +86,7 @@ MISTAKES = {
     ("demo", "here", "there"): "here there",
     ("cache", "show", "caches[bold]/absent"): r"no feature cache at caches\[bold\]/absent",
     ("cache", "show", "x" * 5000): "File name too long",
-    ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127/255",
+    ("extract", "--dataset=digits", "--root=a", "--out=o", "--mean=127"): "127 is 0.498",
     ("extract", "--dataset=imagnet1k", "--root=a", "--out=o"): "imagenet1k",
     ("reproduce", "last-laier"): "last-layer",
     ("reproduce", "cost", "--base", "b"): "--base needs --new and vice versa",

@@ -67,7 +67,7 @@ def test_json_contains_what_the_library_returns(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (["--by", "lbfgs", "--lr", 0.1], "--lr goes with adamw alone"),
+        (["--by", "lbfgs", "--lr", 0.1], "--lr is read only by adamw"),
         (["--out", "head.bin"], "--out must be a file that ends in .safetensors"),
         (["--overwrite"], "--overwrite has no effect without --out"),
     ],

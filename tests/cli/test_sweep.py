@@ -24,7 +24,7 @@ def invoke(caches: list[str], out: Path, *words: str) -> Result:
 def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path) -> None:
     grid = ["init=random,least-square", "scale=norm,calibrated", "seed=0:2"]
     text = checked(invoke(caches, tmp_path / "out", *grid))
-    assert "2 of 8 combinations are equal to others" in text
+    assert "2 of 8 combinations repeat another run" in text
     assert "6 runs on 2 streams, 0 already recorded; 6 to train in 2 banks" in text
     assert "3 of 6 runs recorded" in text
     assert "6 of 6 runs recorded" in text

@@ -47,7 +47,7 @@ class DocumentKind:
     error: type[ClinitError]
     remedy: str
     max_bytes: int = 2**24
-    """Largest file that is read; reading it takes about twenty times as much memory."""
+    """Largest size of a file in bytes; reading takes about twenty times as much memory."""
 
     def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return `content` with the format as first field and the digest as last field."""

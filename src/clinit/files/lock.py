@@ -120,7 +120,7 @@ def claim_file(
 
 
 def claimed_names(folder: Path, pattern: str) -> list[str]:
-    """Return the names of claimed files in a folder, including those claimed by this process."""
+    """Return the names of claimed files in a folder, including files claimed by this process."""
     locks = folder.glob(f".{pattern}.lock")
     return [
         lock.name.removeprefix(".").removesuffix(".lock") for lock in locks if _is_claimed(lock)

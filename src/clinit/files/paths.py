@@ -71,7 +71,8 @@ _WHOLES = {
     "*/plan.json": "feature cache",
     "model.safetensors": "model folder",
 }
-"""Pattern -> kind of result that a folder with such a file is; its files belong together."""
+"""Pattern of a file -> kind of result. A folder with such a file is one result: its files belong
+together."""
 
 
 def check_free(
@@ -82,13 +83,13 @@ def check_free(
     *,
     overwrite: bool | None = None,
 ) -> None:
-    """Check that a result may be written to `path`; remove locks that ended commands left there.
+    """Check that a result may be written to `path`; remove locks left there by ended commands.
 
     Args:
         path: A file or a folder.
         what: The kind of result, for the message.
         foreign: Returns why an existing file or folder is not, or not only, such a result of
-            clinit; None if it is one.
+            clinit; None if it is such a result.
         error: The error to raise.
         overwrite: Whether to allow replacing an existing result; None if the caller has no such
             option.

@@ -44,7 +44,7 @@ def read_tensors(
 
     Raises:
         StorageError: If the file does not exist or cannot be read.
-        ClinitError: The `error` of `kind`, if it is another file, or damaged.
+        ClinitError: The `error` of `kind`, if the file is of another kind, or damaged.
     """
     check_readable(path, kind.error)
     try:

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 LIMIT_BYTES = 16 * 2**20
-"""Most bytes of a text file; class names and options usually take a thousandth."""
+"""Largest size of a text file in bytes; class names and options usually take a thousandth."""
 
 
 class TextFileError(Exception):

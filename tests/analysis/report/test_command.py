@@ -44,7 +44,7 @@ def test_json_and_csv_are_alone_on_standard_output(three_inits: Path, tmp_path: 
     assert shown(three_inits, "--json", "--skip-start") == text
     assert plot.is_file()
     written = page.read_text("utf-8")
-    assert "the one before the first step of a task does not count" in written
+    assert "the point before the first step of a task does not count" in written
     assert "Random-best: iterations of random" in written
     assert len(shown(three_inits, "--format", "csv").splitlines()) == 1 + 3
     assert len(shown(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9

@@ -46,7 +46,7 @@ def test_a_column_groups_the_rows_of_a_class(
     table = table.reverse() if named else table.drop("path")
     file = tmp_path / f"frames{suffix}"
     (table.write_csv if suffix == ".csv" else table.write_parquet)(file)
-    assert "Of 8 images, 2 repeat others: 2 groups by video" in run(
+    assert "Of 8 images, 2 repeat other images: 2 groups by video" in run(
         "group", imported, file, "--column", "video"
     )
     source = read_source(imported)

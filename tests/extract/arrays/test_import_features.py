@@ -118,7 +118,7 @@ NUMBERS = np.zeros(3, dtype=np.int64)
         (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "text that is not a class name: 'xxx"),
         (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "text that is not a class name"),
         (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "text that is not a class name"),
-        (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "imported ones have width 2"),
+        (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "imported features have width 2"),
     ],
 )
 def test_files_of_another_content_are_refused(

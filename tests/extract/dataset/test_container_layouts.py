@@ -85,8 +85,9 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     assert rows(scanned) == [("train-0/c", 0, "0"), ("train-1/f", 0, "0")]
     assert scanned.warnings == (
         "other.tar was left out: no part of its path names a split",
-        "members left out, of no sample with an image: 1 (for example train-1.tar/x)",
-        "images left out, of samples with an earlier one: 1 (for example train-1.tar/f.jpg)",
+        "members left out, not part of a sample with an image: 1 (for example train-1.tar/x)",
+        "images left out, because their sample already has an image: 1 (for example"
+        " train-1.tar/f.jpg)",
         "shards without an end mark, perhaps truncated: 1 (for example train-0.tar)",
         "images left out, without a label: 2 (for example train-0.tar/d.jpg)",
     )

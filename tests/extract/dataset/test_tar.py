@@ -16,8 +16,8 @@ Members = list[tuple[str, bytes]]
 SAMPLES = [("a.jpg", b"first"), ("a.cls", b"1"), ("b.jpg", b"second image"), ("b.cls", b"0\n")]
 MANY = [(f"{row:03}.jpg", bytes([row + 1]) * 3_000) for row in range(30)]
 OTHERS, SECOND, UNENDED = (
-    "members left out, of no sample with an image",
-    "images left out, of samples with an earlier one",
+    "members left out, not part of a sample with an image",
+    "images left out, because their sample already has an image",
     "shards without an end mark, perhaps truncated",
 )
 

@@ -136,8 +136,8 @@ def test_heads_that_diverge_are_not_chosen_and_if_all_do_it_is_an_error() -> Non
 @pytest.mark.parametrize(
     ("wrong", "fact"),
     [
-        ({"by": "lbfgs", "lr": (0.1,)}, "lr goes with adamw alone"),
-        ({"c": (0.1,)}, "c goes with lbfgs alone"),
+        ({"by": "lbfgs", "lr": (0.1,)}, "lr is read only by adamw"),
+        ({"c": (0.1,)}, "c is read only by lbfgs"),
         ({"lr": ()}, "lr takes a list of numbers"),
         ({"lr": (0.0,)}, "lr takes a list"),
         ({"weight_decay": (-1.0,)}, "weight_decay takes a list"),

@@ -106,6 +106,6 @@ def test_groups_are_held_out_as_a_whole() -> None:
 
 
 def test_classes_of_one_row_cannot_choose() -> None:
-    with pytest.raises(StatisticsError, match="no class that is judged has two rows") as caught:
+    with pytest.raises(StatisticsError, match="no class has two rows") as caught:
         lambda_curve(np.eye(3), np.arange(3), 3)
     assert "0.05" in caught.value.remedy
