@@ -86,10 +86,10 @@ def clinit(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help=QUIET)] = False,
 ) -> None:
-    """Data-driven initialisation of new classes for continual learning, on cached features.
+    """Add classes to a pretrained image classifier; compare how new classes start and train.
 
-    Start with `clinit demo`, or: `clinit extract`, `clinit train-head`,
-    `clinit report`.
+    A model of your photographs: `clinit add`, `clinit predict`, `clinit evaluate`.
+    Experiments: `clinit demo`, or `clinit extract`, `clinit train-head`, `clinit report`.
     """
     hush(wanted=quiet)
 

@@ -169,8 +169,11 @@ class Evaluation:
         if self.auroc is not None:
             lines["unknown images"] = f"{strangers:,}, AUROC {self.auroc:.3f} by energy"
         if found["against"] is not None:
-            counts = ", ".join(f"{found['against'][each]:,} {each}" for each in CHANGES)
-            lines["against"] = f"{counts}; McNemar's test: p = {self.p_value:.3g}"
+            gained, lost, both, neither = (found["against"][each] for each in CHANGES)
+            lines["against"] = (
+                f"{gained:,} gained, {lost:,} lost, {both:,} right and {neither:,} wrong in both"
+                f" (McNemar's test: p = {self.p_value:.3g})"
+            )
         return lines
 
     @property

@@ -141,6 +141,8 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     say(f"In place of old images: {change.data['old_rows']}")
     table = _table("top-1 on images of", "images", "before", "now")
     old_top1 = [accuracy_in_words(each) for each in (added.old_before, added.old)]
+    if not added.old.total:
+        old_top1 = ["-", "not measured"]
     if not is_first:
         table.add_row("old classes, held out", f"{added.old.total:,}", *old_top1)
     how = "image left out" if added.left_out else "held out"
@@ -150,9 +152,10 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     if len(added.balance) > 1 and added.new.total:
         old_heading = "old classes" if added.old.total else "stand-ins for old classes"
         table = _table("weight of added classes", old_heading, "added classes")
-        for each in added.balance:
+        table.add_row("before", accuracy_in_words(added.alone), "-")
+        for used, each in zip((" (used)", "", "", "", ""), added.balance, strict=False):
             both = map(accuracy_in_words, (each.old, each.new))
-            table.add_row(f"--new-share {each.new_share}", *both)
+            table.add_row(f"--new-share {each.new_share}{used}", *both)
         terminal.print(table)
     if added.new.total < FEW:
         note(
@@ -161,8 +164,8 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
         )
     if not added.old.total and not is_first:
         note(
-            "the model has no held-out features of old classes: give --old CACHE, or run `clinit"
-            " remember` to store some"
+            "accuracy on old classes was not measured: give the model images of them (`clinit"
+            " remember`), or --old CACHE"
         )
     is_folder = out.suffix != ".safetensors"
     if facts.temperature is not None:

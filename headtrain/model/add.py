@@ -72,6 +72,8 @@ class Addition:
     """Accuracy of the new model on images of the added classes, held out or left out."""
     left_out: bool
     """Whether `new` is leave-one-out: each image is classified by rows computed without it."""
+    alone: Top1
+    """Correct of the rows of old classes behind `balance`, before classes were added."""
     balance: tuple[Balance, ...]
     """Accuracies for several values of `--new-share`, the requested value first. If no image of an
     old class is held out, `old` is measured on the features that stand in for old images."""
@@ -312,6 +314,7 @@ def add(
         old=old_after,
         new=new_after,
         left_out=is_left_out,
+        alone=_before(left.head, own.old),
         balance=balance,
     )
 
@@ -408,6 +411,12 @@ def _grown_heads(
         answers = start.left_out if not is_held_out else None
         found[share] = head, answers and answers()
     return found, kind
+
+
+def _before(head: Head, rows: FeatureSet) -> Top1:
+    """Return the accuracy on rows that may have further columns (`Examined`)."""
+    features = rows.features[:, : head.dim]
+    return accuracy(head, FeatureSet(features, rows.labels, rows.class_names))
 
 
 def _check_first(

@@ -91,9 +91,11 @@ class Audit:
     def lines(self) -> list[str]:
         """The findings, in at most eight lines."""
         parts = {
-            "known already": [
-                f"{in_words(each['class'])} is {in_words(each['old'])}"
-                + (f" ({each['images']:,} images)" if each["images"] else " by its name")
+            "may be known already": [
+                f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
+                if each["images"] is None
+                else f"{each['images']:,} images of {in_words(each['class'])} are answered"
+                f" {in_words(each['old'])}"
                 for each in self.known
             ],
             "look alike": [
