@@ -173,7 +173,7 @@ def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -
     Args:
         studies: The settings of the runs, resolved.
         out: The folder of all records.
-        overwrite: Replace records in these folders, of these runs or others.
+        overwrite: Replace records in these folders, of these or other runs.
 
     Raises:
         ValueError: If there is no study, or if two are equal.

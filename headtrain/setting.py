@@ -71,7 +71,7 @@ class Imported(str):
 
     def _imported(self) -> tuple[Callable[..., Any], str]:
         (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
-        if "" not in sys.path:  # the working folder, after all others
+        if "" not in sys.path:  # the working folder, after all other folders
             sys.path.append("")
         function: Any = None
         try:
@@ -268,7 +268,7 @@ class Part:
 
 @cache
 def fields_of(*owners: type) -> Mapping[str, Setting]:
-    """Return the settings of dataclasses by name, including nested ones, in their order."""
+    """Return the settings of dataclasses by name, including nested settings, in their order."""
     found: dict[str, Setting] = {}
     for owner in owners:
         hints = get_type_hints(owner)

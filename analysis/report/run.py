@@ -291,5 +291,5 @@ def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    # Not strict: fields of a record beyond the checked ones may be of any type.
+    # Not strict: fields of a record that are not checked may be of any type.
     return pl.DataFrame(shown, schema=names, infer_schema_length=None, strict=False)

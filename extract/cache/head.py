@@ -49,7 +49,7 @@ _DOCUMENT = DocumentKind(
     format=_SEALED,
     older=(None,),
     error=HeadError,
-    remedy="Run the command that wrote this head again, or give another one.",
+    remedy="Run the command that wrote this head again, or give another head.",
 )
 
 
@@ -92,7 +92,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Top1:
-    """Top-1 accuracy: number of images whose largest logit over all classes is the right one."""
+    """Top-1 accuracy: number of images whose class has the largest of all logits."""
 
     correct: int
     total: int

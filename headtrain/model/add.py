@@ -53,7 +53,7 @@ FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
 SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
-"""Values of `--new-share` that are compared with the requested one."""
+"""Values of `--new-share` that are compared with the requested value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

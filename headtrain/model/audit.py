@@ -193,7 +193,7 @@ def _plain(name: str) -> str:
 def misfits(
     rows: FeatureSet,
 ) -> tuple[Int[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return each row's nearest class, whether it clearly is another one, if its own is far."""
+    """Return each row's nearest class, whether it clearly is another class, if its own is far."""
     counts, features = rows.counts(), rows.features.astype(np.float64)
     features -= features.mean(axis=0)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)

@@ -53,7 +53,7 @@ def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
         raise CacheError(
             f"{cache.path} contains {len(cache.views)} of the {number} requested views",
             remedy=f"Add `--views {number}` to its `clinit extract` command: it keeps existing"
-            " views and computes the missing ones.",
+            " views and computes missing views.",
         )
     return cache.views[:number]
 

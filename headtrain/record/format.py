@@ -269,7 +269,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
 
 
 def headless(config: Mapping[str, Any]) -> str | None:
-    """Return why runs of these settings end without a head; None if they end with one."""
+    """Return why runs of these settings end without a head; None if they end with a head."""
     method = config.get("method")
     if method == "fecam":
         return "the distances of fecam are quadratic in the features, not a linear layer"

@@ -240,7 +240,7 @@ class ClassStatistics:
 
     @property
     def weights(self) -> Float[np.ndarray, " classes"]:
-        """Weight w_c of one row of each class; over the whole set they sum to one."""
+        """Weight w_c of one row of each class; all rows of the set together weigh one."""
         return row_weights(self.totals, self.weighting)
 
     @property
