@@ -96,7 +96,6 @@ def groups_of(data: FeatureSet) -> Int[np.ndarray, " rows"]:
 
 
 def _gap(rows: Any) -> Any:
-    """Return g_m for sets of m rows."""
     return np.minimum(1 - 1 / rows, WIDEST)
 
 

@@ -293,7 +293,6 @@ def fields_of(*owners: type) -> Mapping[str, Setting]:
 
 
 def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Split a type into plain types and literal values."""
     if get_origin(hint) in (Union, types.UnionType):
         parts = [_alternatives(each) for each in get_args(hint)]
         return sum((kinds for kinds, _ in parts), ()), sum((words for _, words in parts), ())

@@ -237,7 +237,6 @@ class RunSummary:
         }
 
     def _task_row(self, task: int) -> Row:
-        """Return the row of a task that was learnt."""
         told: Sequence[Mapping[str, Any]] = self.record.info["tasks"]
         about = next((each for each in told if each["task"] == task), {})
         here = pl.col("task") == task
@@ -269,7 +268,6 @@ class RunSummary:
 
     @cached_property
     def _spikes(self) -> Mapping[int, Spike | None]:
-        """The loss spike of each task that was learnt."""
         return spikes(self.record.steps, self.points["task"].unique().sort().to_list())
 
 

@@ -294,7 +294,6 @@ def foreign_to_head(path: Path) -> str | None:
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
-    """Return weight and bias as stored, and the other content of the file."""
     try:
         archive = NpzFile(path)
         names = archive.names()

@@ -483,7 +483,6 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
 
 
 def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
-    """Return the memory of a model, with statistics of classes that it does not remember."""
     names = left.facts.class_names
     places = [*names, *(name for name in summed.class_names if name not in {*names})]
     statistics = summed.named(places).averaging("class", "a model")

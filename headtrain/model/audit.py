@@ -213,7 +213,6 @@ def misfits(
 
 
 def _squares(one: Any, other: Any) -> Any:
-    """Return the squared distances between rows of `one` and rows of `other`."""
     centre = other.mean(axis=0)  # far from 0, the difference of squares cancels
     one, other = one - centre, other - centre
     found = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T

@@ -169,5 +169,4 @@ def _epochs(
 
 
 def _top1(bank: Bank, test: LabelledRows) -> float | None:
-    """Return the accuracy in percent; None without rows."""
     return 100 * int(count_correct(bank, test).sum()) / len(test) if len(test) else None

@@ -210,7 +210,6 @@ def read_info(folder: Path) -> RunInfo:
 
 
 def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
-    """Return the content of run.json, and the digests in it."""
     path = folder / INFO
     if not path.is_file():
         raise RecordError(

@@ -333,7 +333,6 @@ def scaled(
 
 
 def _leaves_out(start: Start) -> bool:
-    """Return whether rows are calibrated on leave-one-out logits."""
     return start.calibration == "leave-one-out" and start.init != "zero"
 
 

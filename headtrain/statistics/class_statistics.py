@@ -327,6 +327,5 @@ def row_weights(
 
 
 def _mean(features: Any) -> Any:
-    """Return the mean of rows; zeros without rows."""
     xp, wide = namespace(features), float64_of(features)
     return xp.mean(wide, axis=0) if wide.shape[0] else xp.sum(wide, axis=0)

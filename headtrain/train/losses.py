@@ -228,7 +228,6 @@ class Squentropy:
 
 
 def _wrong(num_classes: int) -> int:
-    """Return the number of wrong classes to average over, at least 1."""
     return max(1, num_classes - 1)
 
 
