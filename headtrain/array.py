@@ -40,7 +40,7 @@ def library(array: Any) -> str:
 
 
 def library_for(device: torch.device) -> str:
-    """Return the library that computes for `device`: `cupy` for CUDA if it can be used."""
+    """Return the library that computes for `device`: `cupy` for CUDA if CuPy can be used."""
     return "cupy" if device.type == "cuda" and cupy_problem() is None else "numpy"
 
 

@@ -10,7 +10,7 @@ Two rows must be at least twice as near to each other as to any other row; the m
 the less likely it is isolated by chance. Because exact copies must not increase m, m is not simply
 the number of rows: it is the number of parts of the average-linkage tree of S, cut at two thirds of
 its height. Isolated sets are searched among the nodes of the average-linkage tree of the class; the
-largest ones are the groups. Different photographs hardly ever form such a set.
+largest sets are the groups. Different photographs hardly ever form such a set.
 
 Crops can be as far from each other as different photographs, so that a single distance breaks the
 condition. Therefore, if a quarter of all rows were found in groups, averages decide instead: a node
@@ -96,7 +96,6 @@ def groups_of(data: FeatureSet) -> Int[np.ndarray, " rows"]:
 
 
 def _gap(rows: Any) -> Any:
-    """Return g_m for sets of m rows."""
     return np.minimum(1 - 1 / rows, WIDEST)
 
 
@@ -121,7 +120,7 @@ class _Tree:
 
     rows: Int[np.ndarray, " n"]
     sets: tuple[list[Int[np.ndarray, " _"]], list[Int[np.ndarray, " _"]]]
-    """Ascending: if two sets share rows, the later set contains the earlier one."""
+    """Ascending: if two sets share rows, the later set contains the earlier set."""
     usual: tuple[float, float]
     """Median distance of rows in different sets; NaN if all rows are in one set."""
     needed: tuple[float, float]

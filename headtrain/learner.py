@@ -83,7 +83,7 @@ class TaskRun:
     rows: TaskRows
     """The rows that the task is learnt from."""
     seen: TaskRows
-    """The rows that the start may use; the object `rows` if they are equal."""
+    """The rows that the start may use; the object `rows` itself if these are the same rows."""
     schedule: Schedule
     entry: TaskEntry
     data: LabelledRows | None = None

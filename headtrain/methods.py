@@ -61,7 +61,6 @@ class _OnFeatures(Method):
         self._set_up(head)
 
     def _set_up(self, head: Head) -> None:
-        """Begin with the pretrained head."""
         raise NotImplementedError
 
     def _seen_tests(self, task: Task) -> LabelledRows:
@@ -164,7 +163,6 @@ class GradientHeads(_OnFeatures):
         return [diagnose(statistics, head.between(0, stop)) for head in heads]
 
     def _task_start(self, run: TaskRun, seen: TaskRows) -> TaskStart:
-        """Return the start of heads from the rows `seen`."""
         is_whole, data = seen is run.seen, run.data if seen is run.rows else None
         return TaskStart(
             run.task,
@@ -180,7 +178,6 @@ class GradientHeads(_OnFeatures):
         )
 
     def _anchors(self, run: TaskRun, old: OldClasses | None) -> list[Anchor | None]:
-        """Return the anchor of each head for the task, and log it."""
         found: list[Anchor | None] = []
         for index, study in enumerate(self._studies):
             training = study.training

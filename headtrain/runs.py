@@ -173,7 +173,7 @@ def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -
     Args:
         studies: The settings of the runs, resolved.
         out: The folder of all records.
-        overwrite: Replace records in these folders, of these runs or others.
+        overwrite: Replace records in these folders, of these or other runs.
 
     Raises:
         ValueError: If there is no study, or if two are equal.
@@ -270,7 +270,6 @@ def check_data(
 
 
 def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
-    """Return the fingerprint of a side, joined with the digests of its data."""
     known = {name: str(side[name]) for name in DATA_DIGESTS if side.get(name) is not None}
     return Fingerprint({**(side.get("fingerprint") or {}), **known})
 
@@ -397,6 +396,5 @@ def _checkpoint_of(place: Path) -> Path:
 
 
 def _telling(study: Study) -> dict[str, Any]:
-    """Return the settings that distinguish a run from other runs."""
     left_out = {*PLACES, "probe"}
     return {k: value for k, value in study.reduced().values().items() if k not in left_out}

@@ -71,7 +71,7 @@ class Imported(str):
 
     def _imported(self) -> tuple[Callable[..., Any], str]:
         (module, _, name), wanted = self.path.partition(":"), self.partition("@")[2]
-        if "" not in sys.path:  # the working folder, after all others
+        if "" not in sys.path:  # the working folder, after all other folders
             sys.path.append("")
         function: Any = None
         try:
@@ -268,7 +268,7 @@ class Part:
 
 @cache
 def fields_of(*owners: type) -> Mapping[str, Setting]:
-    """Return the settings of dataclasses by name, including nested ones, in their order."""
+    """Return the settings of dataclasses by name, including nested settings, in their order."""
     found: dict[str, Setting] = {}
     for owner in owners:
         hints = get_type_hints(owner)
@@ -293,7 +293,6 @@ def fields_of(*owners: type) -> Mapping[str, Setting]:
 
 
 def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Split a type into plain types and literal values."""
     if get_origin(hint) in (Union, types.UnionType):
         parts = [_alternatives(each) for each in get_args(hint)]
         return sum((kinds for kinds, _ in parts), ()), sum((words for _, words in parts), ())

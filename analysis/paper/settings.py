@@ -156,7 +156,6 @@ def _read(runs: Sequence[RunSummary]) -> dict[str, list[Any]]:
 
 
 def _aligned(facts: Mapping[str, Any] | None) -> Iterator[Setting]:
-    """Yield the settings of the alignment of the head for squared error."""
     if facts is None:
         yield Setting.of("head for squared error", ["aligned"], ["as pretrained"])
         return

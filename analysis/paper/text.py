@@ -112,7 +112,6 @@ def _heading(found: Reproduction) -> str:
 
 
 def _title(found: Reproduction, group: Sequence[Line]) -> str:
-    """Return the title of a group of comparable lines."""
     if not any(line.printed for line in group):
         return f"{_group_title(group[0].place, None)} (the paper has no such budget)"
     budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
@@ -212,7 +211,6 @@ def _signed(value: float | None) -> str:
 
 
 def _caption(found: Reproduction) -> str:
-    """Return the meanings of the columns."""
     table = found.table
     known = [MEANINGS[name] for name in table.metrics if name in MEANINGS]
     if any(name.startswith("acc_") for name in table.metrics) and table.name != "forward-transfer":
@@ -222,7 +220,6 @@ def _caption(found: Reproduction) -> str:
 
 
 def _effect_caption(found: Reproduction) -> str:
-    """Return the definition of the effects."""
     count = sum(each.adjusted is not None for each in found.effects)
     words = (
         "The first start minus the second, in points, ± half of the 95 % interval of this one"

@@ -30,7 +30,6 @@ def notes_of(runs: Sequence[RunSummary], data: ByData) -> tuple[str, ...]:
 
 
 def _gain_notes(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield a note for each reason why gains are missing."""
     randoms = {run.key for run in runs if run.init == "random"}
     if any(run.key not in randoms and not run.is_solved for run in runs):
         yield (
@@ -114,7 +113,6 @@ def _sentence(groups: Sequence[SeedGroup]) -> str:
 
 
 def _mean_new(group: SeedGroup, tasks: pl.Series) -> float:
-    """Return the mean A_new of some tasks over evaluations and seeds."""
     of_tasks = pl.col("task").is_in(tasks.unique().implode())
     found = [mean(run.averaged.filter(of_tasks)["acc_new"]) for run in group.runs]
     return fmean(each for each in found if each is not None)

@@ -112,7 +112,6 @@ class Report:
         return [f"run {run.number}: {run.path}" for run in self.runs if run.number is not None]
 
     def _lines(self, *, per_task: bool) -> list[Row]:
-        """Return one line per run, or per run and task."""
         lines = []
         for row in self.rows():
             row |= {f"final_{name}": value for name, value in row["final"].items()}

@@ -237,7 +237,6 @@ class RunSummary:
         }
 
     def _task_row(self, task: int) -> Row:
-        """Return the row of a task that was learnt."""
         told: Sequence[Mapping[str, Any]] = self.record.info["tasks"]
         about = next((each for each in told if each["task"] == task), {})
         here = pl.col("task") == task
@@ -269,7 +268,6 @@ class RunSummary:
 
     @cached_property
     def _spikes(self) -> Mapping[int, Spike | None]:
-        """The loss spike of each task that was learnt."""
         return spikes(self.record.steps, self.points["task"].unique().sort().to_list())
 
 
@@ -291,5 +289,5 @@ def frame_of(rows: Sequence[Row]) -> pl.DataFrame:
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    # Not strict: fields of a record beyond the checked ones may be of any type.
+    # Not strict: fields of a record that are not checked may be of any type.
     return pl.DataFrame(shown, schema=names, infer_schema_length=None, strict=False)

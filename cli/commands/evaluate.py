@@ -82,7 +82,6 @@ def evaluate(
 
 
 def _listed(images: Path) -> Mapping[str, str]:
-    """Return the path of each image in a folder, with the name of its class."""
     from clinit.extract.dataset.known import FOLDER
     from clinit.extract.dataset.scan import available_splits, scan
 

@@ -158,7 +158,7 @@ def extract(context: Context, options: ExtractOptions, config_file: ConfigOption
 
 
 def tell_headless(cache: Path) -> None:
-    """Print the command that fits a head to a cache without one."""
+    """Print the command that fits a head to a cache without a head."""
     fit = f"clinit head fit {shlex.quote(str(cache))} --out head.safetensors"
     note(f"to use these as base classes, fit a head: {fit}")
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.model.model import Model
 
 FEW = 30
-"""With fewer test images, accuracies are printed as counts: 30 determine them to 9 points."""
+"""With fewer test images, accuracies are printed as counts: 30 images give an error of 9 points."""
 SHOWN = 12
 """Maximum number of class names in one line."""
 KEPT_FEATURES = "The features computed so far are kept: run the same command again to resume."

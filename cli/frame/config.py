@@ -81,7 +81,7 @@ class ConfigFile:
         return str(self.options(command, "").get("method", "rehearsal"))
 
     def options(self, command: str, method: str) -> dict[str, Any]:
-        """Return the options of a command with a method; narrower sections override wider ones."""
+        """Return the options of a command with a method; narrow sections override wide sections."""
         own = self.section(command)
         found: dict[str, Any] = {}
         for section in ({} if command in APART else self.content, own, own.get(method, {})):

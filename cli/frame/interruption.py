@@ -2,8 +2,8 @@
 
 The signal becomes an exception, so that context managers remove drafts and release locks. One stop
 may send two signals: `timeout` signals the process and its group, and a closing terminal signals
-its shell and its jobs. So further signals are ignored for a second; later ones end the process at
-once.
+its shell and its jobs. So further signals are ignored for a second; later signals end the process
+at once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def heed_signals() -> None:
 
 
 def raise_no_more() -> None:
-    """Stop raising exceptions: ignore signals for a second; after it, they end the process."""
+    """Stop raising exceptions: ignore signals for a second; later signals end the process."""
     global _ending_since
     if _ending_since is None:
         _ending_since = time.monotonic()

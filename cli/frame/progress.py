@@ -87,7 +87,7 @@ class Line:
 
 
 class Progress:
-    """The lines of the current counts, the latest one last."""
+    """The lines of the current counts, the latest line last."""
 
     def __init__(self, begin: Callable[[], object]) -> None:
         """Start without a line; `begin` is called when the first line is added."""

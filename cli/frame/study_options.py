@@ -180,8 +180,6 @@ def _listed(each: Setting, words: list[str]) -> list[Any]:
 
 
 def _with_options(message: object, every: Mapping[str, Setting]) -> str:
-    """Return a message with options instead of names of settings."""
-
     def named(found: re.Match[str]) -> str:
         return every[found[0]].option if found[0] in every else found[0]
 

@@ -349,7 +349,7 @@ class _Writer:
             )
 
     def _refuse_other_head(self) -> None:
-        """Refuse a head other than the stored one; a damaged stored head is written again."""
+        """Refuse a head other than the stored head; a damaged stored head is written again."""
         there = _readable_head(self.out)
         if there is None or self.head is None:
             return

@@ -1,6 +1,6 @@
 """Read Parquet files of features.
 
-One column contains features (arrays or lists of equal length), another one labels. Parquet gives no
+One column contains features (arrays or lists of equal length), another labels. Parquet gives no
 fast access to single rows, so the features are first copied to a plain file, in blocks.
 """
 

@@ -49,7 +49,7 @@ _DOCUMENT = DocumentKind(
     format=_SEALED,
     older=(None,),
     error=HeadError,
-    remedy="Run the command that wrote this head again, or give another one.",
+    remedy="Run the command that wrote this head again, or give another head.",
 )
 
 
@@ -92,7 +92,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Top1:
-    """Top-1 accuracy: number of images whose largest logit over all classes is the right one."""
+    """Top-1 accuracy: number of images whose class has the largest of all logits."""
 
     correct: int
     total: int
@@ -294,7 +294,6 @@ def foreign_to_head(path: Path) -> str | None:
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
-    """Return weight and bias as stored, and the other content of the file."""
     try:
         archive = NpzFile(path)
         names = archive.names()

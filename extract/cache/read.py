@@ -376,7 +376,7 @@ class _File:
             raise unreadable(self.path, error) from error
         raise CacheError(
             f"{self.path} has changed since this command verified it",
-            remedy="Stop the other command that writes to the cache, then run this one again.",
+            remedy="Stop the other command that writes to the cache, then run this command again.",
         )
 
     def _read(

@@ -111,7 +111,7 @@ def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
 
 
 def _largest(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, " rows"]:
-    """Return the largest absolute value of each row; NaN if the row contains one."""
+    """Return the largest absolute value of each row; NaN if the row contains NaN."""
     axes = tuple(range(1, features.ndim))
     # Making an array of absolute values would take longer than `max` and `min` together.
     return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))

@@ -87,7 +87,7 @@ class SplitFiles:
 
 
 def split_folders(names: Sequence[str], split: str) -> dict[str, tuple[str, ...]]:
-    """Return the folders of the training split and the evaluation split, the preferred ones first.
+    """Return the folders of the training split and the evaluation split, preferred folders first.
 
     Args:
         names: Names of folders that contain folders.

@@ -73,7 +73,7 @@ class Dataset:
     images: dict[str, int] = field(default_factory=dict)
     """Split -> published number of images, if any."""
     total: int | None = None
-    """Number of images in all splits, if only this is published."""
+    """Number of images in all splits, if only this number is published."""
     look_in: tuple[str, ...] = (".",)
     """Folders under the root that may contain the lists."""
     homepage: str = ""

@@ -130,7 +130,6 @@ def find_class_folders(folders_of: Callable[[str], Sequence[str]], search: Searc
 def _match(
     tree: Tree, folder: str, names: Mapping[str, int]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the class folders, the folders above them, and the unknown folders."""
     on_the_way = {name[:i] for name in names for i, sign in enumerate(name) if sign == "/"}
     matched: list[str] = []
     passed: list[str] = []
@@ -298,7 +297,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _damaged(path: Path, problem: str) -> ManifestError:
-    """Return the error for a list that differs from the published format."""
     return ManifestError(
         f"{printable(path)} {problem}",
         remedy="Download this file again from the publisher of the data set.",

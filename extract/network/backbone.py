@@ -82,7 +82,6 @@ def check_model_args(arguments: Mapping[str, Any]) -> None:
 
 @cache
 def _of_timm() -> frozenset[str]:
-    """Return the names of the arguments of timm's own functions."""
     named = {
         *signature(timm.create_model).parameters,
         *signature(timm.models.build_model_with_cfg).parameters,
@@ -93,7 +92,6 @@ def _of_timm() -> frozenset[str]:
 
 
 def _problem(value: object, largest: int, nesting: int = 0) -> str | None:
-    """Return the fault in the value of an argument, or None."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):

@@ -85,7 +85,6 @@ def compiled(
 
 
 def _deferred(forward: Forward, size: int) -> Forward:
-    """Return a program that is compiled at its first call."""
     lock, made = Lock(), list[Forward]()
 
     def call(batch: Tensor) -> Tensor:

@@ -167,7 +167,6 @@ def shrink(
 
 
 def _unit(rows: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
-    """Return each row divided by its length."""
     xp = namespace(rows)
     norms = xp.sqrt(xp.sum(rows**2, axis=1))[:, None]
     return rows / xp.where(norms > 0, norms, xp.ones_like(norms))

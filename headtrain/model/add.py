@@ -53,7 +53,7 @@ FIRST_FIT: HeadFit = "ridge"
 """How the first head of a network is fitted. With 3 to 50 classes of 1 to 20 images, `ridge` is up
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
 SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
-"""Values of `--new-share` that are compared with the requested one."""
+"""Values of `--new-share` that are compared with the requested value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -492,7 +492,6 @@ def _given(left: Model, images: Source, old: Source | None) -> Source:
 
 
 def _with_summed(left: Model, summed: Summed, like: FeatureSet) -> Memory:
-    """Return the memory of a model, with statistics of classes that it does not remember."""
     names = left.facts.class_names
     places = [*names, *(name for name in summed.class_names if name not in {*names})]
     statistics = summed.named(places).averaging("class", "a model")

@@ -92,7 +92,7 @@ def of_both(model: Model, other: Model) -> tuple[Model, Source, Model]:
     if not all(own):
         raise ModelError(
             f"one of {model.origin} and {other.origin} has all classes of the other",
-            remedy="Use that one; `clinit model show MODEL` lists its classes.",
+            remedy="Use the model with all classes; `clinit model show MODEL` lists its classes.",
         )
     parts = [_learnt(each, mine, None) for each, mine in zip((model, other), own, strict=True)]
     left, there = (

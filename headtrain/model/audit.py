@@ -195,7 +195,7 @@ def _plain(name: str) -> str:
 def misfits(
     rows: FeatureSet,
 ) -> tuple[Int[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return each row's nearest class, whether it clearly is another one, if its own is far."""
+    """Return each row's nearest class, whether it clearly is another class, if its own is far."""
     counts, features = rows.counts(), rows.features.astype(np.float64)
     features -= features.mean(axis=0)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
@@ -215,7 +215,6 @@ def misfits(
 
 
 def _squares(one: Any, other: Any) -> Any:
-    """Return the squared distances between rows of `one` and rows of `other`."""
     centre = other.mean(axis=0)  # far from 0, the difference of squares cancels
     one, other = one - centre, other - centre
     found = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T

@@ -99,7 +99,6 @@ def _history(facts: ModelFacts) -> str:
 
 
 def _details(change: Change) -> str:
-    """Return the command, classes, data and settings of a change."""
     data = dict(change.data)
     words, command = data.pop("command", None), ""
     if isinstance(words, list | tuple) and words:

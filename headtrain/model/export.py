@@ -412,7 +412,6 @@ def folded(backbone: Backbone, head: Head) -> tuple[Backbone, Head]:
 
 
 def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
-    """Load the parameters that training has changed into the network."""
     state = backbone.network.state_dict()
     for name, value in trained.changed.items():
         expected = tuple(state[name].shape) if name in state else "no such parameter"

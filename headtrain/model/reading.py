@@ -141,7 +141,7 @@ def read_network(path: Path, facts: ModelFacts, device: str) -> Backbone:
     if backbone.weights_sha256 != facts.weights:
         found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
         raise ModelError(
-            f"the weights in {file} differ from the exported ones: SHA-256 {found} instead of"
+            f"the weights in {file} differ from the exported weights: SHA-256 {found} instead of"
             f" {exported}",
             remedy="Export the run again; this file is damaged.",
         )

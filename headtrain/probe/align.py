@@ -53,7 +53,7 @@ def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
         raise CacheError(
             f"{cache.path} contains {len(cache.views)} of the {number} requested views",
             remedy=f"Add `--views {number}` to its `clinit extract` command: it keeps existing"
-            " views and computes the missing ones.",
+            " views and computes missing views.",
         )
     return cache.views[:number]
 
@@ -169,5 +169,4 @@ def _epochs(
 
 
 def _top1(bank: Bank, test: LabelledRows) -> float | None:
-    """Return the accuracy in percent; None without rows."""
     return 100 * int(count_correct(bank, test).sum()) / len(test) if len(test) else None

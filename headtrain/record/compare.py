@@ -47,7 +47,6 @@ def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
 
 
 def _is_older(column: str, *tables: pl.DataFrame) -> bool:
-    """Return whether one of two records is older than this column."""
     return column in LATER and any(each[column].is_null().all() for each in tables)
 
 

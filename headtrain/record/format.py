@@ -210,7 +210,6 @@ def read_info(folder: Path) -> RunInfo:
 
 
 def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
-    """Return the content of run.json, and the digests in it."""
     path = folder / INFO
     if not path.is_file():
         raise RecordError(
@@ -269,7 +268,7 @@ def final_head(record: RunRecord, *, linear: bool = True) -> Head:
 
 
 def headless(config: Mapping[str, Any]) -> str | None:
-    """Return why runs of these settings end without a head; None if they end with one."""
+    """Return why runs of these settings end without a head; None if they end with a head."""
     method = config.get("method")
     if method == "fecam":
         return "the distances of fecam are quadratic in the features, not a linear layer"

@@ -336,7 +336,6 @@ def fit(
 def _loss(
     sample: CalibrationSet, features: Float[Tensor, "rows dim"], rows: Tensor, size: float
 ) -> tuple[float, Tensor]:
-    """Return the loss and its gradient in the rows (r V, b)."""
     weight = (rows[:, :-1] / size).to(features.dtype)
     gradient = torch.zeros_like(rows)
     value = rows.new_zeros(())

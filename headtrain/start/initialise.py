@@ -1,4 +1,4 @@
-"""Initialise the rows of new classes of one head, from raw rows to scaled or fitted ones.
+"""Initialise the rows of new classes of one head, from raw rows to scaled or fitted rows.
 
 `--lambda auto` chooses the ridge of least-square rows by the loss of the training. For each lambda
 of a grid, it computes the leave-one-out logits of the new rows over buffer and new task, the factor

@@ -111,7 +111,7 @@ class NewClasses:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a new class has two rows that do not repeat each other: one can be left out."""
+        """Whether a new class has two rows that do not repeat each other, to leave one row out."""
         return bool((self.counts[self.start :] > 1).any())
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:

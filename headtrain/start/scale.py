@@ -80,7 +80,7 @@ class Initialisation:
 
     rows: Rows
     factor: float = 1.0
-    """Factor of the raw rows; for `row-norm`, the mean of their factors."""
+    """Factor of the raw rows; for `row-norm`, the mean factor."""
     shift: float = 0.0
     """Shift of the biases."""
     loss_before: float | None = None
@@ -88,7 +88,7 @@ class Initialisation:
     or of the calibrated rows, if it was the fit. None: no search."""
     loss_after: float | None = None
     steps: int | None = None
-    """Steps of this search."""
+    """Number of steps of the last search."""
     lam: float | None = None
     """Ridge of least-square rows; None for other rows."""
     curve: LambdaCurve | None = None
@@ -333,7 +333,6 @@ def scaled(
 
 
 def _leaves_out(start: Start) -> bool:
-    """Return whether rows are calibrated on leave-one-out logits."""
     return start.calibration == "leave-one-out" and start.init != "zero"
 
 

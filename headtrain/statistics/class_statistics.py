@@ -240,7 +240,7 @@ class ClassStatistics:
 
     @property
     def weights(self) -> Float[np.ndarray, " classes"]:
-        """Weight w_c of one row of each class; over the whole set they sum to one."""
+        """Weight w_c of one row of each class; all rows of the set together weigh one."""
         return row_weights(self.totals, self.weighting)
 
     @property
@@ -327,6 +327,5 @@ def row_weights(
 
 
 def _mean(features: Any) -> Any:
-    """Return the mean of rows; zeros without rows."""
     xp, wide = namespace(features), float64_of(features)
     return xp.mean(wide, axis=0) if wide.shape[0] else xp.sum(wide, axis=0)

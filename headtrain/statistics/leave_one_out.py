@@ -120,7 +120,7 @@ def blocks_of(
 def _units(
     keys: Int[np.ndarray, " all"], chosen: Int[np.ndarray, " _"]
 ) -> Iterator[Int[np.ndarray, "_ _"]]:
-    """Yield blocks of the rows of chosen keys: a key per unit, units of one size per block."""
+    """Yield blocks of the rows with chosen keys; a unit has one key, units of a block one size."""
     chosen = np.unique(chosen)
     rows = np.flatnonzero(np.isin(keys, chosen))
     rows = rows[np.argsort(keys[rows], kind="stable")]
@@ -143,7 +143,7 @@ class Answers:
     target: Int[np.ndarray, " rows"]
     """Column of the label of each row in `scores`; -1 if `scores` has no such column."""
     weights: Float[np.ndarray, " rows"]
-    """w_i, times the share of the row if it repeats others."""
+    """w_i, times the share of the row if it repeats other rows."""
     white: Float[Any, "rows dim"]
     """Vectors whose products are c_i^T A_0^-1 c_j."""
     overlaps: Float[Any, " rows"]

@@ -162,7 +162,7 @@ def read_summed(path: Path, *, part: bool = False) -> Summed:
         there, every = statistics.counts.sum(), statistics.totals.sum()
         raise StatisticsError(
             f"{path} contains only a part: {there:,.0f} of {every:,} rows",
-            remedy="Sum the other parts too; the last one writes the whole.",
+            remedy="Sum the other parts too; the last part writes the whole file.",
         )
     return Summed(names, Fingerprint(facts["fingerprint"]), statistics, str(path))
 

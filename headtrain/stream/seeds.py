@@ -24,7 +24,7 @@ order, buffer and random rows stay the same.
     PSEUDO_ROWS   index 0            features drawn from the memory of a model;
                   index = task       rows drawn from statistics, for the start of new rows
     ASIDE         index = name       new images held out to measure an added class
-    EPISODES      index 0            old classes that play new ones, and the order of their rows
+    EPISODES      index 0            old classes that play new classes, order of their rows
     OLD_ROWS      index = task       rows drawn from statistics of earlier classes, for batches
     ANCHOR        index = task       training rows by which the strength of an anchor is chosen
 """

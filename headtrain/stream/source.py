@@ -154,7 +154,6 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
 
 
 def _no_rows(summed: Summed, memory: int | None) -> Source:
-    """Return a side whose training rows are statistics."""
     none = np.empty((0, summed.dim), np.float16), np.empty(0, np.int64)
     nothing, of_rows = FeatureSet(*none, summed.class_names), summed.fingerprint
     return Source(nothing, nothing, summed.path, (), of_rows, summed=summed, memory=memory)

@@ -242,7 +242,7 @@ class TaskPlan:
         return correction_rows(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
-        """Choose the rows that the initialisation may use; return `rows` itself if they are equal.
+        """Choose the rows that the initialisation may use; return `rows` itself if it is the same.
 
         They can include rows of the buffer even if the method trains on new rows only. Large groups
         of rows that repeat each other are thinned out.

@@ -136,7 +136,6 @@ def _idle_by_method(study: Parts) -> Rules:
 
 
 def _idle_by_start(study: Parts) -> Rules:
-    """Yield settings that the start of new rows makes idle, and why."""
     start, init = study.start, study.start.init
     if init == "random":
         yield ("scale", "bias", "init_rows"), "--init random: random rows depend on no data"

@@ -37,7 +37,7 @@ class SweepFolder:
     """Differing settings of all heads in the bank of each recorded run, by its identity."""
 
     def record_of(self, run: Study) -> Path | None:
-        """Return the record of `run`; None if there is none."""
+        """Return the record of `run`; None if it is not recorded."""
         return self.recorded.get(run.identity)
 
     def add(self, run: Study, folder: Path) -> None:

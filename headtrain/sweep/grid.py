@@ -147,7 +147,6 @@ def values_of(field: Setting, text: str) -> tuple[Value, ...]:
 
 
 def _add(grid: dict[str, Choice], names: str, content: Any, *, top: bool) -> None:
-    """Add the values of a field, or of several fields that vary together, to a grid."""
     fields = [field_named(each, top=top) for each in names.split(",")]
     key = ",".join(field.name for field in fields)
     for field in fields:

@@ -294,7 +294,6 @@ class TopBlocks(Method):
         write_checkpoint(checkpoint, self._path)
 
     def _take_over(self, found: Checkpoint) -> None:
-        """Restore the parameters of the network and the state of the method."""
         assert self._path is not None
         try:
             self.model.restore(found.model)

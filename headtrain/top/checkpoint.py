@@ -147,7 +147,6 @@ def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the plain values and the arrays of an entry of one head."""
     (start,) = entry.starts
     curve = start.curve
     facts = {
@@ -185,7 +184,6 @@ def _storable(value: Any) -> Any:
 
 
 def _real(value: Any) -> Any:
-    """Undo `_storable`."""
     return float(value) if isinstance(value, str) else value
 
 

@@ -175,7 +175,6 @@ class StoredTeacher(Derpp):
     def _store(
         self, model: PlasticModel, rows: TaskReader, chosen: Int[np.ndarray, " _"], classes: int
     ) -> None:
-        """Store the first `classes` logits of rows, in float32."""
         parts = [
             model.logits(model.features(batch.activations))[:, :classes]
             for batch in rows.batches(chosen, READ_ROWS)

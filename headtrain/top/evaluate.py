@@ -134,7 +134,7 @@ def linear_probe(
         weight_decay: Decoupled weight decay.
         batch: Rows per batch; a row is repeated only after all other rows were used.
         iterations: Number of updates.
-        eval_every: Updates between two evaluations; another one follows the last update.
+        eval_every: Updates between two evaluations; another evaluation follows the last update.
 
     Returns:
         Updates done and top-1 accuracy in [0, 1], at each evaluation point.

@@ -251,7 +251,6 @@ def _by_vmap(
 
 
 def _blocks(model: PlasticModel) -> dict[str, Tensor]:
-    """Return the trained parameters other than the classifier's."""
     return {name: values for name, values in model.trainable().items() if name not in CLASSIFIER}
 
 
@@ -328,12 +327,10 @@ class _Springs(torch.autograd.Function):
 
 
 def _first(values: Tensor, like: Tensor) -> Tensor:
-    """Return as many rows of `values` as `like` has."""
     return values[: len(like)] if like.ndim else values
 
 
 def _grown(values: Tensor, like: Tensor) -> Tensor:
-    """Append rows of zeros, up to the number of rows of `like`."""
     if values.shape == like.shape:
         return values
     return torch.cat([values, values.new_zeros(len(like) - len(values), *values.shape[1:])])

@@ -291,7 +291,6 @@ class PlasticModel:
             self.network.num_classes = classes  # type: ignore[assignment]
 
     def _values(self, *others: str) -> dict[str, Tensor]:
-        """Return parameters and buffers of the plastic blocks and of `others`, by name."""
         prefixes = tuple(f"{name}." for name in (*self.cut.blocks, *others))
         return {
             name: value.detach()

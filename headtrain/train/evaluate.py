@@ -114,7 +114,7 @@ def _judge(
 
     Args:
         bank: Heads.
-        test: Rows; sorted by label if there are `ends`.
+        test: Rows; with `ends`, they must be sorted by label.
         ends: Head row after the last class of each task, in order; default: a single task.
     """
     shape = (len(test), bank.num_heads)

@@ -37,7 +37,7 @@ Labels = Int[Tensor, "*#bank rows"]
 """Broadcast over leading axes, so that the heads of a bank share them."""
 PerRow = Float[Tensor, "*bank rows"]
 Columns = Float[Tensor, "rows columns"]
-"""Logits of some classes, new or fixed ones."""
+"""Logits of some classes, new or fixed."""
 Target = Int[Tensor, " rows"]
 """Column of each label, or -1 if it is not one of the columns."""
 
@@ -228,7 +228,6 @@ class Squentropy:
 
 
 def _wrong(num_classes: int) -> int:
-    """Return the number of wrong classes to average over, at least 1."""
     return max(1, num_classes - 1)
 
 
@@ -269,7 +268,7 @@ class OwnLoss:
 
 Loss = CrossEntropy | SquaredError | Squentropy
 LOSSES: dict[str, Loss] = {"ce": CrossEntropy(), "mse": SquaredError(), "sqen": Squentropy()}
-"""Losses by name, with the paper's constants; `SquaredError(kappa, beta)` takes others."""
+"""Losses by name, with the paper's constants; `SquaredError(kappa, beta)` takes other constants."""
 
 
 def loss_named(name: str) -> Loss | OwnLoss:

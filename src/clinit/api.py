@@ -315,7 +315,7 @@ def train_heads(
         head: The pretrained head, or its file; None takes the head in the base cache.
         memory: Maximum memory for the features of caches that are given as folders, in bytes or as
             `8GB`. Larger features stay on disk, with the same results. None means free memory.
-        overwrite: Whether to replace existing records, of these runs or others.
+        overwrite: Whether to replace existing records, of these or other runs.
         observer: Called with each event as it happens.
 
     Raises:
@@ -370,7 +370,7 @@ def train_top(
         trunk_cache: Folder of stored activations; None means `out`/trunk-cache.
         trunk_budget: Maximum bytes of activations to store; 0 stores none.
         checkpoint_every: Updates between two checkpoints; 0 writes one per task.
-        overwrite: Whether to replace existing records, of these runs or others.
+        overwrite: Whether to replace existing records, of these or other runs.
         observer: Called with each event as it happens.
 
     Raises:

@@ -133,7 +133,7 @@ class _Claim:
 
     descriptor: int
     locked: bool
-    """Whether it is locked; False if the storage cannot lock."""
+    """Whether the file is locked; False if the storage cannot lock."""
 
 
 @contextmanager
