@@ -142,13 +142,13 @@ def test_a_network_is_exported_whose_classes_all_arrived(tiny_run: Path, tmp_pat
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        (("train-head", "--head", "x.safetensors"), "--head needs --base"),
-        (("train-head", "--head-width", "full"), "--head-width full needs --base"),
+        (("train-head", "--head", "x.safetensors"), "--head needs base classes"),
+        (("train-head", "--head-width", "full"), "--head-width full needs base classes"),
         (("train-head", "--tasks", "5"), "5 tasks were asked for, but only 4"),
         (("train-top",), "--base"),
         (("sweep", "--top", "init=random"), "--top takes only one cache each"),
-        (("sweep", "--head", "x.safetensors", "init=random"), "--head needs --base"),
-        (("sweep", "head_width=full"), "--head-width full needs --base"),
+        (("sweep", "--head", "x.safetensors", "init=random"), "--head needs base classes"),
+        (("sweep", "head_width=full"), "--head-width full needs base classes"),
     ],
 )
 def test_what_needs_base_classes_is_refused(

@@ -106,7 +106,7 @@ def _is_known(words: list[str]) -> bool:
             return script == ".venv/bin/activate"  # where `make` puts the environment
         case ["python", script, *_]:
             return (ROOT / script).is_file()
-        case ["python3", "-m", "venv", ".venv"] | ["pip", "install", "."]:
+        case ["python3", "-m", "venv", ".venv"] | ["pip", "install", "."] | ["cd", _]:
             return True
         case ["pip", "install", what]:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
