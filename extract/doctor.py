@@ -200,7 +200,7 @@ def _can_lock(path: Path) -> bool:
 
 def check_limits() -> Iterator[Finding]:
     """Check how many CPUs and how much memory this process may use."""
-    yield ok("CPUs", f"{cpu_count()} of {visible_cpus()} visible CPUs")
+    yield ok("CPUs", f"{cpu_count()} of the {visible_cpus()} visible CPUs")
     free = free_memory() / _GIGABYTE
     told = f"{free:.1f} GB left for this process"
     if free < 1:  # PyTorch alone takes half a gigabyte
