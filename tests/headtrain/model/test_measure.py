@@ -84,6 +84,7 @@ def test_added_classes_are_answered_by_rows_that_are_computed_without_each_image
     assert [each.new_share for each in added.balance] == ["auto", *SHARES]
     assert added.left_out
     assert added.new == added.balance[0].new
+    assert added.alone == added.old_before
     assert added.model.memory is not None
     assert added.model.memory.counts[5:].tolist() == [9, 7, 5]  # all of them are learnt from
 
