@@ -262,6 +262,7 @@ def sum_caches(
     nothing = ClassStatistics.of_blocks([], totals, dim, weighting=weighting)
     wanted = Summed(names, fingerprint, nothing)
     if (whole := _found(out, wanted)) is not None:
+        _remove_parts(out, part.count)  # left by a merge that was killed
         return whole
     if out.exists():
         raise StatisticsError(
@@ -306,9 +307,14 @@ def _merged(out: Path, wanted: Summed, number: int) -> Summed | None:
     parts.sort(key=lambda each: not each.counts.any())
     whole = replace(wanted, statistics=reduce(add, parts), path=str(out))
     whole.write(out)
-    for file in files:
-        file.unlink(missing_ok=True)
+    _remove_parts(out, number)
     return whole
+
+
+def _remove_parts(out: Path, number: int) -> None:
+    for file in (part_file(out, Part(n + 1, number)) for n in range(number)):
+        if file != out and file.is_file():
+            file.unlink(missing_ok=True)
 
 
 def _found(path: Path, wanted: Summed, *, part: bool = False) -> Summed | None:
