@@ -93,17 +93,8 @@ def test_records_are_reported_and_heads_trained_from_their_caches(files: Path) -
     # As 0.1.0 printed them.
     assert [round(row["acc_new"], 2) for row in rows] == [0.0, 93.75]
     assert rows[0]["acc_in_task"] is None  # which it did not count
-    run(
-        "train-head",
-        "--config",
-        _settings(files),
-        "--out",
-        "again",
-        "--init",
-        "random",
-        "--mix",
-        "text",
-    )
+    words = ("--out", "again", "--init", "random", "--mix", "text")
+    run("train-head", "--config", _settings(files), *words)
     (today,) = clinit.load_runs(files / "again").report.rows()
     assert [task["acc_all_end"] for task in today["tasks"]] == [
         task["acc_all_end"] for task in rows[0]["tasks"]
