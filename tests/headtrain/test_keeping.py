@@ -15,15 +15,7 @@ from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.source import Source, no_base
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.train.strength import by_images
-from tests.headtrain.test_experiment import (
-    BASE,
-    CONFIG,
-    DIM,
-    blobs,
-    make_base,
-    make_head,
-    make_new,
-)
+from tests.headtrain.test_experiment import BASE, CONFIG, DIM, blobs, make_base, make_head, make_new
 
 HELD: list[dict[str, Any]] = [
     {"init": "least-square"},

@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.lines import Line2D
 
-from clinit.analysis.figures.curves import (
-    Switches,
-    cumulative,
-    draw,
-    loss_lines,
-    switches,
-)
+from clinit.analysis.figures.curves import Switches, cumulative, draw, loss_lines, switches
 from clinit.analysis.figures.line import Line, Start, lines_of, starts_of
 from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.headtrain.record.format import RunRecord
@@ -72,9 +66,7 @@ def test_every_run_has_a_character_of_its_own_without_colour(three_inits: Path) 
     assert all(drawn.count(marker) > 20 for marker in "ox+")
 
 
-def test_the_loss_has_a_log_scale_where_a_linear_one_hides_a_start(
-    make_run: MakeRun,
-) -> None:
+def test_the_loss_has_a_log_scale_where_a_linear_one_hides_a_start(make_run: MakeRun) -> None:
     def drawn(*peaks: float) -> tuple[str, str]:
         curves = [lambda t, i, peak=peak: peak / (1 + i) ** 4 for peak in peaks]
         inits = zip(("random", "least-square"), curves, strict=True)

@@ -14,13 +14,7 @@ from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.sweep import plan as runner
 from clinit.headtrain.sweep.folder import open_folder
-from clinit.headtrain.sweep.plan import (
-    SweepEvent,
-    SweepPlan,
-    plan_sweep,
-    run_sweep,
-    train_here,
-)
+from clinit.headtrain.sweep.plan import SweepEvent, SweepPlan, plan_sweep, run_sweep, train_here
 
 MakeRuns = Callable[..., list[Study]]
 GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")
@@ -138,11 +132,7 @@ def bits(out: Path) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("record", [2, 4])
 def test_a_sweep_that_resumes_equals_an_uninterrupted_one(
-    data: RunData,
-    make_runs: MakeRuns,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record: int,
+    data: RunData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: int
 ) -> None:
     runs = make_runs(*GRID)
     sweep(runs, data, tmp_path / "whole", bank_size=3)
