@@ -104,7 +104,9 @@ def test_a_lock_that_is_held_is_in_the_way_and_one_that_is_left_is_not(tmp_path:
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["precious"]
 
 
-def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "model"
     commit_folder(folder, lambda draft: (draft / "old").write_text("1"))
 
@@ -117,3 +119,6 @@ def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "old"]
     commit_folder(folder, lambda draft: (draft / "new").write_text("2"), overwrite=True)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "new"]
+    monkeypatch.setattr("clinit.files.commit._exchanged", lambda *_: False)  # as on NFS
+    commit_folder(folder, lambda draft: (draft / "newer").write_text("3"), overwrite=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "newer"]

@@ -6,6 +6,7 @@ draft; drafts of a killed process are removed by the next process that claims th
 (`lock`).
 """
 
+import ctypes
 import os
 import re
 import secrets
@@ -111,6 +112,10 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
             existing folder is then kept.
     """
     if overwrite and folder.exists():
+        if _exchanged(draft, folder):
+            flush_folder(folder.parent)
+            shutil.rmtree(draft, ignore_errors=True)
+            return
         former = draft_of(folder)
         folder.rename(former)
         try:
@@ -123,6 +128,17 @@ def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
         return
     draft.rename(folder)
     flush_folder(folder.parent)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step, and return whether the file system can (NFS cannot).
+
+    With two renames, a kill between them would leave neither folder at its place.
+    """
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = os.fsencode(one), os.fsencode(other)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and not rename(here, names[0], here, names[1], exchange)
 
 
 def _remove(draft: Path) -> None:
