@@ -84,7 +84,7 @@ def test_what_the_views_cannot_be_made_of_is_refused_before_anything_is_computed
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
-    with pytest.raises(ManifestError, match="of the training images, but only val"):
+    with pytest.raises(ManifestError, match="training images, but only val"):
         extracted(root, out, config, splits=("val",))
     with pytest.raises(ValueError, match="views must be at least 0, got -1"):
         replace(config, views=-1)
