@@ -94,7 +94,7 @@ def run_experiment(
         base: Features of the classes of the pretrained head; or `no_base(new)`, for a stream that
             starts from nothing.
         new: Features of the classes that arrive.
-        head: The pretrained head; with `no_base(new)`, the head of its result.
+        head: The pretrained head; if the base is `no_base(new)`, its head without rows.
         studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
         observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
@@ -150,7 +150,7 @@ def _check_summed(base: Summed, studies: Sequence[Study], *, diagnosed: bool) ->
 
     Raises:
         ExperimentError: If a run needs rows.
-        StatisticsError: If a run needs another average over classes.
+        StatisticsError: If a run needs statistics with another weighting.
     """
     for study in studies:
         method, start = study.stream.method, study.start
@@ -185,7 +185,8 @@ def started_heads(
         old: Real or drawn rows of old classes; may be empty.
         new: Features of the classes that arrive.
         studies: Settings of the starts, for one stream without updates.
-        came_with: Number of first rows of the head that no earlier call has added; at least 1.
+        came_with: Number of base rows, at least 1. These are the first rows of the head, which no
+            earlier call added; or all rows if an earlier call added every row.
 
     Returns:
         Each head with its initialisation.

@@ -1,8 +1,8 @@
 """Methods on stored features: heads trained by gradients, and closed forms.
 
-If a stream has base classes, a closed form reads their rows first. Then it reads the rows of the
-classes of each task; it reads each row once. From the pretrained head it takes only the names of
-the base classes.
+If a stream has base classes, a closed form reads the features of their images first, then the
+features of the images of each task; it reads the features of each image once. From the pretrained
+head it takes only the names of the base classes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class GradientHeads(_OnFeatures):
         seed = self._shared.stream.seed
         self._past = Past(self._scenario, self._plan, self.device, seed=seed)
         self._unstarted: dict[int, Rows] = {}
-        """Heads as they were before the task, if the strength of their anchor is chosen."""
+        """Heads as they were before the start of the task, if their anchor strength is `auto`."""
         if self._shared.start.head_width == "full":
             for task in self._scenario.tasks:
                 self._grow(task)
@@ -107,7 +107,7 @@ class GradientHeads(_OnFeatures):
         return rows.as_head(names[: len(rows.bias)], self._fingerprint)
 
     def begin(self, run: TaskRun) -> None:
-        """Add rows for the task's classes; read features, unless heads start from other rows."""
+        """Add rows for the task's classes; read features if starts and training use the same."""
         if self._shared.start.head_width == "grow":
             self._grow(run.task)
         if run.seen is run.rows:
@@ -127,7 +127,7 @@ class GradientHeads(_OnFeatures):
 
     def train(self, run: TaskRun) -> None:
         """Train all heads on the same batches."""
-        if run.data is None:  # only now: earlier, the rows of the starts were in memory
+        if run.data is None:  # not read earlier, when the features of the starts were in memory
             self._read(run)
         assert run.data is not None
         drawn, old = self._shared.draws_old_rows, None
@@ -238,11 +238,12 @@ class GradientHeads(_OnFeatures):
         run.evaluated(iteration, found, losses)
 
     def _correct(self, run: TaskRun) -> None:
-        """Correct the trained rows of the task; first count the correct answers before."""
+        """Count the correct answers of the trained heads, then correct their rows of the task."""
         task, entry, ends = run.task, run.entry, self._scenario.ends
         with run.watch.phase("evaluate"):
             correct = evaluate(self._bank, self._seen_tests(task), ends).correct
-        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))  # 0 twice without base
+        # Without base classes, `ends` begins with 0 too; `fromkeys` drops the repeat.
+        origins = pairwise(dict.fromkeys((0, *ends[: task.number + 1])))
         entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
         with run.watch.phase("train"), torch_stream(self.device):
             aside = self._plan.correction_rows(task)

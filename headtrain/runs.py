@@ -43,7 +43,7 @@ DATA_DIGESTS = (
     *("manifest_digest", "val_manifest_digest"),
     *("features_digest", "val_features_digest", "groups_digest", "statistics_digest"),
 )
-"""Fields that identify the data of a side, next to its fingerprint."""
+"""Fields that identify the data of a side (base or new classes), in addition to its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ class RunData:
     """The data that all runs of a call read."""
 
     base: Source
-    """`no_base` of the new classes, if the streams start from nothing."""
+    """The base classes; `no_base(new)`, without any class, if the streams start from nothing."""
     new: Source
     head: Head
     """The pretrained head that runs start from."""
@@ -167,8 +167,8 @@ class RunData:
 def places_of(studies: Sequence[Study], out: Path, *, overwrite: bool = False) -> dict[Study, Path]:
     """Return the folder of each run: of its existing record in `out`, or else `out/NAME`.
 
-    The name of a run depends on the other runs of the call: next to other seeds, a run has another
-    name, but is the same run.
+    The name of a run contains the settings that differ within the call. So the same run has another
+    name in a call with several seeds than in a call with one seed.
 
     Args:
         studies: The settings of the runs, resolved.
@@ -306,8 +306,8 @@ def train_heads(
 ) -> dict[Study, RunRecord]:
     """Train one stream after another, all heads of a stream together, and record runs in `left`.
 
-    Recorded heads of a stream are trained again next to the heads that are left, which thus get
-    the numbers of an uninterrupted call.
+    If a run of a stream is in `left`, all heads of the stream are trained, also the recorded heads,
+    so that the results are equal to the results of an uninterrupted call.
 
     Args:
         data: The data of the runs.
@@ -351,8 +351,8 @@ def train_top(
     Args:
         data: The data of the runs, with images.
         left: The runs, resolved, each with the folder of its record.
-        watch: Returns the observer of the run that is recorded in a folder, and, for None, of the
-            computation of activations before.
+        watch: Given the folder of a run, returns the observer of this run; given None, the observer
+            of the computation of activations that precedes the runs.
         checkpoint_of: Returns the file that a run resumes from; default: `FOLDER.checkpoint`.
         checkpoint_every: Updates between two checkpoints; 0: one per task.
         overwrite: Replace existing records; None if the caller has no such option.

@@ -88,7 +88,7 @@ class Temperature:
 
     def describe(self) -> str:
         """Return the facts about the probabilities, in words."""
-        text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out rows"
+        text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out images"
         if self.ece_before is None or self.ece_after is None:
             return f"{text} before the classes last changed"
         return (

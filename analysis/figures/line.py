@@ -1,4 +1,4 @@
-"""Lines of figures: runs as starts, means over seeds with their range, scales and ticks."""
+"""Lines of figures: runs grouped by start, means and ranges over seeds, scales and ticks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from clinit.analysis.report.settings import labels
 from clinit.words import visible
 
 Real = int | float
-"""A float or an int: if types are checked, an int is not accepted as a float."""
 Values = Float[np.ndarray, " points"]
 
 
@@ -60,10 +59,10 @@ class Line:
         ]
 
     def thinned(self, start: Real, stop: Real, columns: int) -> Line:
-        """Keep the least and the greatest point of each of `columns` between start and stop.
+        """Divide start to stop into equal `columns`; keep two points of each, and both ends.
 
-        The first and the last point stay, too. At a kept point, the range of the seeds covers its
-        whole column, so that no spike is lost, neither of the mean nor of a seed.
+        The two are the points with the least and the greatest mean. Their range over seeds becomes
+        the range of the whole column, so that no spike is lost, of the mean or of a single seed.
         """
         if len(self.at) <= 2 * columns or stop <= start:
             return self
@@ -81,9 +80,10 @@ class Line:
 
 
 def lines_of(tables: Sequence[pl.DataFrame], name: str) -> dict[int, Line]:
-    """Return the line of a column over iterations for each task, over the tables of seeds.
+    """Return the line of column `name` against iterations for each task.
 
-    Points at which a seed has no value are left out.
+    Its mean and range are over `tables`, one table per seed. Points at which a seed has no value
+    are left out.
     """
     value = pl.col(name).cast(pl.Float64)
     points = (

@@ -38,7 +38,7 @@ def as_json(found: Reproduction) -> str:
 
 
 def as_csv(found: Reproduction) -> str:
-    """Return one line per place and metric."""
+    """Return one line per metric of each line of the table."""
     rows = [{k: v for k, v in _line(found, line).items() if k != "seeds"} for line in found.lines]
     return pl.DataFrame(rows, infer_schema_length=None).write_csv()
 

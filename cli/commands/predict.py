@@ -151,10 +151,10 @@ def predict(
     elif good:
         _show(good, what, warning)
     if rejection is not None and not as_json:
-        share = f", below which at most {100 * reject_rate:g} % of the held-out images are"
+        share = f"; at most {100 * reject_rate:g} % of the held-out images score lower"
         note(
-            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown: their score"
-            f" is below {rejection.threshold:.6g}{share if threshold is None else ''}"
+            f"{sum(each.unknown for each in good):,} of {len(good):,} {what} unknown (score"
+            f" below {rejection.threshold:.6g}{share if threshold is None else ''})"
         )
     if bad := [each for each in predictions if each.reason is not None]:
         warn(f"{len(bad):,} of {len(predictions):,} {what} cannot be read:")

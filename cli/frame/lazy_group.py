@@ -1,8 +1,9 @@
 """Import and build a command only when it is called, and add --quiet to every command.
 
-Typer builds all commands from their signatures before it reads the command line. With the options
-of all studies, that would take a third of the time of `clinit --help`. Here a command is only a
-line in a table until it is called; the help of the group shows these lines.
+Typer builds all commands from their signatures before it reads the command line. Because some
+commands have an option for every setting of a run, this would be a third of the run time of
+`clinit --help`. Here a command is only a line in a table until it is called; the help of the group
+shows these lines.
 """
 
 from __future__ import annotations

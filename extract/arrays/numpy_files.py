@@ -99,7 +99,7 @@ def _labels_of(array: np.ndarray, origin: str) -> Labels:
         return list(map(str, array.tolist())) if array.dtype.kind == "U" else array
     except (SystemError, ValueError) as error:  # invalid Unicode code points
         raise CacheError(
-            f"{origin} contains a text that is not a class name: {error}", remedy="Save texts."
+            f"{origin} contains a label of invalid Unicode: {error}", remedy="Save valid Unicode."
         ) from error
 
 
@@ -107,7 +107,8 @@ _FROM_ZIPFILE = (
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, OSError),
     *_FROM_NUMPY,
 )
-"""Errors of reading a damaged archive: KeyError for a name, OSError for an impossible offset."""
+"""Errors of reading a damaged archive; KeyError means that an array is missing, OSError that an
+offset is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def write_npy(exported: ExportedRows, folder: Path) -> None:
 def _commit(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[np.ndarray]
 ) -> None:
-    """Write an array, without a memory map: on a full disk, that kills the process silently."""
+    """Write an array; on a full disk, a memory map would kill the process silently."""
 
     def write(draft: Path) -> None:
         with draft.open("wb") as file:

@@ -270,8 +270,8 @@ def read_head(
     if linear and facts.feature_map is not None:
         kind = {"relu": "ReLU", "rff": "Fourier"}.get(str(facts.feature_map.get("kind")), "")
         raise HeadError(
-            f"the rows of {path} do not read the features of the backbone, but"
-            f" {facts.feature_map.get('width')} random {kind} features computed from them",
+            f"the classifier in {path} takes {facts.feature_map.get('width')} random {kind}"
+            " features as input, not the features of the backbone",
             remedy="Give the head of another method (ncm, lda, slda, rehearsal, …). Only"
             " `clinit report` and `clinit rerun` can read this head.",
         )

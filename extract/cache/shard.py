@@ -329,7 +329,7 @@ def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int |
         return None
     numbers = _numbers(dataset, content, place)
     ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
-    if any(here != there for here, there in ends):  # the offset is right only if HDF5 reads alike
+    if any(here != there for here, there in ends):  # HDF5 itself reads other numbers
         return None
     return int(place)
 

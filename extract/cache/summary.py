@@ -1,7 +1,8 @@
 """`cache.json`: the contents of a complete split.
 
-The file is written last, so its presence means that the split is complete. It is sealed and
-contains the identifier of its plan. Shards are compared with their entries as they are read.
+The file is written last, so its presence means that the split is complete. It contains a digest of
+its content and the identifier of its plan. When a shard is read, its number type and its invalid
+rows are compared with this file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from clinit.files.documents import DocumentKind, content_sha256
 
 FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
-"""Source of the class names of a head without class names."""
+"""Value of `HeadFacts.class_names` if the head has no class names."""
 _DOCUMENT = DocumentKind(
     title="the summary of a feature cache",
     format="clinit-cache/2",

@@ -87,8 +87,8 @@ def closed_form(study: Study, zeros: Float[Any, " dim"]) -> ClosedForm:
 
 
 _GRAM_COPIES = 5
-"""Measured peak, in copies of a Gram matrix: the matrix, the copy that is solved, its factor, and
-the buffer that BLAS transposes."""
+"""Measured peak of memory, as a multiple of one Gram matrix. It includes the matrix, the copy that
+is solved, its factor, and the buffer in which BLAS transposes."""
 _PATH_COPIES = 6
 """Further copies if a task has more rows than random features: another Gram matrix for lambda, its
 eigenvectors, and the workspace of the decomposition."""

@@ -91,36 +91,36 @@ class Audit:
     def lines(self) -> list[str]:
         """The findings, in at most eight lines."""
         parts = {
-            "may be known already": [
+            "classes that may be known already": [
                 f"{in_words(each['class'])} has the name of {in_words(each['old'])}"
                 if each["images"] is None
-                else f"{each['images']:,} images of {in_words(each['class'])} are answered"
+                else f"{each['images']:,} images of {in_words(each['class'])} are classified as"
                 f" {in_words(each['old'])}"
                 for each in self.known
             ],
-            "look alike": [
+            "pairs of classes that look alike": [
                 f"{' and '.join(map(in_words, each['classes']))} ({each['images']:,} images)"
                 for each in self.alike
             ],
             **{
-                f"repeated {place}": [
+                f"images repeated {place}": [
                     " = ".join(each["images"]) for each in self.repeated if each["where"] == place
                 ]
                 for place in PLACES
             },
-            "may not belong to their class": [
+            "images that may not belong to their class": [
                 f"{each['image']} ({in_words(each['nearest'] or 'nothing like it')})"
                 for each in self.misfits
             ],
-            "hardly show anything": [f"{each['image']} ({each['why']})" for each in self.odd],
+            "images that hardly show anything": [f"{it['image']} ({it['why']})" for it in self.odd],
         }
         lines = [
-            f"{len(found):,} {what}: {examples(found)}" for what, found in parts.items() if found
+            f"{what} ({len(found):,}): {examples(found)}" for what, found in parts.items() if found
         ]
-        if self.turned["wrong"]:
-            answers = [f"{n:,} {in_words(name)}" for name, n in self.turned["answers"].items()]
-            right = number_of(self.turned["right"], "old image")
-            lines.append(f"{self.turned['wrong']:,} of {right} turn wrong: {examples(answers)}")
+        if wrong := self.turned["wrong"]:
+            answers = [f"{n:,} as {in_words(name)}" for name, n in self.turned["answers"].items()]
+            right = number_of(self.turned["right"], "correctly classified old image")
+            lines.append(f"{wrong:,} of {right} are now misclassified: {examples(answers)}")
         return lines
 
     @property

@@ -35,7 +35,7 @@ from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.model.writing import write_model
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source, read_sources
-from clinit.words import examples
+from clinit.words import examples, number_of
 
 LEAST_TO_MEASURE = 5
 """Least number of images of a class from which images are held out."""
@@ -155,7 +155,7 @@ def image_features(
     manifests = {split: each.manifest for split, each in listing.items()}
     network = model.network(job.extraction.dtype)
     content = _same_content(manifests, root, folder)
-    if not folder.exists():  # an existing cache may be of other images: the extraction refuses it
+    if not folder.exists():  # otherwise only after `extract` has accepted the existing cache
         _CONTENT.write(folder / _CONTENT_FILE, content)
     bad: list[InvalidRow] = []
     with listener.extracting() as on_progress:
@@ -186,8 +186,8 @@ def image_features(
         raise CacheError(
             f"{len(unreadable):,} of {len(counts):,} classes in {root} have no image that can be"
             f" read ({examples(unreadable)})",
-            remedy="Add or replace images, or remove the folders of these classes, and give another"
-            " folder with `--features`; or read them again with `--retry-invalid`.",
+            remedy="Add or replace images, or remove the folders of these classes; then give"
+            " another folder with `--features`. Or read the images again with `--retry-invalid`.",
         )
     digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
     known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
@@ -216,7 +216,7 @@ def images_to_audit(job: ImageJob) -> Images:
 def _same_content(
     manifests: Mapping[str, Manifest], root: Path, folder: Path
 ) -> dict[str, dict[str, str]]:
-    """Return the digests of all images, including the images of the features in `folder`.
+    """Return the digests of the listed images, and of the images of earlier calls in `folder`.
 
     The sizes in a manifest are not enough: an image can be replaced by another of equal size.
 
@@ -313,7 +313,7 @@ def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Mode
     names = listing["train"].manifest.class_names
     if unknown := [name for name in names if name not in row_of]:
         raise ModelError(
-            f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
+            f"{number_of(len(unknown), 'folder')} without class in the model ({examples(unknown)})",
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
             " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )

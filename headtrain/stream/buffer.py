@@ -7,14 +7,15 @@ The split of the buffer sets the number of rows of each class:
     per class   every class has the same space, so that the buffer grows
 
 The rows of a class are ordered once, by the seed, and the buffer always contains the first of them.
-The share of a class never grows when classes are added. The buffer of a task is therefore part of
-the previous buffer and of the task in between, so that a learner that sees every row once could
-keep it.
+The share of a class never grows when classes are added. Every row in the buffer of a task therefore
+comes from the previous buffer or from the previous task, so that a learner that sees every row only
+once could maintain this buffer.
 
 For bias correction, every tenth row in the order of a class is held out, beginning at a row that is
 drawn per class. A tenth of the buffer is thus held out as well, even if it contains few rows per
-class. A row is held out in all tasks, so that no head is ever trained on it, together with all rows
-that repeat it, which count as one. The only row of a new class is not held out.
+class. A held-out row is held out in all tasks, so that no head is ever trained on it. All rows that
+repeat it are held out with it; together they count as one row. If a new class has a single row, or
+only rows that repeat each other, none is held out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TAKEN_AT_ONCE = 8192
 class Pool:
     """Rows of several feature arrays under one index, without copying them.
 
-    A label is a head row; -1 marks a row whose class is not part of the experiment.
+    A label is the number of a head row, or -1 if the class is not part of the experiment.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ SGM_LARGE = 192_000
 Counts = Int[np.ndarray, " seen"]
 Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
 """From the number of available rows and a rank of each class, computes how many rows are kept.
-Among equal classes, the classes of the lowest ranks get the remaining rows."""
+If the space cannot be shared evenly, the classes of the lowest ranks keep one row more."""
 
 
 def balanced(size: int) -> Quotas:
@@ -205,8 +206,8 @@ def level(
 ) -> Int[np.ndarray, " classes"]:
     """Share `size` rows among classes that have `counts` rows.
 
-    Each class keeps rows up to the water level. The remainder, less than one row for each class
-    with more rows, goes to the classes of the lowest `ranks`.
+    Each class keeps rows up to the water level. If classes have more rows than this, fewer rows
+    remain than there are such classes; the ones with the lowest `ranks` keep one row more.
     """
     water = water_level(counts, size)
     shares: np.ndarray = np.minimum(counts, water)

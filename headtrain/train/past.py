@@ -26,11 +26,11 @@ from clinit.headtrain.train.old_classes import OldClasses
 class RunningStatistics:
     """Class statistics that are updated from one call to the next, if the old rows are the same.
 
-    The features of a row of the pool must be the same in every call.
+    In every call, the same row number must stand for the same features.
     """
 
     def __init__(self, base: ClassStatistics | None = None) -> None:
-        """Begin with `base`, statistics that replace all rows of the base, or without sums."""
+        """Begin with the statistics `base` in place of all base rows; None: without sums."""
         self._last: dict[Weighting, tuple[np.ndarray, ClassStatistics]] = {}
         if base is not None:
             self._last[base.weighting] = np.empty(0, dtype=np.int64), base
@@ -52,8 +52,8 @@ class RunningStatistics:
             features: Their features, of shape (rows, dim).
             num_classes: Number of classes seen so far, including classes without rows.
             weighting: Kind of average.
-            groups: Group of each row; rows of a group repeat each other. A row of the pool must
-                be in the same group in every call.
+            groups: Group of each row; rows of a group repeat each other. In every call, the same
+                row number must be in the same group.
         """
         summed = partial(ClassStatistics.of, weighting=weighting)
         seen, last = self._last.get(weighting, (rows.rows, None))
@@ -101,7 +101,7 @@ class Past:
         return self._found[1]
 
     def rows(self, seen: TaskRows) -> LabelledRows:
-        """Return the features of rows of a task; negative row numbers are drawn here."""
+        """Return the features of the rows of a task, drawn here if the row number is negative."""
         train, drawn = self._scenario.train, int((seen.rows < 0).sum())
         stored, old = seen.rows[drawn:], self.before(seen.number) if drawn else None
         if old is None:

@@ -185,7 +185,7 @@ def test_top_blocks_of_a_network_without_a_classifier_learn(folder: Path, tmp_pa
         ("add first --iterations 5", "has no classifier"),
         ("add first --init random", "has no classifier"),
         ("add first --replace", "--replace"),
-        ("remember first", "the model has no class"),
+        ("remember first", "folders without class in the model"),
     ],
 )
 def test_what_a_network_without_a_classifier_lacks_is_refused(

@@ -367,7 +367,7 @@ def test_a_memory_that_cannot_be_read_or_is_of_others_is_refused(
         ("add MODEL a1 --more --replace", None, "--more keeps earlier images"),
         ("merge MODEL MODEL", ModelError, "has all classes of the other"),
         ("merge MODEL IMAGES", ModelError, "it is not a model"),
-        ("remember MODEL f1", ModelError, "no class of 1 of these names (f)"),
+        ("remember MODEL f1", ModelError, "1 folder without class in the model (f)"),
         ("remember MODEL IMAGES --out x.safetensors", None, "a file has no memory"),
         ("remove MODEL d_", ModelError, "no class d_; its classes of similar names: d"),
         ("remove MODEL a b c d e", ModelError, "without these 5 classes, none would be left"),

@@ -117,7 +117,7 @@ NUMBERS = np.zeros(3, dtype=np.int64)
         (ONES, WORDS, {"classes": "ax"}, "2 labels that are not among the 2 class names: b, c"),
         (ONES, np.array(["a", "b", "c", "x" * 4097]), {}, "text that is not a class name: 'xxx"),
         (ONES, np.array(["a", "b", "c", "\ud800"]), {}, "text that is not a class name"),
-        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "text that is not a class name"),
+        (ONES, np.array(["a", "b", "c", "x"]), {"broken": True}, "label of invalid Unicode"),
         (ONES, WORDS, {"head": Head(np.eye(3, 5), np.zeros(3))}, "imported features have width 2"),
     ],
 )

@@ -136,7 +136,7 @@ def test_old_images_that_turn_wrong_are_counted_with_their_answers() -> None:
     wrong = int((logits.argmax(axis=1) != old_rows().labels).sum())
     assert wrong
     assert found.turned == {"right": 30, "wrong": wrong, "answers": {"swamp": wrong}}
-    assert f"{wrong} of 30 old images turn wrong: {wrong} swamp" in found.lines
+    assert f"classified old images are now misclassified: {wrong} as swamp" in found.lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_many_findings_are_a_few_lines() -> None:
     images = replace(clean(np.stack([CENTRES[1]] * 3)), odd=everything, digests=["same"] * 60)
     lines = audited(images).lines
     assert 3 < len(lines) <= 8
-    assert lines[-1].startswith("99 hardly show anything: 0.png (1 x 1 pixels), ")
+    assert lines[-1].startswith("images that hardly show anything (99): 0.png (1 x 1 pixels), ")

@@ -357,7 +357,7 @@ def test_changed_classes_keep_their_weights_but_not_the_measured_errors(
     left = write_model(opened.removed(["d"], {}), tmp_path / "left").facts
     assert left.temperature == model.facts.temperature.unmeasured
     text = (tmp_path / "left" / "README.md").read_text()
-    assert "fitted on 10 held-out rows before the classes last changed" in text
+    assert "fitted on 10 held-out images before the classes last changed" in text
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
