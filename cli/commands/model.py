@@ -153,7 +153,8 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
         old_heading = "old classes" if added.old.total else "stand-ins for old classes"
         table = _table("weight of added classes", old_heading, "added classes")
         table.add_row("before", accuracy_in_words(added.alone), "-")
-        for used, each in zip((" (used)", "", "", "", ""), added.balance, strict=False):
+        for each in added.balance:
+            used = " (used)" if each is added.balance[0] else ""
             both = map(accuracy_in_words, (each.old, each.new))
             table.add_row(f"--new-share {each.new_share}{used}", *both)
         terminal.print(table)
