@@ -21,6 +21,7 @@ from clinit.headtrain.array import as_type, library, namespace, take
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import Objective, fit, minimise
 from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw, joined
+from clinit.headtrain.start.discriminant import discriminant_rows
 from clinit.headtrain.start.left_out import computed_again
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.start.scale import Initialisation, LeftOut, scaled
@@ -72,6 +73,9 @@ def initialise(
     if len(empty):
         raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")
     watch = watch or Stopwatch()
+    if start.init == "discriminant":
+        with watch.phase("fit"):
+            return discriminant_rows(data, start.max_old_loss)
     if start.reads_statistics and statistics is None:
         statistics = data.statistics(start.weighting)
     sample = None

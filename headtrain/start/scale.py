@@ -91,6 +91,10 @@ class Initialisation:
     """Number of steps of the last search."""
     lam: float | None = None
     """Ridge of least-square rows; None for other rows."""
+    shrinkage: float | None = None
+    """g of discriminants (`clinit.headtrain.start.discriminant`); None for other rows."""
+    quadratic: float | None = None
+    """rho of discriminants."""
     curve: LambdaCurve | None = None
     """The curve by which lambda was chosen; None if lambda was not chosen from the data."""
     library: str | None = None
@@ -99,10 +103,13 @@ class Initialisation:
     """Kind of the rows in a first task without base classes, which ignores `--init`; else None."""
     left_out: Callable[[], LeftOut] | None = None
     """Computes leave-one-out logits; None if the rows were scaled without leaving images out."""
+    reshift: Callable[[float], float] | None = None
+    """Returns the change of the biases of discriminants for another price in points of old
+    accuracy; None for other rows."""
 
     def facts(self) -> Initialisation:
         """Return all facts without the rows and logits, which occupy device memory."""
-        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None)
+        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)), left_out=None, reshift=None)
 
 
 CASTS, TURNS = 8, 4

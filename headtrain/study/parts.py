@@ -13,7 +13,9 @@ ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]
 TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
 Method = Literal[HeadMethod, "ewc", "derpp"]
-Init = Literal["random", "class-mean", "least-square", "fitted", "zero", "imprint", "lda"]
+Init = Literal[
+    "random", "class-mean", "least-square", "discriminant", "fitted", "zero", "imprint", "lda"
+]
 Scale = Literal["none", "norm", "row-norm", "calibrated"]
 Weighting = Literal["class", "sample"]
 NewShare = float | Literal["auto", "classes"]
@@ -199,6 +201,13 @@ class Start(Part):
         "Fitted rows: strength of the ridge that holds them near their start, counted in training"
         " rows.",
         least=0,
+    )
+    max_old_loss: float = setting(
+        1.0,
+        "Discriminants: points of accuracy that old classes may lose, measured on old rows that the"
+        " new rows were computed without.",
+        least=0,
+        most=100,
     )
     # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
     weighting: Weighting = setting(

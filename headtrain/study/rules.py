@@ -30,7 +30,7 @@ PARTS: Mapping[str, type] = {
 }
 PER_HEAD = (
     *("init", "scale", "calibration", "new_share", "lam", "fit_ridge", "weighting"),
-    *("class_mean", "bias"),
+    *("class_mean", "bias", "max_old_loss"),
     *("loss", "lr", "weight_decay", "anchor", "anchor_strength"),
 )
 """Settings in which the heads of one bank may differ; all other settings are the same."""
@@ -40,6 +40,7 @@ LATER = {
     "anchor_strength": "auto",
     "schedule": "constant",
     "new_share": "classes",
+    "max_old_loss": 1.0,
 }
 """Settings that earlier versions lacked, with their values in records and identities that omit
 them."""
@@ -75,7 +76,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Setting]:
 
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "new_share", "fit_ridge", "class_mean", "bias"),
-    *("init_rows", "head_width"),
+    *("max_old_loss", "init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
     *("anchor", "anchor_strength", "schedule"),
 )
@@ -141,6 +142,11 @@ def _idle_by_start(study: Parts) -> Rules:
         yield ("scale", "bias", "init_rows"), "--init random: random rows depend on no data"
     if init == "fitted":
         yield ("scale",), "--init fitted: its rows start from calibrated rows"
+    if init == "discriminant":
+        own = "--init discriminant: one objective chooses its scale, balance and covariance"
+        yield ("scale", "calibration", "new_share", "bias", "weighting"), own
+    else:
+        yield ("max_old_loss",), "--init: only discriminants use this setting"
     if init in ("random", "zero"):
         yield ("calibration",), "--init: random and zero rows are not computed from images"
     if not start.is_calibrated:

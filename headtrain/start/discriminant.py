@@ -1,0 +1,482 @@
+"""New rows as shrunken discriminants, refined by the loss and balanced against the old rows.
+
+With mu_c the mean of a new class, m the mean of the means of all classes, S the covariance within
+classes, pooled over old and new classes, and d its dimension,
+
+    A = (1 - g) S + g tr(S) / d I,    u_c = A^-1 (mu_c - m),
+    b_c = -u_c.m - rho / 2 (mu_c - m).u_c.
+
+g = 1 gives class means, g = 0 and rho = 1 linear discriminants (J. H. Friedman, "Regularized
+discriminant analysis", JASA 84, 1989). The quadratic term of the bias contains the noise of the
+mean, which is large if there are few images, so that rho is free.
+
+One objective chooses g, rho, the scale s and the shift t of the logits s (u_c.h + b_c) + t:
+
+    sum_i w_i CE_i  +  (logit g - logit g_0)^2 / (2 1.5^2)  +  (rho - rho_0)^2 / (2 0.35^2)
+                    +  log(s / s_0)^2 / (2 0.5^2)
+
+in nats. Each new class with several independent images is judged by images that its row was
+computed without (five folds). The only image of a class is judged by the expected logit of another
+image, u_c.(h - m) - tr(A^-1 S): with h = mu + e and u_c = A^-1 (mu + e - m), the expectation of
+e.A^-1 e is what the image owes to itself. New classes weigh as many images as were judged, and all
+old images together the same. So one image more moves the sum by the share of one image, and with
+few images the priors decide: g_0 / (1 - g_0) = 1 + 5 d / f with f the degrees of freedom of S,
+rho_0 = n / (n + 2) with n images per new class, and s_0, with which the new logits of old images
+vary as much as their old logits.
+
+From there, the rows are refined: with x = L^-1 (h - m), A = L L^T, rows v minimise the same cross
+entropy plus `KEPT` / 2 |v - v_0|^2 per new image. This is the maximum a posteriori of a logistic
+model whose prior has the discriminants as mean and A^-1 as shape of its covariance.
+
+Finally the shift is set by a price: as many points of accuracy as old classes may lose, on old
+images that the rows were refined without. It is not raised further than left-out new images gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from clinit.headtrain.array import beside, take, to_numpy
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import norm_factor
+from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.start.scale import LOSS, Initialisation, LeftOut
+
+SHRINKAGES = (0.95, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
+QUADRATICS = (0.0, 0.25, 0.5, 0.75, 1.0)
+FOLDS = 5
+KEPT = 10.0
+"""Weight of the prior in the refinement, in images; 1 to 60 differ by less than a point."""
+OLD_ROWS, NEW_ROWS = 1024, 2048
+"""Rows that judge; at least one of each class."""
+
+
+class Moments(NamedTuple):
+    """What rows are computed from: means of new classes, mean of all means, S."""
+
+    means: Float[np.ndarray, "new dim"]
+    centre: Float[np.ndarray, " dim"]
+    within: Float[np.ndarray, "dim dim"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Discriminants:
+    """A factorisation of A, for one shrinkage."""
+
+    moments: Moments
+    factor: Float[np.ndarray, "dim dim"]
+    """L, lower triangular."""
+    weight: Float[np.ndarray, "new dim"]
+    """u_c."""
+
+    @classmethod
+    def of(cls, moments: Moments, shrinkage: float) -> Discriminants:
+        """Factorise A; without any variance within classes, A is the identity."""
+        means, centre, within = moments
+        level = np.trace(within) / len(within)
+        system = (1 - shrinkage) * within + (shrinkage * level or 1.0) * np.eye(len(within))
+        factor = np.tril(cho_factor(system, lower=True)[0])
+        return cls(moments, factor, cho_solve((factor, True), (means - centre).T).T)
+
+    def rows(self, quadratic: float) -> Rows:
+        """Return u_c and b_c."""
+        squares = ((self.moments.means - self.moments.centre) * self.weight).sum(1)
+        return Rows(self.weight, -self.weight @ self.moments.centre - quadratic / 2 * squares)
+
+    def own_part(self) -> float:
+        """Return tr(A^-1 S): what the logit of the only image of a class owes to itself."""
+        return float(np.trace(cho_solve((self.factor, True), self.moments.within)))
+
+    def whitened(self, features: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
+        """Return L^-1 (h - m)."""
+        return solve_triangular(self.factor, (features - self.moments.centre).T, lower=True).T
+
+
+class Choice(NamedTuple):
+    """The least value of the objective, and where it is reached."""
+
+    value: float
+    shrinkage: float
+    quadratic: float
+    scale: float
+    shift: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judges:
+    """Rows of one side, in float64, with the logits of the rows of the head that stay fixed."""
+
+    features: Float[np.ndarray, "rows dim"]
+    labels: Int[np.ndarray, " rows"]
+    """For new rows, counted from the first new class."""
+    fold: Int[np.ndarray, " rows"]
+    """The fold in which the row is left out; -1: never."""
+    weight: Float[np.ndarray, " rows"]
+    """Sums to one."""
+    highest: Float[np.ndarray, " rows"]
+    """Largest fixed logit."""
+    mass: Float[np.ndarray, " rows"]
+    """Log of the sum of the exponentials of the fixed logits."""
+    own: Float[np.ndarray, " rows"]
+    """Fixed logit of the class of the row; 0 for new rows."""
+    spread: float
+    """Variance of a fixed logit over the rows, averaged over logits."""
+
+    def part(self, chosen: Bool[np.ndarray, " rows"]) -> Judges:
+        """Return some of the rows, with weights that sum to one."""
+        arrays = (self.features, self.labels, self.fold, self.weight, self.highest, self.mass)
+        picked = [each[chosen] for each in (*arrays, self.own)]
+        picked[3] = picked[3] / max(picked[3].sum(), 1e-300)
+        return Judges(*picked, spread=self.spread)
+
+
+class Balance(NamedTuple):
+    """What decides the shift of the new biases, all relative to the refined rows."""
+
+    room: Float[np.ndarray, " right"]
+    """By how much the largest old logit of each old image that is answered right exceeds its
+    largest new logit, ascending; the image is lost if the shift is larger."""
+    judged: int
+    """Number of old images."""
+    needed: Float[np.ndarray, " left_out"]
+    """The shift from which each left-out new image is answered right."""
+    untested: bool
+    """Whether a new class has a single image, so that nothing shows how much it needs."""
+
+    def shift(self, points: float) -> float:
+        """Return the shift with the most new images right at a loss of `points` of old ones."""
+        if not len(self.room):
+            return 0.0
+        most = self.room[min(int(points / 100 * self.judged), len(self.room) - 1)] - 1e-9
+        useful = self.needed[self.needed < most]
+        if self.untested or not len(useful):
+            return float(most)
+        return float(min(most, max(useful.max() + 1e-9, 0.0)))
+
+
+def discriminant_rows(data: NewClasses, max_old_loss: float) -> Initialisation:
+    """Return refined and balanced discriminants of the new classes.
+
+    Without a row of an old class, nothing shows how rows compete with old rows: discriminants by
+    the priors alone then get the mean norm of the old rows.
+
+    Args:
+        data: The data and the head.
+        max_old_loss: Points of accuracy that old classes may lose, in [0, 100].
+    """
+    problem = Problem.of(data)
+    if not len(problem.old.labels):
+        shrinkage, quadratic = problem.usual
+        found = Discriminants.of(problem.moments(None), shrinkage).rows(quadratic)
+        factor = norm_factor(found, data) if data.start else 1.0
+        rows = Rows(factor * found.weight, factor * found.bias)
+        return _started(rows, data, Choice(0.0, shrinkage, quadratic, factor, 0.0))
+    choice = problem.chosen()
+    rows = problem.refined(choice, None)
+    old, new = problem.left_out(choice, rows)
+    several = problem.new.fold >= 0
+    correct = problem.old.own >= problem.old.highest
+    needed = new[np.arange(len(new)), problem.new.labels]
+    wins = several & (needed >= new.max(1))
+    balance = Balance(
+        room=np.sort((problem.old.highest - old.max(1))[correct]),
+        judged=len(old),
+        needed=(problem.new.highest - needed)[wins],
+        untested=bool((~several).any()),
+    )
+    shift = balance.shift(max_old_loss)
+    moved = Rows(rows.weight, rows.bias + shift)
+    judged = np.concatenate([np.ones(len(old), bool), several])
+
+    def left_out() -> LeftOut:
+        every = np.concatenate([old, new]) + shift
+        sample = CalibrationSet.of(data, LOSS)
+        sample = sample.subset(np.isin(sample.drawn, problem.numbers[judged]))
+        order = np.argsort(problem.numbers[judged])
+        return LeftOut(sample, torch.from_numpy(every[judged][order]).to(sample.target.device))
+
+    return _started(
+        moved,
+        data,
+        choice._replace(shift=choice.shift + shift),
+        left_out=left_out,
+        reshift=lambda points: balance.shift(points) - shift,
+    )
+
+
+def _started(
+    rows: Rows,
+    data: NewClasses,
+    choice: Choice,
+    *,
+    left_out: Callable[[], LeftOut] | None = None,
+    reshift: Callable[[float], float] | None = None,
+) -> Initialisation:
+    return Initialisation(
+        Rows(*(beside(data.head.weight, each) for each in (rows.weight, rows.bias))),
+        factor=choice.scale,
+        shift=choice.shift,
+        shrinkage=choice.shrinkage,
+        quadratic=choice.quadratic,
+        library="numpy",
+        left_out=left_out,
+        reshift=reshift,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The data of one start: statistics of all rows, and the rows that judge, old and new."""
+
+    old: Judges
+    new: Judges
+    numbers: Int[np.ndarray, " rows"]
+    """Number in the data of each judging row, old rows first."""
+    shares: Float[np.ndarray, " rows"]
+    """Weight of each new judging row within its group of repeated rows."""
+    counts: Int[np.ndarray, " new"]
+    """Images per new class; a group counts as one."""
+    means: Float[np.ndarray, "new dim"]
+    others: Float[np.ndarray, " dim"]
+    """Sum of the means of old classes."""
+    classes: int
+    """Number of classes with rows."""
+    scatter: Float[np.ndarray, "dim dim"]
+    """Sum of outer products of deviations from class means."""
+    freedom: float
+    """Its degrees of freedom: rows less classes."""
+
+    @classmethod
+    def of(cls, data: NewClasses) -> Problem:
+        """Sum all rows, and draw rows that judge, the same number per class."""
+        statistics = data.statistics("sample")
+        totals, means = statistics.totals, to_numpy(statistics.class_means)
+        is_new, present = data.labels >= data.start, totals > 0
+        sides = []
+        for chosen, most in ((~is_new, OLD_ROWS), (is_new, NEW_ROWS)):
+            rows = np.flatnonzero(chosen)
+            kept = balanced_draw(data.labels[rows], most) if len(rows) else rows
+            sides.append(rows[kept])
+        old, new = sides
+        groups = np.arange(len(data.labels)) if data.groups is None else data.groups
+        shares = data.shares
+        return cls(
+            old=_judges(data, old, np.arange(len(old)) % FOLDS),
+            new=_judges(data, new, _folds(data.labels[new], groups[new])),
+            numbers=np.concatenate(sides),
+            shares=np.ones(len(new)) if shares is None else shares[new],
+            counts=totals[data.start :],
+            means=means[data.start :],
+            others=means[: data.start].sum(0),
+            classes=int(present.sum()),
+            scatter=to_numpy(statistics.within_covariance) * totals.sum(),
+            freedom=float(totals.sum() - present.sum()),
+        )
+
+    def moments(self, left: int | None) -> Moments:
+        """Return what remains if the new rows of a fold are left out; None: all rows."""
+        means, scatter, freedom = self.means, self.scatter, self.freedom
+        if left is not None:
+            gone = self.new.fold == left
+            rows, labels, shares = self.new.features[gone], self.new.labels[gone], self.shares[gone]
+            removed = np.bincount(labels, shares, minlength=len(means))
+            deviations = rows - means[labels]
+            moved = np.zeros_like(means)
+            np.add.at(moved, labels, shares[:, None] * deviations)
+            stay = self.counts - removed
+            moved /= -np.maximum(stay, 1)[:, None]  # new mean less former mean
+            scatter = scatter - (shares[:, None] * deviations).T @ deviations
+            scatter -= (stay[:, None] * moved).T @ moved
+            means, freedom = means + moved, freedom - removed.sum()
+        centre = (self.others + means.sum(0)) / self.classes
+        return Moments(means, centre, scatter / max(freedom, 1.0))
+
+    @cached_property
+    def remaining(self) -> list[tuple[int, Moments]]:
+        """Folds in which new rows are left out, and what remains."""
+        folds = np.unique(self.new.fold[self.new.fold >= 0]).tolist()
+        return [(fold, self.moments(fold)) for fold in folds]
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """The centre of the priors: g_0 and rho_0."""
+        odds = 1 + 5 * self.means.shape[1] / max(self.freedom, 1.0)
+        images = float(self.counts.mean())
+        return odds / (1 + odds), images / (images + 2)
+
+    def chosen(self) -> Choice:
+        """Return the least value of the objective over all g and rho.
+
+        Values whose prior alone exceeds the least value so far are not computed.
+        """
+        (usual, images), best = self.usual, Choice(np.inf, 0.0, 0.0, 1.0, 0.0)
+        whole = self.moments(None)
+        costs = {each: _half_square(_logit(each) - _logit(usual), 1.5) for each in SHRINKAGES}
+        for shrinkage in sorted(costs, key=costs.__getitem__):
+            if costs[shrinkage] >= best.value:
+                break
+            full = Discriminants.of(whole, shrinkage)
+            parts = [(fold, Discriminants.of(left, shrinkage)) for fold, left in self.remaining]
+            for quadratic in QUADRATICS:
+                cost = costs[shrinkage] + _half_square(quadratic - images, 0.35)
+                if cost >= best.value:
+                    continue
+                old = _logits(full.rows(quadratic), self.old.features)
+                new = self._judged(full, parts, quadratic)
+                value, scale, shift = self._calibrated(old, new)
+                found = Choice(value + cost, shrinkage, quadratic, scale, shift)
+                best = min(best, found)
+        return best
+
+    def _judged(
+        self, full: Discriminants, parts: list[tuple[int, Discriminants]], quadratic: float
+    ) -> Float[np.ndarray, "rows new"]:
+        """Return the logits of new rows by rows that were computed without them."""
+        new = self.new
+        found = _logits(full.rows(quadratic), new.features)
+        alone = np.flatnonzero(new.fold < 0)
+        found[alone, new.labels[alone]] -= full.own_part()
+        for fold, part in parts:
+            out = new.fold == fold
+            found[out] = _logits(part.rows(quadratic), new.features[out])
+        return found
+
+    def _calibrated(
+        self, old: Float[np.ndarray, "old new"], new: Float[np.ndarray, "rows new"]
+    ) -> tuple[float, float, float]:
+        """Return the least value over scale and shift, with both."""
+        spread = float(old.var(0).mean())
+        usual = np.log(np.sqrt(self.old.spread / spread)) if self.old.spread * spread > 0 else 0.0
+        judged = float(self.shares.sum())
+
+        def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+            scale, total, slope = np.exp(point[0]), 0.0, np.zeros(2)
+            for side, logits, target in ((self.old, old, None), (self.new, new, self.new.labels)):
+                value, gradient = _cross_entropy(scale * logits + point[1], side, target)
+                total += judged * value
+                slope += judged * np.array([scale * (gradient * logits).sum(), gradient.sum()])
+            slope[0] += (point[0] - usual) / 0.5**2
+            return total + _half_square(point[0] - usual, 0.5), slope
+
+        end = minimize(objective, np.array([usual, 0.0]), jac=True, method="BFGS")
+        return float(end.fun), float(np.exp(end.x[0])), float(end.x[1])
+
+    def refined(self, choice: Choice, left: int | None) -> Rows:
+        """Return the maximum a posteriori without the old and new rows of a fold."""
+        moments = dict(self.remaining).get(left) if left is not None else None
+        system = Discriminants.of(moments or self.moments(None), choice.shrinkage)
+        raw = system.rows(choice.quadratic)
+        old, new = (side.part(side.fold != left) for side in (self.old, self.new))
+        begin = choice.scale * raw.weight @ system.factor
+        bias = choice.scale * (raw.bias + raw.weight @ system.moments.centre) + choice.shift
+        start = np.concatenate([begin, bias[:, None]], axis=1)
+        sides = [
+            (side, np.concatenate([system.whitened(side.features), np.ones((n, 1))], axis=1), own)
+            for side, n, own in ((old, len(old.labels), None), (new, len(new.labels), new.labels))
+        ]
+        strength = KEPT / max(1.0, float(self.counts.sum()))
+
+        def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+            rows = point.reshape(start.shape)
+            total, slope = strength / 2 * float(((rows - start) ** 2).sum()), rows - start
+            slope = strength * slope
+            for side, inputs, target in sides:
+                value, gradient = _cross_entropy(inputs @ rows.T, side, target)
+                total, slope = total + value, slope + gradient.T @ inputs
+            return total, slope.ravel()
+
+        found = minimize(
+            objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60}
+        ).x.reshape(start.shape)
+        weight = solve_triangular(system.factor, found[:, :-1].T, lower=True, trans="T").T
+        return Rows(weight, found[:, -1] - weight @ system.moments.centre)
+
+    def left_out(
+        self, choice: Choice, rows: Rows
+    ) -> tuple[Float[np.ndarray, "old new"], Float[np.ndarray, "rows new"]]:
+        """Return the logits of judging rows by rows that were refined without them.
+
+        The only image of a class is judged by the rows themselves; `Balance` does not use it.
+        """
+        old, new = (_logits(rows, side.features) for side in (self.old, self.new))
+        for fold in range(FOLDS):
+            fewer = self.refined(choice, fold)
+            for found, side in ((old, self.old), (new, self.new)):
+                out = side.fold == fold
+                found[out] = _logits(fewer, side.features[out])
+        return old, new
+
+
+def _judges(data: NewClasses, rows: Int[np.ndarray, " rows"], fold: np.ndarray) -> Judges:
+    features = to_numpy(take(data.features, rows)).astype(np.float64)
+    labels, head = data.labels[rows], data.head.on_host()
+    fixed = np.r_[0 : data.start, data.stop : len(head.bias)]
+    logits = features @ head.weight[fixed].T + head.bias[fixed]
+    is_old = labels < data.start
+    own = logits[np.arange(len(rows)), labels] if is_old.all() else np.zeros(len(rows))
+    weight = 1 / np.bincount(labels, minlength=1)[labels]
+    if data.shares is not None:
+        weight = weight * data.shares[rows]
+    return Judges(
+        features=features,
+        labels=labels if is_old.all() else labels - data.start,
+        fold=fold,
+        weight=weight / max(weight.sum(), 1e-300),
+        highest=logits.max(1) if logits.shape[1] else np.full(len(rows), -np.inf),
+        mass=logsumexp(logits, axis=1) if logits.shape[1] else np.full(len(rows), -np.inf),
+        own=own,
+        spread=float(logits.var(0).mean()) if logits.size else 0.0,
+    )
+
+
+def _folds(labels: Int[np.ndarray, " rows"], groups: Int[np.ndarray, " rows"]) -> np.ndarray:
+    """Deal the groups of each class out to the folds; the only group of a class gets -1."""
+    fold = np.full(len(labels), -1)
+    for each in np.unique(labels):
+        rows = np.flatnonzero(labels == each)
+        kinds, places = np.unique(groups[rows], return_inverse=True)
+        if len(kinds) > 1:
+            fold[rows] = places.reshape(-1) % FOLDS
+    return fold
+
+
+def _logits(rows: Rows, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
+    logits: np.ndarray = features @ rows.weight.T + rows.bias
+    return logits
+
+
+def _cross_entropy(
+    new: Float[np.ndarray, "rows new"], side: Judges, target: Int[np.ndarray, " rows"] | None
+) -> tuple[float, Float[np.ndarray, "rows new"]]:
+    """Return the weighted loss of rows with these new logits, and its gradient in them.
+
+    `target` is the new class of each row; None: the rows are old.
+    """
+    highest = np.maximum(new.max(axis=1), side.mass)
+    parts = np.exp(new - highest[:, None])
+    total = parts.sum(axis=1) + np.exp(side.mass - highest)
+    gradient, own = side.weight[:, None] * parts / total[:, None], side.own
+    if target is not None:
+        here = np.arange(len(new))
+        gradient[here, target] -= side.weight
+        own = new[here, target]
+    return float(side.weight @ (highest + np.log(total) - own)), gradient
+
+
+def _half_square(distance: float, deviation: float) -> float:
+    return float((distance / deviation) ** 2 / 2)
+
+
+def _logit(share: float) -> float:
+    return float(np.log(share / (1 - share)))
