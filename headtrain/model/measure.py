@@ -39,15 +39,17 @@ class Balance(NamedTuple):
     new: Top1
 
 
-def first_left_out(images: FeatureSet, head: Head) -> LeftOut:
+def first_left_out(images: FeatureSet, head: Head) -> LeftOut | None:
     """Return leave-one-out logits of a first head, which `fit_head` computed by least squares.
 
     Here images that repeat each other count as one; `fit_head` counts each image, so that its head
-    differs a little.
+    differs a little. None if no class has two images that do not repeat each other.
     """
     assert head.origin is not None
     rows, groups, lam = Rows.of_head(head), repeating(groups_of(images)), head.origin["lam"]
     data = NewClasses(images.features, images.labels, rows, 0, head.num_classes, groups=groups)
+    if not data.has_pairs:
+        return None
     sample, statistics = CalibrationSet.of(data, LOSS).judgeable, data.statistics()
     solved = least_squares_head(statistics, lam)
     logits = leave_one_out(Start(init="least-square"), solved, sample, statistics, lam)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from safetensors import SafetensorError, safe_open
 
@@ -58,6 +58,11 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     model = Model(facts, backbone, head, memory, str(path))
     if memory is not None:
         check_backbone(model.depends_on, memory.backbone)
+        if memory.dim != head.dim:
+            raise remembered.DOCUMENT.refusal(
+                f"{path} remembers features of {memory.dim:,} numbers, its network computes"
+                f" {head.dim:,}"
+            )
     return model
 
 
@@ -173,10 +178,13 @@ def read_memory(path: Path) -> Memory:
         StorageError: If the file is missing or may not be read.
         ModelError: If the file is damaged.
     """
-    tensors, facts = read_tensors(path, remembered.DOCUMENT, remembered.METADATA)
-    names = facts["class_names"] = tuple(facts["class_names"])
-    facts |= {name: tensors.get(name) for name in remembered.ARRAYS}
-    absent = {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
-    tensors = absent | tensors  # files of earlier versions lack learnt features
-    facts |= {n: FeatureSet(tensors[n], tensors[f"{n}_labels"], names) for n in remembered.ROWS}
-    return Memory(**facts)
+    tensors, facts = read_tensors(
+        path, remembered.DOCUMENT, remembered.METADATA, remembered.Facts, remembered.STORED
+    )
+    if "learnt" not in tensors:
+        tensors |= {"learnt": tensors["kept"][:0], "learnt_labels": tensors["kept_labels"][:0]}
+    fields: dict[str, Any] = {**facts, **{name: tensors[name] for name in remembered.ARRAYS}}
+    for name in remembered.ROWS:
+        labels, names = tensors[f"{name}_labels"], facts["class_names"]
+        fields[name] = FeatureSet(tensors[name], labels, names)
+    return Memory(**fields)
