@@ -133,6 +133,10 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
     again = "computed anew" if change.action in ("more", "merge") else "replaced"
     arrived = {again: added.replaced, "added": len(change.classes) - added.replaced}
     done = [f"{number_of(count, 'class')} {what}" for what, count in arrived.items() if count]
+    if not change.classes:
+        say(f"No class was added: {facts.backbone} has {number_of(facts.num_classes, 'class')}")
+        say(f"Model at {out}")
+        return
     if more := change.data.get("more"):
         done.insert(0, f"{sum(more.values()):,} more images of {number_of(len(more), 'class')}")
     say(f"{', '.join(done)}: {facts.backbone} now has {number_of(facts.num_classes, 'class')}")

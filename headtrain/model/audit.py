@@ -21,6 +21,7 @@ classes, but not with them.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,23 @@ class Images:
     """SHA-256 of the files."""
     odd: Mapping[str, str]
     """Result of `oddity` by path, for odd images."""
+
+    @classmethod
+    def stored(cls, rows: FeatureSet, held_out: FeatureSet) -> Images:
+        """Return images of which only the features are known; they are numbered by class."""
+        both = FeatureSet.joined([rows, held_out], rows.class_names)
+        splits = ["train"] * len(rows.labels) + ["val"] * len(held_out.labels)
+        number, paths = Counter[str](), []
+        for label in both.labels:
+            number[name := both.class_names[label]] += 1
+            paths.append(f"{name} {number[name]}")
+        digests = [hashlib.sha256(row.tobytes()).hexdigest() for row in both.features]
+        return cls(rows=both, paths=paths, splits=splits, digests=digests, odd={})
+
+    def of(self, rows: FeatureSet) -> list[str]:
+        """Return the paths of the images whose features are among `rows`."""
+        fresh = self.rows.fresh(rows)
+        return [path for path, is_fresh in zip(self.paths, fresh, strict=True) if not is_fresh]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
