@@ -162,7 +162,12 @@ def _tell(added: Addition, out: Path, where: str = "") -> None:
             both = map(accuracy_in_words, (each.old, each.new))
             table.add_row(f"--new-share {each.new_share}{used}", *both)
         terminal.print(table)
-    if added.new.total < FEW:
+    if not added.new.total:
+        note(
+            "no image of added classes was tested: it takes a second image of a class, which does"
+            " not repeat the first, or a folder val"
+        )
+    elif added.new.total < FEW:
         note(
             f"{number_of(added.new.total, 'image')} of added classes tested: too few for an"
             " accuracy; give more in a folder val"

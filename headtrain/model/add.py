@@ -54,6 +54,8 @@ FIRST_FIT: HeadFit = "ridge"
 to 3 points more accurate than `logistic`, which also needs two images of a class."""
 SHARES: tuple[NewShare, ...] = ("classes", 0.05, 0.2, 0.5)
 """Values of `--new-share` that are compared with the requested value."""
+MOST_COMPARED = 5_000
+"""Maximum number of old classes of a model for which they are compared: each takes a start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,6 +411,7 @@ def _grown_heads(
     base = next((row for row, task in enumerate(tasks) if task), len(tasks))
     is_held_out = len(tested.labels) and len(images.val.labels)
     compared = config.init in LEFT_OUT and len(rows.labels) and not config.iterations
+    compared = compared and left.facts.num_classes <= MOST_COMPARED
     shares = list(dict.fromkeys([config.new_share, *(SHARES if compared else ())]))
     studies = [study.changed({"new_share": share}) for share in shares]
     sides = (

@@ -198,14 +198,14 @@ def _without_removed(
     ]
     for name in (name for name in candidates if name in own.added):
         notes.append(
-            f"{name} was removed from {other.origin}, but {model.origin} has it from an addition of"
-            " its own: the new model has it too"
+            f"{other.origin} has removed {name}, but {model.origin} has it from an addition of its"
+            " own: the new model has it too"
         )
     if not (gone := [name for name in candidates if name not in own.added]):
         return model
     notes.append(
-        f"{', '.join(gone)} was removed from {other.origin}: the new model is without"
-        f" {'it' if len(gone) == 1 else 'them'} (`clinit add` adds the images again)"
+        f"left out {number_of(len(gone), 'class')} that {other.origin} has removed"
+        f" ({examples(gone)}); `clinit add` adds their images again"
     )
     return model.removed(gone, {"merged_with": other.origin})
 

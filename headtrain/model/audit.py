@@ -193,8 +193,13 @@ def answered(head: Head, features: Float[np.ndarray, "rows dim"]) -> np.ndarray:
     """Return the name of the predicted class of each row; empty if the head has no class."""
     if not head.num_classes:
         return np.full(len(features), "")
-    logits = features.astype(np.float32) @ head.weight.T.astype(np.float32) + head.bias
-    found: np.ndarray = np.array(head.class_names)[logits.argmax(axis=1)]
+    weight = head.weight.T.astype(np.float32)
+    step = max(1, _BLOCK // head.num_classes)
+    rows = [
+        (features[start : start + step].astype(np.float32) @ weight + head.bias).argmax(axis=1)
+        for start in range(0, len(features), step)
+    ]
+    found: np.ndarray = np.array(head.class_names)[np.concatenate([*rows, np.empty(0, np.int64)])]
     return found
 
 

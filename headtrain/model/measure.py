@@ -78,7 +78,7 @@ class Examined(NamedTuple):
         if found is None or (len(old.labels) and len(new.labels)):
             return cls(head, old, new)
         start = found.sample.data.start
-        adds = np.eye(head.num_classes, dtype=np.float32)[:, start:]
+        adds = np.eye(head.num_classes, head.num_classes - start, -start, dtype=np.float32)
         wide = replace(head, weight=np.concatenate([head.weight, adds], axis=1))
         is_new, gaps = found.sample.labels >= start, found.logits.cpu().numpy()
         parts = []

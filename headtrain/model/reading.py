@@ -21,12 +21,13 @@ from clinit.extract.network.backbone import (
     load_backbone,
     read_model_args,
 )
-from clinit.files.paths import check_readable
+from clinit.files.paths import check_readable, instead_of
 from clinit.files.tensors import read_tensors
 from clinit.headtrain.model import memory as remembered
 from clinit.headtrain.model.facts import DOCUMENT, METADATA, ModelFacts
 from clinit.headtrain.model.memory import Memory, check_backbone
 from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.settings import WRITES_MODELS
 from clinit.machine import choose_device
 from clinit.words import contrast_digests
 
@@ -74,10 +75,12 @@ def read_facts(path: Path) -> ModelFacts:
     """
     file = path / MODEL_FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        run = path if (path / "run.json").is_file() else "RUN"
+        is_run = (path / "run.json").is_file()
         raise ModelError(
             f"{path} is a folder without a {MODEL_FILE}: it is not a model",
-            remedy=f"Give one that `clinit export {run} --out FOLDER` has written.",
+            remedy=f"Make one of this run: `clinit export {path} --out FOLDER`."
+            if is_run
+            else WRITES_MODELS,
         )
     if file.suffix == ".onnx":
         raise ModelError(
@@ -86,7 +89,7 @@ def read_facts(path: Path) -> ModelFacts:
             " `clinit.headtrain.model.onnx.load_onnx`.",
         )
     if not file.is_file():
-        raise _no_model(f"no model file at {file}")
+        raise ModelError(f"no model at {file}", remedy=instead_of(file, WRITES_MODELS))
     check_readable(file, ModelError)
     try:
         with safe_open(file, framework="numpy") as opened:
@@ -121,8 +124,8 @@ def parse_facts(text: str, path: Path) -> ModelFacts:
 def _no_model(why: str) -> ModelError:
     return ModelError(
         why,
-        remedy="Write one with `clinit export RUN --out FILE`. `clinit add` takes a network of timm"
-        " by `--backbone NAME --weights PATH`.",
+        remedy=f"{WRITES_MODELS} `clinit add` takes a network of timm by `--backbone NAME"
+        " --weights PATH`.",
     )
 
 
