@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.errors import ModelError
+from clinit.errors import CacheError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.again import of_both, with_more
@@ -209,6 +209,27 @@ def test_first_heads_are_solved_anew_and_merged_too(model: Model) -> None:
     one, other = (more(each, images(n, 5), config) for each, n in ((one, "wx"), (other, "yz")))
     check_equal(one, add(empty, images("wx"), config).model)
     check_equal(merged(one, other, config), add(empty, images("wxyz"), config).model)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("names", ["x", "xy", "xyz"])
+@pytest.mark.parametrize("has_head", [False, True])
+def test_every_number_of_images_and_classes_makes_rows(
+    model: Model, has_head: bool, names: str, count: int, copies: bool
+) -> None:
+    source, before = images(names, 0, count), model if has_head else model.of_rows([])
+    if copies:  # they count as one image
+        rows = source.train.features[source.train.labels * count]
+        source = Source(replace(source.train, features=rows), source.val)
+    if not has_head and len(names) == 1:
+        with pytest.raises(CacheError, match="at least two"):
+            add(before, source, AddConfig())
+        return
+    added = add(before, source, AddConfig())
+    assert added.model.facts.class_names == (*before.facts.class_names, *names)
+    assert np.isfinite(added.model.head.weight).all()
+    assert (added.new.total > 0) == (count > 1 and not copies)
 
 
 def test_what_would_not_be_exact_is_refused(model: Model) -> None:
