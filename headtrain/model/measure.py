@@ -88,7 +88,7 @@ class Examined(NamedTuple):
             if not len(labels):
                 rows = take(found.sample.data.features, found.sample.drawn[chosen])
                 features, labels = to_numpy(rows).astype(np.float32), found.sample.labels[chosen]
-                added = gaps[chosen] - (features @ head.weight.T + head.bias)[:, start:]
+                added = gaps[chosen] - (features @ head.weight[start:].T + head.bias[start:])
             together = np.concatenate([features, added.astype(np.float32)], axis=1)
             parts.append(FeatureSet(together, labels, head.class_names))
         return cls(wide, *parts)
