@@ -333,10 +333,11 @@ def merge(
 ) -> None:
     """Merge two models, to which different classes were added, into one.
 
-    Both must have the same network, and equal rows for the classes that they
-    share. All other classes are added to the shared classes at once, from the
-    features that the models remember: no image is needed. Neither MODEL nor OTHER
-    is changed.
+    Both must have the same network, and equal rows or features for the classes
+    that they share. All other classes are added to the shared classes at once, from
+    the features that the models remember: no image is needed. Equal features are
+    one class, whatever its names. A class that one model removed stays removed.
+    Neither MODEL nor OTHER is changed.
 
     clinit model merge scenes-north/ scenes-south/ --out scenes/
     """

@@ -446,16 +446,14 @@ def _check_first(
     Raises:
         ModelError: If they cannot.
     """
-    why = None
+    remedy = "Leave out `--init`, `--iterations` and `--old`."
+    why = "its first head is fitted to all classes together, so there are no old rows"
     if len(names) < 2:
-        why = f"{examples(names)} would be its only class"
-    elif config.iterations or config.init != AddConfig().init or old is not None:
-        why = "its first head is fitted to all classes together, so there are no old rows"
-    if why is not None:
-        raise ModelError(
-            f"{model.origin} has no classifier: {why}",
-            remedy="Give two classes or more, without `--init`, `--iterations` and `--old`.",
-        )
+        why = f"{examples(names)} would be its only class, and the answer for every image"
+        remedy = "Give two classes or more."
+    elif not (config.iterations or config.init != AddConfig().init or old is not None):
+        return
+    raise ModelError(f"{model.origin} has no classifier: {why}", remedy=remedy)
 
 
 def _known_names(
